@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one header of users.
+// The single public header: includes the whole user-facing API.
 #pragma once
 
 #if __cplusplus < 202002L

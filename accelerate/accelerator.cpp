@@ -39,7 +39,7 @@ tracking::TrackingOptions tracking_options(const AcceleratorOptions& options) {
   return tracked;
 }
 
-/// What all that the Accelerator prepares will share.
+/// Creates the state that all prepared objects share.
 std::shared_ptr<prepared::Shared> shared_by_all(const job::Job& job, const AcceleratorOptions& options) {
   if (options.check_synchronized_every < 0) {
     base::fail(ErrorKind::usage, job.place, "check_synchronized_every", "is {}, must be 0 (never) or more",
@@ -128,7 +128,7 @@ void Accelerator::weighted_backward(const at::Tensor& loss, double weight, bool 
   }
   if (shared_->scaling) shared_->scaling->begin_backward();
   const auto run = [&] {
-    // The weight rides in as the seed of the backward; no division enters the graph.
+    // The weight is the initial gradient of the backward, so that no division enters the graph.
     at::Tensor seed;
     if (shared_->scaling) {
       seed = shared_->scaling->seed(loss, weight);

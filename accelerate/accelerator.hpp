@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The facade: it holds the rooms' objects and forwards; no algorithm lives here.
+// The facade: owns the objects of the other rooms and forwards to them. It contains no algorithms.
 #pragma once
 
 #include <concepts>
@@ -45,8 +45,8 @@ using prepared::LossCount;
 using prepared::PreparedLoader;
 using prepared::PreparedOptimizer;
 using prepared::PreparedScheduler;
-/// Handles of any prepared model, optimizer, schedule (of this library, but ReduceLROnPlateau) or loader: what
-/// prepare() returns converts to them. For functions that are no templates, and for members of classes.
+/// Type-erased handles for non-template functions and class members. The handles that prepare() returns convert to
+/// them: any prepared model, optimizer, loader, and any prepared scheduler of this library except ReduceLROnPlateau.
 using AnyModel = prepared::PreparedModel<torch::nn::Module>;
 using AnyOptimizer = prepared::PreparedOptimizer<torch::optim::Optimizer>;
 using AnyScheduler = prepared::PreparedScheduler<optim::Scheduler>;
@@ -59,15 +59,17 @@ using profile::ProfileSchedule;
 using tracking::Logger;
 using tracking::LoggerOptions;
 
-/// Finds out where it runs and makes one training loop run there: one process or many, CPU or GPU.
+/// Reads the environment, selects the device, joins the process group, and prepares models, optimizers, loaders and
+/// schedulers for training on one or many processes, on CPU or GPU.
 ///
-/// Several may live in one process. Not copyable; objects it prepared may outlive it.
-/// What it can besides: who and where, and what the processes do together (Processes), save_state() and its kin
-/// (Checkpoints), trackers (TrackedRun).
+/// Several Accelerators may exist in one process. An Accelerator is movable but not copyable. Prepared objects may
+/// outlive it. The base classes provide ranks and collectives (Processes), save_state() and related functions
+/// (Checkpoints), and trackers (TrackedRun).
 class Accelerator : public Processes, public Checkpoints, public TrackedRun {
  public:
   explicit Accelerator(const AcceleratorOptions& options = {});
-  /// On a group that exists already (ranks as threads, a part of a job): backend, timeout and debug are that group's.
+  /// Uses an existing group, for example ranks as threads or a subset of a job. Backend, timeout and debug mode are
+  /// those of the group.
   Accelerator(comm::Group group, const AcceleratorOptions& options);
   Accelerator(const Accelerator&) = delete;
   Accelerator& operator=(const Accelerator&) = delete;
@@ -75,25 +77,26 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
   Accelerator& operator=(Accelerator&&) = default;
 
   // prepare -----------------------------------------------------------------------------------------------------------
-  /// Modules (holders, references, shared pointers, torch::jit::Module), optimizers, loaders and schedulers, any number
-  /// in any order, and vectors of modules, optimizers or schedulers; results come back in that order, as a tuple unless
-  /// it is one. What is prepared already comes back as it is. Every rank calls it with the same kinds of objects in the
-  /// same order.
+  /// Prepares any number of objects in any order: modules (holders, references, shared pointers, torch::jit::Module),
+  /// optimizers, loaders, schedulers, and vectors of modules, optimizers or schedulers. Every rank calls it with the
+  /// same kinds of objects in the same order.
   ///
-  /// Module holders, loaders of ours and smart pointers are shared, rvalues owned; other lvalues are referenced and
-  /// must live as long as their handles.
+  /// prepare() shares ownership of module holders, smart pointers and Accelerate loaders. It takes ownership of
+  /// rvalues. Any other lvalue is kept by reference and must outlive its handle.
   ///
-  /// Throws Error (peer) on every rank when parameters differ between ranks in name, shape or dtype.
+  /// \returns the handles in the order of the arguments: one handle, or a tuple if there are several arguments. A
+  ///   handle that is passed again is returned unchanged.
+  /// \throws Error (peer) on every rank if parameters differ between ranks in name, shape or dtype.
   template <typename... Objects>
   [[nodiscard]] auto prepare(Objects&&... objects) {
     static_assert(sizeof...(Objects) > 0, "prepare() takes at least one object");
     if constexpr (sizeof...(Objects) == 1) {
       return prepared::prepare(shared_, options_, std::forward<Objects>(objects)...);
-    } else {  // braces keep the order of evaluation
+    } else {  // a braced list is evaluated from left to right
       return std::tuple{prepared::prepare(shared_, options_, std::forward<Objects>(objects))...};
     }
   }
-  /// evaluation_mode: moved to the device, but its gradients are never reduced.
+  /// \param evaluation_mode  If true, the model is moved to the device, but its gradients are never reduced.
   template <typename Model>
   [[nodiscard]] auto prepare_model(Model&& model, bool evaluation_mode = false) {
     auto options = options_;
@@ -108,39 +111,40 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
   [[nodiscard]] auto prepare_scheduler(Scheduler&& scheduler) {
     return prepare(std::forward<Scheduler>(scheduler));
   }
-  /// Loaders that can be told their rank (ours, and any with shard(rank, world_size)) read only this rank's samples. Of
-  /// anything else that yields batches every rank reads all and keeps every num_processes-th; what it draws from
-  /// LibTorch's CPU generator is drawn alike on all ranks, so that they see one order. A generator of its own is seeded
-  /// alike by the caller.
+  /// Loaders of this library, and any loader with shard(rank, world_size), read only the samples of this rank. For any
+  /// other range of batches, every rank reads all batches and keeps every num_processes-th; random numbers that its
+  /// pass draws from LibTorch's default CPU generator are the same on all ranks, so that the order is the same. If the
+  /// loader has its own generator, the caller seeds it equally on all ranks.
   template <typename Loader>
   [[nodiscard]] auto prepare_data_loader(Loader&& loader) {
     return prepare(std::forward<Loader>(loader));
   }
 
-  /// A handle whose passes leave out this rank's first batches, for an epoch that was begun before; the given one is
-  /// not changed. Loaders of ours know where they stand themselves: see their state() and load_state().
+  /// Returns a handle that skips the first batches of this rank in every pass, to resume an interrupted epoch. The
+  /// given handle is not changed. Loaders of this library can instead save and restore their position with state() and
+  /// load_state().
   template <typename Loader>
   [[nodiscard]] static PreparedLoader<Loader> skip_first_batches(const PreparedLoader<Loader>& loader,
                                                                  int64_t num_batches = 0) {
     return loader.skip_first_batches(num_batches);
   }
 
-  /// The object that was given to prepare().
+  /// Returns the object that was given to prepare().
   template <typename Prepared>
   [[nodiscard]] static auto unwrap_model(const Prepared& model) {
     return model.unwrap();
   }
 
-  /// Parameters and buffers by name, as the module has them: no copies.
+  /// Returns parameters and buffers by the module's own names, without copies.
   template <typename Model>
   [[nodiscard]] static torch::OrderedDict<std::string, at::Tensor> get_state_dict(const PreparedModel<Model>& model) {
     return prepared::state_dict(model.core());
   }
 
-  /// Puts SyncBatchNorm in place of the stock BatchNorm layers of a module or module holder, before or after prepare():
-  /// see nn/convert.hpp for those that it cannot exchange. Modules that declare nn::SyncBatchNorm themselves need no
-  /// call: prepare() connects them.
-  /// returns   how many layers normalise over all ranks afterwards
+  /// Replaces the stock BatchNorm layers of a module or module holder by SyncBatchNorm, before or after prepare().
+  /// nn/convert.hpp lists the layers that cannot be replaced. Modules that declare nn::SyncBatchNorm members do not
+  /// need this call, because prepare() connects them to the group.
+  /// \returns the number of layers that are synchronised over all ranks afterwards.
   template <typename Model>
   int64_t convert_sync_batchnorm(Model&& model) const {
     if constexpr (std::derived_from<std::remove_cvref_t<Model>, torch::nn::Module>) {
@@ -150,88 +154,97 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
     }
   }
 
-  /// Compares parameters and buffers across the ranks, bit for bit, by 16 bytes on the wire. Collective. Buffers that
-  /// the next forward makes rank 0's anyway (after a synchronised one, unless broadcast_buffers is off) are left out.
-  /// Throws Error (usage) on every rank, with the first that differs and who agrees on it.
+  /// Compares parameters and buffers bit for bit across the ranks, with 16 bytes of communication. Collective. Buffers
+  /// that the next forward overwrites with those of rank 0 are not compared (after a synchronised forward, unless
+  /// broadcast_buffers is false).
+  /// \throws Error (usage) on every rank, with the first tensor that differs and the ranks that agree on it.
   template <typename Model>
   void check_synchronized(const PreparedModel<Model>& model) const {
     model.core().check_synchronized();
   }
 
-  /// Whether loaders prepared from now on give every rank the same number of batches.
+  /// Settings of the loaders that are prepared from now on: see AcceleratorOptions::split_batches and even_batches.
   [[nodiscard]] bool split_batches() const { return options_.loader.split_batches; }
   [[nodiscard]] bool even_batches() const { return options_.loader.even_batches; }
   void set_even_batches(bool even) { options_.loader.even_batches = even; }
 
-  /// Calls run(batch_size), a tenth less each time, until memory suffices on every rank; returns that size. Where run
-  /// is collective (a prepared model's backward on several ranks), memory must run out on all of them alike: one that
-  /// comes back alone waits here for those that wait for it there, and all end with the timeout's error (peer).
-  /// Throws Error (device) when zero is reached; other exceptions pass through.
+  /// Calls run(batch_size) and reduces the size by one tenth until no rank runs out of memory. Collective. If `run`
+  /// calls collectives (for example the backward of a prepared model on several ranks), all ranks must run out of
+  /// memory alike. Otherwise the rank that returns alone blocks here while the others block inside the collective, and
+  /// all fail at the timeout with Error (peer).
+  ///
+  /// \returns the batch size that fits on every rank.
+  /// \throws Error (device) if the size reaches 0. Other exceptions are rethrown.
   int64_t find_executable_batch_size(const std::function<void(int64_t)>& run, int64_t starting_batch_size = 128) const {
     return job::find_executable_batch_size(group(), run, starting_batch_size);
   }
 
-  /// Forgets what was prepared and where accumulation stands, and gives the device the memory back that its allocator
-  /// keeps. Handles stay usable, but gradients are not averaged any more: prepare again what goes on training.
+  /// Forgets all prepared objects and the position in the accumulation window, and returns cached memory of the
+  /// allocator to the device. Existing handles stay usable, but their gradients are no longer reduced: call prepare()
+  /// again before further training.
   void free_memory();
-  /// free_memory(), by the other name it has in Hugging Face Accelerate.
+  /// Same as free_memory(); Hugging Face Accelerate has both names.
   void clear() { free_memory(); }
 
   // The step ----------------------------------------------------------------------------------------------------------
-  /// loss   scalar
-  /// Runs loss.backward() with the loss divided by gradient_accumulation_steps (a short last window: by its length),
-  /// and lets this rank join the reduction of models that its graph does not reach.
+  /// Runs loss.backward() with the loss divided by gradient_accumulation_steps (in a short last window: by its length).
+  /// On several ranks, this rank also joins the reductions of prepared models that are not part of the graph.
   ///
-  /// With mixed_precision fp16 the loss is scaled too: gradients carry the scale until they are clipped or stepped on,
-  /// by clip_grad_norm_() of the Accelerator and the prepared optimizer. LibTorch's own clip_grad_norm_() does not know
-  /// the scale: it clips nearly everything away, which cannot be detected.
-  /// Throws Error (data) for a NaN loss where stop_at_nan_loss asks for it.
-  /// \throws Error (usage) if a parameter changed since the last backward while its gradient carried the scale, or, on
-  ///         one rank, within an accumulation window: an optimizer stepped that is not prepared.
-  /// \throws Error (usage) if a loader handed out another batch since the last backward in the same accumulate() scope,
-  ///         and the scope was opened outside the loop.
+  /// With mixed_precision fp16 the loss is also multiplied by the loss scale. The gradients contain the scale until the
+  /// Accelerator's clip_grad_norm_() or the prepared optimizer's step() unscales them. LibTorch's clip_grad_norm_()
+  /// does not unscale: it clips the gradients to almost zero, which cannot be detected.
+  ///
+  /// \param loss  Scalar.
+  /// \throws Error (data) if the loss is NaN and stop_at_nan_loss is true.
+  /// \throws Error (usage) if a parameter changed since the last backward while its gradient contained the scale, or,
+  ///   with one rank, inside an accumulation window: an optimizer stepped that is not prepared.
+  /// \throws Error (usage) if a loader yielded another batch since the last backward in the same accumulate() scope,
+  ///   and the scope was opened outside the loop.
   void backward(const at::Tensor& loss, bool retain_graph = false);
-  /// loss    scalar, the sum over this rank's samples or tokens of this micro-batch, not their mean
-  /// count   how many: {.samples = n} or {.tokens = n}
-  /// At the end of the window gradients are those of the mean over all its samples or tokens, on all ranks: of one
-  /// large batch, however they are spread over ranks and micro-batches. Within a window no rank waits for another; its
-  /// last backward adds the ranks' counts up, so every rank calls it. All losses of a window are counted alike, one in
-  /// each micro-batch. A window that counts nothing leaves zeros.
+  /// For losses that are sums. At the end of the accumulation window, the gradients are those of the mean over all
+  /// samples or tokens of the window on all ranks, independent of their distribution over ranks and micro-batches. The
+  /// last backward of a window is collective because it adds up the counts of all ranks; the other backwards do not
+  /// block. All losses of a window must use the same unit, and each micro-batch has exactly one loss. If the total
+  /// count is 0, the gradients are set to zero.
+  ///
+  /// \param loss   Scalar: the sum over the samples or tokens of this micro-batch on this rank, not the mean.
+  /// \param count  Their number: {.samples = n} or {.tokens = n}.
   void backward(const at::Tensor& loss, const LossCount& count, bool retain_graph = false);
 
-  /// A block that computes as a prepared model's forward does; nothing with mixed_precision no. {.enabled = false}: one
-  /// that computes in its inputs' dtypes within such a block. Prepared models keep their own policy in either.
+  /// Returns a scope in which operations compute in the precision of prepared models' forward. With mixed_precision no
+  /// it has no effect. With {.enabled = false}, operations inside an outer autocast scope compute in the dtypes of
+  /// their inputs. Prepared models always use their own policy.
   [[nodiscard]] precision::Autocast autocast(const AutocastOptions& options = {}) const {
     return precision::Autocast(prepared::autocast_region(*shared_, options.enabled, options.cache_enabled));
   }
-  /// What prepared models compute in.
+  /// Returns the compute precision of prepared models.
   [[nodiscard]] Precision mixed_precision() const { return mixed_precision_; }
 
-  /// Opens one micro-batch; within a window the prepared optimizers and schedulers rest and, with several ranks, the
-  /// gradients of the given models (none given: of all) stay local.
+  /// Starts one micro-batch. Inside an accumulation window, prepared optimizers and schedulers do not step and, with
+  /// several ranks, the gradients of the given models stay local. Without arguments this applies to all models.
   ///
-  /// Call it once per micro-batch, in the loop's body; zero_grad() may come first or last in it. Several backwards may
-  /// run in it, of several models or of parts of a batch. A loop that is left within a window leaves
-  /// it open: the next accumulate() goes on with it, and until it ends prepared optimizers rest;
-  /// set_sync_gradients(true) or free_memory() ends it at once. An optimizer that was not prepared knows no windows:
-  /// step it where sync_gradients() is true.
+  /// Call it once per micro-batch, in the body of the loop; zero_grad() may be called first or last in it. A
+  /// scope may contain several backwards, of several models or of parts of a batch. If the loop exits inside a window,
+  /// the window stays open: the next accumulate() continues it, and prepared optimizers do not step until it ends.
+  /// set_sync_gradients(true) or free_memory() ends it at once. Optimizers that are not prepared ignore windows: step
+  /// them only if sync_gradients() is true.
   template <typename... Models>
   [[nodiscard]] prepared::AccumulateGuard accumulate(const Models&... models) {
     return {shared_, models_of(models...)};
   }
-  /// Backwards of forwards that run while it is open stay local.
+  /// While the guard is alive, gradients of the given models stay local. Without arguments this applies to all models.
   template <typename... Models>
   [[nodiscard]] prepared::NoSyncGuard no_sync(const Models&... models) const {
     return prepared::NoSyncGuard(models_of(models...));
   }
-  /// The next backward is reduced although its forward ran within no_sync.
+  /// Makes the next backward reduce the gradients even if its forward ran inside no_sync().
   template <typename Model>
   void trigger_sync_in_backward(const PreparedModel<Model>& model) {
     for (auto* engine : model.core().engines()) engine->set_sync(true);
   }
-  /// Within it ranks may run out of batches at different times (even_batches off, or streams): one that leaves it, or
-  /// calls its finish(), takes part in the others' reductions until all have left; parameters and schedules then are
-  /// equal. Collective.
+  /// Returns a scope in which ranks may have different numbers of batches (with even_batches off, or with streams). A
+  /// rank that leaves the scope or calls finish() joins the reductions of the other ranks until all have finished.
+  /// Parameters and schedulers are equal on all ranks afterwards. Collective.
   template <typename... Models>
   [[nodiscard]] gradient::UnevenJoin join_uneven_inputs(const Models&... models) const {
     auto list = prepared::join_models(models_of(models...));
@@ -239,16 +252,18 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
     if (shared_->scaling) list.push_back(shared_->scaling->join_model(group));
     return {std::move(group), std::move(list), {}, prepared::equal_schedules_of(shared_)};
   }
-  /// Local SGD for one model: call its step() after each optimizer step.
+  /// Local SGD for one model. Call step() of the returned object after each optimizer step.
+  ///
+  /// \param steps  Number of optimizer steps between two averages of the parameters.
   template <typename Model>
   [[nodiscard]] prepared::LocalSgd local_sgd(const PreparedModel<Model>& model, int64_t steps) const {
     return prepared::LocalSgd(shared_, model.core_ptr(), steps);
   }
 
-  /// A training step as one command for the device: CUDA graphs. Its first calls run the function as it is, then it is
-  /// recorded with forward, backward, all-reduce, unscaling, clipping and updates, and replayed with new inputs. On the
-  /// CPU, and wherever something cannot be recorded, it is the plain step, and says why. See GraphedStep for what the
-  /// function may hold:
+  /// Wraps a training step for capture and replay as a CUDA graph. The first calls are warm-up calls that run the
+  /// function directly. Then forward, backward, all-reduce, unscaling, clipping and optimizer updates are captured once
+  /// and replayed with new inputs. On the CPU, and if the step cannot be captured, every call runs the function
+  /// directly; GraphedStep::why_plain() returns the reason. GraphedStep lists the restrictions on the function.
   ///
   ///   auto step = accelerator.graphed_step([&](const at::Tensor& x, const at::Tensor& y) {
   ///     optimizer.zero_grad();
@@ -266,15 +281,19 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
     return {std::move(function), std::make_shared<prepared::GraphedStepCore>(shared_, options, stop_at_nan_loss_)};
   }
 
-  /// Scales the gradients so that their norm is at most max_norm; nothing within an accumulation window.
-  /// parameters   all of one prepared model: its flat buckets are scaled, a few operations in all; one that is listed
-  ///              twice (a shared weight) counts once
-  /// norm_type    p of the p-norm, above 0; infinity for the largest absolute value
-  /// error_if_nonfinite   a norm that is inf or NaN is an Error (data) that names the parameter, and nothing is scaled;
-  ///              the host waits for it
-  /// returns   0-dim tensor on the device, the norm before clipping; no host wait
+  /// Scales the gradients so that their total norm is at most max_norm. Inside an accumulation window nothing is
+  /// scaled.
+  ///
+  /// \param parameters  Parameters of prepared models. If all parameters of one model are given, its flat buckets are
+  ///   scaled by a few operations. A parameter that is listed twice (a shared weight) counts once.
+  /// \param norm_type   p of the p-norm, above 0; infinity for the largest absolute value.
+  /// \param error_if_nonfinite  If true, an infinite or NaN norm is an error and nothing is scaled. The host then waits
+  ///   for the device.
+  /// \returns a 0-dim tensor on the device with the norm before clipping. The host does not wait for it.
+  /// \throws Error (data) with the name of the parameter if error_if_nonfinite is true and the norm is not finite.
   at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type = 2.0,
                              bool error_if_nonfinite = false);
+  /// Clamps every gradient element to [-clip_value, clip_value]. Inside an accumulation window nothing is clamped.
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
   template <typename Model>
   at::Tensor clip_grad_norm_(const PreparedModel<Model>& model, double max_norm, double norm_type = 2.0,
@@ -286,50 +305,55 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
     clip_grad_value_(model.parameters(), clip_value);
   }
 
-  /// Divides gradients by the loss scale they carry, never twice; clipping and stepping do it by themselves. Nothing
-  /// without fp16 and within an accumulation window.
+  /// Divides gradients by the loss scale if they still contain it. Clipping and stepping do this automatically. Has no
+  /// effect without fp16 and inside an accumulation window.
   void unscale_gradients();
   template <typename Optimizer>
   void unscale_gradients(const PreparedOptimizer<Optimizer>& optimizer) {
     if (shared_->scaling && sync_gradients()) shared_->scaling->unscale(optimizer.core());
   }
-  /// mixed_precision fp16: the last step of an optimizer was skipped because a gradient was inf or NaN. Waits for the
-  /// device; optimizer.step_was_skipped() says it of one.
+  /// With mixed_precision fp16: true if the last step of any optimizer was skipped because a gradient was inf or NaN.
+  /// PreparedOptimizer::step_was_skipped() returns this for one optimizer. The host waits for the device.
   [[nodiscard]] bool optimizer_step_was_skipped() const;
-  /// What the loss is multiplied by now; 1 without fp16. Waits for the device.
+  /// Returns the current loss scale; 1 without fp16. The host waits for the device.
   [[nodiscard]] double loss_scale() const;
-  /// The loss scale and where it stands, to be saved (accelerate/precision/scaler_state_json.hpp) and loaded. Waits for
-  /// the device. Throws Error (usage) without fp16.
+  /// Returns the loss scale and its growth counter, for saving (accelerate/precision/scaler_state_json.hpp). The host
+  /// waits for the device.
+  /// \throws Error (usage) without fp16.
   [[nodiscard]] precision::ScalerState scaler_state() const;
+  /// \throws Error (usage) without fp16.
   void load_scaler_state(const precision::ScalerState& state);
 
+  /// True if the current micro-batch ends its accumulation window, so that prepared optimizers step.
   [[nodiscard]] bool sync_gradients() const { return shared_->window.ends; }
+  /// If true, ends the accumulation window now. If false, the current micro-batch does not end it.
   void set_sync_gradients(bool sync) { sync ? shared_->window.end_now() : shared_->window.not_yet(); }
-  /// The gradients of all that is prepared become undefined, and the accumulation window that they were of is
-  /// forgotten: for a loop that begins anew after an exception. Within a window zero_grad() leaves them.
+  /// Makes the gradients of all prepared objects undefined and discards the current accumulation window, to restart a
+  /// loop after an exception. Inside a window, zero_grad() keeps gradients.
   void drop_gradients();
   [[nodiscard]] int64_t gradient_accumulation_steps() const { return shared_->window.options.steps; }
-  /// Before load_state() of a checkpoint that was saved within a window: as it was then.
+  /// Call it before load_state() of a checkpoint that was saved inside a window, with the value used at that time.
   void set_gradient_accumulation_steps(int64_t steps);
 
-  // Seeing it ---------------------------------------------------------------------------------------------------------
-  /// For the program's own log lines, "[rank 0] ...".
+  // Logging and profiling ---------------------------------------------------------------------------------------------
+  /// Returns a logger for log lines of the program: "[rank 0] ...".
   [[nodiscard]] Logger logger(const LoggerOptions& options = {}) const {
     return {process_index(), num_processes(), [group = group()] { job::wait_in_turn(group, "logger.in_order"); },
             options};
   }
-  /// Of this rank; no wait for the device.
+  /// Returns memory figures of this rank without waiting for the device.
   [[nodiscard]] MemoryFigures memory() const { return profile::memory_of(device()); }
-  /// Peaks begin anew.
+  /// Resets the peak memory figures.
   void reset_peak_memory() const { profile::reset_peak_memory(device()); }
-  /// Records operators until its stop(), by steps where it has a schedule.
+  /// Starts a profiler that records operators until stop(). With a schedule, it records only the scheduled steps.
   [[nodiscard]] Profiler profile(const ProfileOptions& options = {}) const { return {options, group(), device()}; }
 
   // Random numbers ----------------------------------------------------------------------------------------------------
   using SeedOptions = device::SeedOptions;
-  /// Seeds the CPU's and the GPUs' default generators of this rank. Parameters are rank 0's after prepare() either way.
+  /// Seeds the default CPU and GPU generators of this rank. Parameters are equal after prepare() in any case, because
+  /// rank 0 broadcasts them.
   void set_seed(uint64_t seed, const SeedOptions& options = {}) const;
-  /// Rank 0's generator states go to all ranks.
+  /// Broadcasts the generator states of rank 0 to all ranks. Collective.
   void synchronize_rng_states() const;
 
  private:
@@ -346,9 +370,9 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
       return {};
     }
   }
-  /// Checks the loss, and what happened since the last backward.
+  /// Checks the loss, and the events since the last backward.
   void begin_backward(const at::Tensor& loss);
-  /// weight   what the loss is multiplied by
+  /// \param weight  Factor of the loss.
   void weighted_backward(const at::Tensor& loss, double weight, bool retain_graph);
   [[nodiscard]] prepared::LossScaling& scaling(std::string_view asked_by) const;
 
@@ -358,18 +382,18 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
   int64_t backwards_ = 0;
 };
 
-/// Runs main on num_processes threads, each a rank of its own: `Accelerator accelerator;` made within is that rank's.
-/// A simulation of a job in one process, for tests and for trying things out. Returns when all have ended; the
-/// exception that was thrown first is rethrown.
+/// Runs main on num_processes threads, one rank each, to simulate a job in one process for tests and experiments. An
+/// Accelerator created inside main belongs to that thread's rank. Returns after all threads have ended, and rethrows
+/// the first exception.
 using job::simulate;
 
-/// A signal that says that the job is to end, and the code that asks to be started again.
+/// Detection of preemption signals, and the exit code that requests a restart.
 using job::resume_exit_code;
 using job::StopNotice;
-/// The GPUs of this machine.
+/// Lists the GPUs of this machine.
 using profile::devices;
 
-/// Seeds this rank before there is an Accelerator: parameters made after it are alike on all ranks.
+/// Seeds this rank before an Accelerator exists, so that parameters created afterwards are equal on all ranks.
 using job::set_seed;
 
 }  // namespace accelerate

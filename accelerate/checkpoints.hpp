@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The facade's part that saves and loads.
+// The part of the facade that saves and loads checkpoints.
 #pragma once
 
 #include <array>
@@ -21,62 +21,68 @@ using prepared::LoadedState;
 using prepared::LoadOptions;
 using prepared::PreparedModel;
 
-/// The checkpoints of what one Accelerator prepared.
+/// Saves and loads the objects that one Accelerator prepared.
 class Checkpoints {
  public:
-  /// Saves models, optimizers, schedules, loaders, the loss scale, random states, where accumulation stands and what
-  /// was registered, in a folder that is there as a whole or not at all. Between steps: gradients are saved within an
-  /// open accumulation window only. Each rank's buffers are saved where they differ from rank 0's. Hugging Face
-  /// Accelerate's load_state() reads it, too. Collective.
+  /// Saves models, optimizers, schedulers, loaders, the loss scale, random states, the position in the accumulation
+  /// window, and registered objects. The folder appears complete or not at all. Call it between steps: gradients are
+  /// saved only inside an open accumulation window. Buffers of other ranks are saved only if they differ from those of
+  /// rank 0. Hugging Face Accelerate's load_state() can read the folder. Collective.
   ///
-  /// folder    replaced if it is a checkpoint; empty: project.project_dir/checkpoints/checkpoint_N, N one more than the
-  ///           highest there, of which project.total_limit stay
-  /// returns   it; nothing where an asynchronous save was skipped
-  /// Throws Error (io, usage) on every rank, and leaves what was there.
+  /// \param folder  An existing checkpoint there is replaced. If empty, project.project_dir/checkpoints/checkpoint_N is
+  ///   used, with N one above the highest existing number; only the newest project.total_limit checkpoints are kept.
+  /// \returns the folder, or std::nullopt if an asynchronous save was skipped.
+  /// \throws Error (io, usage) on every rank; an existing checkpoint is then unchanged.
   std::optional<std::filesystem::path> save_state(const std::filesystem::path& folder = {},
                                                   const SaveOptions& options = {}) {
     return checkpointing_->save_state(folder, options);
   }
-  /// Everything becomes what was saved: call it when the same objects have been prepared in the same order, outside of
-  /// loops over loaders. The next pass over a loader goes on where it stood. Also with another number of ranks, and
-  /// with folders of Hugging Face Accelerate. Collective.
+  /// Restores the saved state. Call it after the same objects have been prepared in the same order, and outside of
+  /// loops over loaders. The next pass over a loader resumes at the saved position. The number of ranks may differ from
+  /// that of the saving job. Folders of Hugging Face Accelerate are accepted too. Collective.
   ///
-  /// folder    of a checkpoint, or one that holds checkpoint_N: the newest that is whole; empty:
-  /// project_dir/checkpoints Throws Error: io and data for what cannot be read or is not whole, usage and data where it
-  /// does not fit what is prepared; then nothing is changed.
+  /// \param folder  A checkpoint, or a folder that contains checkpoint_N folders; the newest complete checkpoint is
+  ///   then loaded. If empty, project_dir/checkpoints is used.
+  /// \throws Error (io, data) if files are unreadable or incomplete, Error (usage, data) if the checkpoint does not
+  ///   match the prepared objects. Nothing is changed then.
   LoadedState load_state(const std::filesystem::path& folder = {}, const LoadOptions& options = {}) {
     return checkpointing_->load_state(folder, options);
   }
-  /// Until an asynchronous save is done. Throws its error. Collective.
+  /// Blocks until an asynchronous save has finished, and throws its error. Collective.
   void wait_for_checkpoint() { checkpointing_->wait(); }
 
-  /// Weights alone, for others to read: model.safetensors, or several files and an index. The main process writes them,
-  /// with save_on_each_node one process of each machine. Collective.
+  /// Saves only the weights, for other programs: model.safetensors, or several shard files and an index. The main
+  /// process writes them; with save_on_each_node one process of each machine does. Collective.
   template <typename Model>
   void save_model(const PreparedModel<Model>& model, const std::filesystem::path& folder,
                   const WeightsOptions& options = {}) {
     checkpointing_->save_model(model.core(), folder, options);
   }
-  /// path     a .safetensors file, one of torch.save, an index, or a folder of these
-  /// strict   names must meet exactly; shapes must in any case
-  /// returns  names that did not meet
-  /// Throws Error (data) with all of them; then nothing is changed. Collective.
+  /// Loads weights into a prepared model. Collective.
+  ///
+  /// \param path    A .safetensors file, a file written by torch.save, an index file, or a folder with one of these.
+  /// \param strict  If true, the names must match exactly. Shapes must always match.
+  /// \returns the missing and the unexpected names.
+  /// \throws Error (data) with all mismatches; nothing is changed then.
   template <typename Model>
   LoadedModel load_model(const PreparedModel<Model>& model, const std::filesystem::path& path, bool strict = true) {
     return checkpointing_->load_model(model.core(), path, strict);
   }
-  /// Tensors as a file, written by the same: safetensors by its name, else one that torch.load reads. Collective.
+  /// Saves tensors in one file, from the same process as save_model(): in safetensors format if the path has that
+  /// extension, otherwise in a format that torch.load reads. Collective.
   void save(const prepared::TensorDict& tensors, const std::filesystem::path& path) {
     checkpointing_->save(prepared::named(tensors), path);
   }
-  /// Tensors of such a file, on the CPU; they may lie in the mapped file. Of dicts in dicts, as Python saves them, by
-  /// path: "model.fc.weight"; numbers and lists of them are tensors, what else there is a line of the log names.
+  /// Loads the tensors of such a file on the CPU. They may refer to the memory-mapped file. Nested dicts that Python
+  /// saved are flattened to dotted names, such as "model.fc.weight". Numbers and lists of numbers become tensors; a log
+  /// line names all other entries.
   [[nodiscard]] static prepared::TensorDict load(const std::filesystem::path& path);
 
-  /// Objects that are saved and loaded with the rest, in this order: with state_dict() and load_state_dict() of tensors
-  /// by name, or state() and load_state() of a std::string; schedules, loaders and loss scales of this library that are
-  /// not prepared. Shared pointers and what is moved in are kept, other objects referenced.
-  /// Throws Error (usage) where a shared pointer points to nothing; then none is registered.
+  /// Registers objects to be saved and loaded with the checkpoint, in this order. Accepted are objects with
+  /// state_dict() and load_state_dict() (tensors by name), objects with state() and load_state() (std::string), and
+  /// schedulers, loaders and loss scales of this library that are not prepared. Shared pointers are shared and rvalues
+  /// are owned; any other lvalue is kept by reference.
+  /// \throws Error (usage) if a shared pointer is null; nothing is registered then.
   template <typename... Objects>
   void register_for_checkpointing(Objects&&... objects) {
     prepared::check_all_checkpointable<Objects...>();
@@ -84,17 +90,18 @@ class Checkpoints {
         prepared::custom_object(prepared::custom_pointer(std::forward<Objects>(objects)))...};
     for (auto& one : all) checkpointing_->add_custom(std::move(one));
   }
-  /// Called by save_state() with the folder in the making, where it may put files, on every rank.
+  /// Registers a hook that save_state() calls on every rank with the temporary folder, in which the hook may write
+  /// files.
   prepared::HookHandle register_save_state_pre_hook(prepared::StateHook hook) {
     return checkpointing_->add_save_hook(std::move(hook));
   }
-  /// Called by load_state() with the folder, before anything is changed, on every rank.
+  /// Registers a hook that load_state() calls on every rank with the folder, before anything is changed.
   prepared::HookHandle register_load_state_pre_hook(prepared::StateHook hook) {
     return checkpointing_->add_load_hook(std::move(hook));
   }
 
  protected:
-  // Part of an Accelerator only: a copy, or what was moved out of one, would be half of it.
+  // Movable only as a part of an Accelerator, to prevent slicing.
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;
   Checkpoints(Checkpoints&&) = default;

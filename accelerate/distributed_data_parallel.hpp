@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Only data parallelism, for programs that want nothing else of this library.
+// Data parallelism only, for programs that need no other part of this library.
 #pragma once
 
 #include <utility>
@@ -8,14 +8,15 @@
 
 namespace accelerate {
 
-/// A module whose gradients are averaged over the ranks during every backward, with PyTorch's name and rules.
+/// Wraps a module for data parallelism: every backward averages its gradients over the ranks. Name and semantics are
+/// those of PyTorch's DistributedDataParallel.
 ///
-///   accelerate::DistributedDataParallel model(net);      // finds its peers from the environment, equal start
+///   accelerate::DistributedDataParallel model(net);      // joins the group and broadcasts rank 0's parameters
 ///   model(x).sum().backward();                           // gradients are the mean over the ranks
 ///
-/// Any optimizer steps on them as they are, and nothing tells it that gradients are this rank's own: step only after a
-/// synchronised backward, never on what ran under no_sync alone. (Optimizers prepared by an Accelerator refuse that.)
-/// The connection closes with the object. Options as for Accelerator.
+/// Any optimizer can be used. Because it cannot detect local gradients, step only after a synchronised backward, never
+/// after backwards that all ran under no_sync(). (Optimizers prepared by an Accelerator throw an error in this case.)
+/// The destructor leaves the process group. The options are those of an Accelerator.
 template <typename Module>
 class DistributedDataParallel {
  public:
@@ -31,7 +32,7 @@ class DistributedDataParallel {
   Module* operator->() const { return &*model_; }
   Module& operator*() const { return *model_; }
   [[nodiscard]] std::vector<at::Tensor> parameters() const { return model_.parameters(); }
-  /// Backwards of forwards that run while it is open stay local and count in the next reduction.
+  /// While the guard is alive, gradients stay local. They are included in the next reduction.
   [[nodiscard]] prepared::NoSyncGuard no_sync() const { return accelerator_.no_sync(model_); }
   [[nodiscard]] const comm::Group& group() const { return accelerator_.group(); }
   [[nodiscard]] at::Device device() const { return accelerator_.device(); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several ranks from a program's own main(), without accelerate_launch.
+// Starts several ranks from the program's own main(), without accelerate_launch.
 #pragma once
 
 #include <chrono>
@@ -13,35 +13,37 @@
 namespace accelerate {
 
 struct WorkerOptions {
-  /// As accelerate_launch's --backend: mpi, gloo or nccl. Unset: what is there.
+  /// mpi, gloo or nccl, as accelerate_launch's --backend. If unset, an available backend is chosen.
   std::optional<std::string> backend{};
-  /// Keep the ranks off the GPUs. Unset: a GPU each where there are some.
+  /// If true, the ranks do not use GPUs. If unset, each rank uses a GPU if the machine has any.
   std::optional<bool> cpu{};
-  /// Unset: what their Accelerators say, else no.
+  /// If unset, the options of the ranks' Accelerators decide; otherwise no.
   std::optional<env::Precision> mixed_precision{};
-  /// Between SIGTERM and SIGKILL for the ranks that are left when one failed. Unset: 5 s.
+  /// Time between SIGTERM and SIGKILL for the remaining ranks after one failed. If unset, 5 s.
   std::optional<std::chrono::milliseconds> grace_time{};
-  /// What each rank's main gets: what this process found out and the ranks cannot.
+  /// Argument for the main function of every rank. It passes data that only the calling process has.
   std::string argument{};
 };
 
-/// Runs rank_main as num_processes ranks of this machine, each a process, and returns when all have ended well. An
-/// Accelerator made within is that rank's. May be called again and again, from one thread; num_processes is 1 to 4096.
+/// Runs rank_main in num_processes ranks on this machine, one process each, and returns after all have succeeded. An
+/// Accelerator created inside rank_main belongs to that rank. The function may be called repeatedly, from one thread.
 ///
-/// A rank is this program started again with its arguments: it runs main() up to this call, passes earlier calls over,
-/// runs rank_main and ends there. So main() does the same in every rank until then, what it prints before comes from
-/// each, and what rank_main captures was made anew; only options.argument is handed over. This process may have
-/// computed, and may have threads.
+/// Each rank is this program, started again with the same arguments. It runs main() up to this call, returns at once
+/// from earlier calls of this function, runs rank_main, and exits. So main() must do the same in every rank until then:
+/// output before the call is printed by each rank, and objects captured by rank_main are created anew. Only
+/// options.argument is passed on. The calling process may already have computed with LibTorch and may have threads.
 ///
-/// Throws Error when a rank failed: of its Error's kind with its number and text, "launch_workers: rank 1 of 2: ...";
-/// (peer) for another exception, and for one that ended without a word, by a signal or exit; (usage) for options that
-/// accelerate_launch would refuse, in a rank, and where main() does not lead a rank to this call.
+/// \param num_processes  1 to 4096.
+/// \throws Error with the kind, number and text of the failed rank's Error: "launch_workers: rank 1 of 2: ...".
+/// \throws Error (peer) for any other exception, and for a rank that ended by a signal or exit() without an error text.
+/// \throws Error (usage) for options that accelerate_launch rejects, inside a rank, and if a rank's main() does not
+///   reach this call.
 void launch_workers(const std::function<void()>& rank_main, int64_t num_processes, const WorkerOptions& options = {});
-/// rank_main   gets options.argument
+/// \param rank_main  Receives options.argument.
 void launch_workers(const std::function<void(const std::string& argument)>& rank_main, int64_t num_processes,
                     const WorkerOptions& options = {});
 
-/// Runs rank_main on num_processes threads of this process, as simulate(): no process is started, everything is shared.
+/// Runs rank_main on num_processes threads, as simulate() does. The ranks share this process and all its objects.
 void run_threads(const std::function<void()>& rank_main, int64_t num_processes);
 
 }  // namespace accelerate

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for launch_workers.cpp in a build without the launcher.
+// Replaces launch_workers.cpp in a build without the launcher.
 #include "accelerate/base/error.hpp"
 #include "accelerate/job/start.hpp"
 #include "accelerate/launch_workers.hpp"

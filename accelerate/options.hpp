@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an Accelerator can be told. Everything has a default that fits most programs.
+// Options of an Accelerator. Every option has a default that suits most programs.
 #pragma once
 
 #include <chrono>
@@ -20,112 +20,119 @@
 
 namespace accelerate {
 
-/// What prepared models compute in: no, bf16 or fp16. Parameters, optimizers and outputs stay in float32.
+/// Compute precision of prepared models: no, bf16 or fp16. Parameters, optimizers and outputs stay in float32.
 using Precision = env::Precision;
 
-/// Ranks and devices in one word, with Hugging Face Accelerate's names; multi_gpu is any accelerator.
+/// Kind of job, with Hugging Face Accelerate's names. multi_gpu stands for any accelerator.
 enum class DistributedType { no, multi_cpu, multi_gpu };
 
-/// What a last window of m < gradient_accumulation_steps = k micro-batches is divided by: true_length (m), so that
-/// every sample counts the same, or full_length (k), as Hugging Face Accelerate does, so that its samples count less.
+/// Divisor of the loss in a short last window of m < k = gradient_accumulation_steps micro-batches. true_length divides
+/// by m, so that every sample has the same weight. full_length divides by k, as Hugging Face Accelerate does, so that
+/// the samples of the short window have less weight.
 using ShortWindow = gradient::ShortWindow;
 
 using ProjectConfiguration = checkpoint::ProjectConfiguration;
 
 struct AccumulationOptions {
-  /// The last batch of an epoch ends its window. False: windows go on across epochs.
+  /// If true, the last batch of an epoch ends its window. If false, windows continue across epochs.
   bool sync_with_dataloader = true;
-  /// Reduce the gradients after every micro-batch; optimizers still step at the ends of windows.
+  /// If true, gradients are reduced after every micro-batch. Optimizers still step only at the end of a window.
   bool sync_each_batch = false;
   ShortWindow short_window = ShortWindow::true_length;
 };
 
-/// A block of accelerator.autocast().
+/// Options of accelerator.autocast().
 struct AutocastOptions {
-  /// False: operations take their inputs' dtypes.
+  /// If false, operations compute in the dtypes of their inputs.
   bool enabled = true;
-  /// Casts of weights are kept until the outermost block ends.
+  /// If true, low-precision copies of weights are cached until the outermost autocast block ends.
   bool cache_enabled = true;
 };
 
-/// How far an optimizer step moves a prepared schedule.
+/// Number of schedule steps per optimizer step for a prepared scheduler.
 enum class SchedulerUnit {
-  optimizer_steps,  ///< by one: schedules count optimizer steps of the whole job
-  processes,        ///< by num_processes, as Hugging Face Accelerate does, for schedules written for one process
+  optimizer_steps,  ///< one: schedules count optimizer steps of the whole job
+  processes,        ///< num_processes, as in Hugging Face Accelerate, for schedules written for a single process
 };
 
-/// An unset std::optional means: what the launcher or the environment says (variable in the comment), else the config
-/// file named by ACCELERATE_CONFIG_FILE, else the default in the comment. What is given here wins over all of them.
+/// A value given here takes precedence. If a std::optional is unset, the value is taken from the launcher or the
+/// environment variable named in the comment, then from the config file named by ACCELERATE_CONFIG_FILE, then from the
+/// default in the comment.
 struct AcceleratorOptions {
-  /// Stay on the CPU although there is a GPU. ACCELERATE_USE_CPU; default false.
+  /// If true, the CPU is used even if there is a GPU. ACCELERATE_USE_CPU; default false.
   std::optional<bool> cpu{};
-  /// What forward and backward of prepared models compute in, by autocast. fp16 scales the loss.
-  /// ACCELERATE_MIXED_PRECISION; default no.
+  /// Autocast precision of forward and backward of prepared models. fp16 scales the loss. ACCELERATE_MIXED_PRECISION;
+  /// default no.
   std::optional<Precision> mixed_precision{};
-  /// Micro-batches summed into one optimizer step, at least 1. ACCELERATE_GRADIENT_ACCUMULATION_STEPS; default 1.
+  /// Micro-batches per optimizer step, at least 1. ACCELERATE_GRADIENT_ACCUMULATION_STEPS; default 1.
   std::optional<int64_t> gradient_accumulation_steps{};
-  /// CPU backend: "mpi" or "gloo". ACCELERATE_BACKEND; default mpi where the ranks were started with MPI, else gloo.
+  /// CPU backend: "mpi" or "gloo". ACCELERATE_BACKEND; default mpi if the ranks were started by MPI, otherwise gloo.
   std::optional<std::string> backend{};
-  /// Longest wait for a peer before a collective fails and names it. ACCELERATE_TIMEOUT in seconds; default 600 s.
+  /// Time limit of a collective; the error then names the missing peer. ACCELERATE_TIMEOUT in seconds; default 600 s.
   std::optional<std::chrono::seconds> timeout{};
-  /// Compare every collective across the ranks before it runs, and the order of a loader's pass when it begins: all
-  /// ranks must begin it. ACCELERATE_DEBUG_MODE; default false.
+  /// If true, every collective is compared across the ranks before it runs, and so is the loader order at the start of
+  /// each pass. All ranks must then start the pass. ACCELERATE_DEBUG_MODE; default false.
   std::optional<bool> debug{};
-  /// Exactly this device: "cpu", "cuda:1", "cuda" (by local rank), or another of LibTorch's. Ranks that are threads
-  /// compute on the CPU unless it names an accelerator. ACCELERATE_TORCH_DEVICE; default the accelerator, else cpu.
+  /// Device: "cpu", "cuda:1", "cuda" (index by local rank), or another LibTorch device. Ranks that are threads use the
+  /// CPU unless this option names an accelerator. ACCELERATE_TORCH_DEVICE; default the accelerator, otherwise cpu.
   std::optional<std::string> device{};
-  /// LibTorch's threads in this rank. OMP_NUM_THREADS; default the machine's physical cores (and CPU quota) shared out.
+  /// Number of LibTorch threads of this rank. OMP_NUM_THREADS; default an equal share of the machine's physical cores
+  /// (and CPU quota).
   std::optional<int64_t> threads_per_rank{};
-  /// More ranks than GPUs on a machine share them in turn. ACCELERATE_ALLOW_SHARED_GPUS; default false: an error.
+  /// If true, several ranks may share a GPU, assigned in turn. If false, more ranks than GPUs on a machine are an
+  /// error. ACCELERATE_ALLOW_SHARED_GPUS; default false.
   std::optional<bool> allow_shared_gpus{};
 
   AccumulationOptions accumulation{};
-  /// Dtypes that mixed_precision has no name for, in its place: precision::pure_bf16() stores parameters, their
-  /// gradients and floating buffers in bfloat16, and steps on float32 master weights.
+  /// Replaces mixed_precision by other dtypes. precision::pure_bf16() stores parameters, their gradients and
+  /// floating-point buffers in bfloat16; optimizers step on float32 master weights.
   std::optional<precision::Policy> precision_policy{};
-  /// How the loss scale of fp16 moves.
+  /// Growth and backoff of the loss scale with fp16.
   precision::GradScalerOptions grad_scaler{};
-  /// A backward() whose loss is NaN is an error that says which and on which rank. The host waits for the device to
-  /// know.
+  /// If true, backward() throws an error with the step and rank if the loss is NaN. The host then waits for the device
+  /// in each backward().
   bool stop_at_nan_loss = false;
   gradient::BucketOptions buckets{};
-  /// How buckets of gradients are reduced: gradient::fp16_compress_hook(), bf16_compress_hook(), power_sgd_hook(),
-  /// batched_power_sgd_hook(), a wrapper of 16 bits round one of these, or one's own by gradient::comm_hook() or a
-  /// BucketReducer. Default: an all-reduce of what the gradients are.
+  /// Reduction of gradient buckets: gradient::fp16_compress_hook(), bf16_compress_hook(), power_sgd_hook(),
+  /// batched_power_sgd_hook(), a 16-bit wrapper around one of these, or a user hook made by gradient::comm_hook() or a
+  /// BucketReducer. If unset, buckets are all-reduced in the dtype of the gradients.
   gradient::CommHook comm_hook{};
-  /// Rank 0's buffers are copied to all ranks in prepare(), and before each forward that follows a synchronised
-  /// training forward. If false, each rank keeps its own buffers, from prepare() on, as in PyTorch.
+  /// If true, rank 0's buffers are broadcast in prepare(), and before each forward that follows a synchronised training
+  /// forward. If false, each rank keeps its own buffers from prepare() on, as in PyTorch.
   bool broadcast_buffers = true;
-  /// Every parameter is used in every backward: saves looking.
+  /// Asserts that every backward uses every parameter, which saves the search for unused parameters.
   bool static_graph = false;
-  /// If true, a prepared SGD, Adam, AdamW, Adagrad or RMSprop steps by a fused kernel, whose results differ from its
-  /// own step() in the last bits. If false, it steps by its own step(), with results that are bit-equal to LibTorch's.
+  /// If true, prepared SGD, Adam, AdamW, Adagrad and RMSprop optimizers step by a fused kernel; the results differ from
+  /// those of LibTorch's step() in the last bits. If false, they call LibTorch's step() and are bit-identical to it.
   bool fused_optimizer = true;
-  /// Every rank runs the same number of batches; the last are filled from the front of the data.
+  /// If true, every rank gets the same number of batches; the last batches are padded with samples from the start of
+  /// the data.
   bool even_batches = true;
-  /// A loader's batch_size is that of all ranks together, a multiple of their number: each computes its part of every
-  /// batch. Off: it is one rank's, and a step takes as many batches as there are ranks.
+  /// If true, a loader's batch_size is the total over all ranks and must be a multiple of their number; each rank
+  /// computes its part of every batch. If false, it is the size per rank, and one step consumes one batch per rank.
   bool split_batches = false;
-  /// Rank 0 reads a loader's batches for all ranks and sends each its own: for data that only one rank can read, or
-  /// that are dear to read. Unset: for streams (data::StreamLoader), whose every rank would otherwise read all.
+  /// If true, rank 0 reads all batches and sends each rank its own, for data that only one rank can read or that is
+  /// expensive to read. If unset, this is done for streams only (data::StreamLoader), because otherwise every rank
+  /// would read the whole stream.
   std::optional<bool> dispatch_batches{};
-  /// prepare() moves modules, and loaders their batches, to the device.
+  /// If true, prepare() moves modules to the device, and loaders move their batches there.
   bool device_placement = true;
-  /// False: a prepared schedule moves at every call of step().
+  /// If true, a prepared scheduler steps only when its optimizer steps. If false, every call of its step() counts.
   bool step_scheduler_with_optimizer = true;
   SchedulerUnit scheduler_unit = SchedulerUnit::optimizer_steps;
-  /// After every so many steps of a prepared optimizer its models are compared across the ranks, bit for bit, as by
-  /// check_synchronized(): one pass over the parameters and 16 bytes on the wire. Not within local_sgd() and
-  /// join_uneven_inputs(). 0: never.
+  /// After this number of steps, a prepared optimizer compares its models bit for bit across the ranks, as
+  /// check_synchronized() does: one pass over the parameters and 16 bytes of communication. The check is skipped inside
+  /// local_sgd() and join_uneven_inputs(). If 0, it never runs.
   int64_t check_synchronized_every = 0;
-  /// Where save_state() without a folder puts its checkpoints, and how many of them stay.
+  /// Folder and maximum number of the checkpoints that save_state() writes if no folder is given.
   checkpoint::ProjectConfiguration project{};
-  /// Where init_trackers() and log() keep a run's numbers: "csv", "jsonl", "tensorboard", "all" of these, or objects of
-  /// one's own, std::shared_ptr of a class that derives from tracking::Tracker.
+  /// Trackers for init_trackers() and log(): "csv", "jsonl", "tensorboard", "all" for these three, or a std::shared_ptr
+  /// of a class derived from tracking::Tracker.
   std::vector<tracking::LogWith> log_with{};
-  /// Folder of the trackers that write files; a run has one in it, of its project's name. Unset: project.project_dir.
+  /// Folder for trackers that write files; each run gets a subfolder with its project's name. If unset,
+  /// project.project_dir is used.
   std::optional<std::string> logging_dir{};
-  /// Makes a process group for one process too; for tests of a backend on one device.
+  /// If true, a process group is created even for a single process, for tests of a backend on one device.
   bool force_process_group = false;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The facade's part that knows who runs beside whom, and what the processes do together.
+// The part of the facade for ranks and collectives.
 #pragma once
 
 #include <fmt/format.h>
@@ -24,10 +24,10 @@
 
 namespace accelerate {
 
-/// The processes of a job, seen from one of them. An Accelerator is one.
+/// The processes of a job, seen from one of them. Base class of Accelerator.
 class Processes {
  public:
-  // Who and where -----------------------------------------------------------------------------------------------------
+  // Ranks -------------------------------------------------------------------------------------------------------------
   [[nodiscard]] int64_t num_processes() const { return shared_->group.size(); }
   [[nodiscard]] int64_t process_index() const { return shared_->group.rank(); }
   [[nodiscard]] int64_t local_process_index() const { return local_rank_; }
@@ -37,66 +37,75 @@ class Processes {
   [[nodiscard]] bool use_distributed() const { return num_processes() > 1; }
   [[nodiscard]] DistributedType distributed_type() const;
   [[nodiscard]] at::Device device() const { return shared_->device; }
-  /// The ranks of the job; its backend() says how they talk.
+  /// The process group of the job; Group::backend() returns the backend.
   [[nodiscard]] const comm::Group& group() const { return shared_->group; }
   [[nodiscard]] const Place& place() const { return shared_->place; }
 
-  // Together ----------------------------------------------------------------------------------------------------------
-  /// Values are tensors or pairs, tuples, vectors, maps and structs of them (see tree/README.md).
-  /// gather: [n_r, ...] of each rank to [sum n_r, ...] on every rank; of several ranks 0-dim counts as [1].
+  // Collectives -------------------------------------------------------------------------------------------------------
+  /// Joins the tensors [n_r, ...] of every rank r along the first dimension to [sum n_r, ...] on every rank. With
+  /// several ranks a 0-dim tensor counts as [1].
+  ///
+  /// \param value  A tensor, or a pair, tuple, vector, map or struct of tensors (see tree/README.md), as in all
+  ///   collectives of this class.
   template <typename Value>
   [[nodiscard]] Value gather(const Value& value) const {
     return tree::gather(value, shared_->group);
   }
-  /// gather, without the samples that were repeated to fill the last batch of a loader. A tensor of a batch, or a view
-  /// of one, is cut as that batch's loop says, and so are the tensors beside it in `value`. Other tensors are cut as
-  /// the innermost open loop says. A second loader that is advanced by hand beside a loop is no loop of its own.
+  /// As gather(), without the samples that only pad the last batch of a loader. The position in the loop over the
+  /// loader of a batch decides for tensors of that batch, for views of them, and for the other tensors in the same
+  /// `value`. For all other tensors the innermost open loop decides. A second loader that is advanced by hand inside a
+  /// loop does not count as a loop.
   template <typename Value>
   [[nodiscard]] Value gather_for_metrics(const Value& value) const {
     return prepared::cut_to_real(*shared_, value, tree::gather(value, shared_->group, "gather_for_metrics"));
   }
-  /// The same for objects as bytes, one per sample of this rank's batch.
+  /// As above, for objects as bytes, one per sample of this rank's batch.
   [[nodiscard]] std::vector<std::string> gather_for_metrics(const std::vector<std::string>& objects) const {
     return prepared::gather_objects_for_metrics(*shared_, objects);
   }
-  /// scale   the result is multiplied by it
+  /// \param scale  Factor of the result.
   template <typename Value>
   [[nodiscard]] Value reduce(const Value& value, comm::ReduceOp op = comm::ReduceOp::sum, double scale = 1.0) const {
     return tree::reduce(value, shared_->group, op, scale);
   }
-  /// reduction   "sum", "mean", "max", "min" or "product"
+  /// \param reduction  "sum", "mean", "max", "min" or "product".
   template <typename Value>
   [[nodiscard]] Value reduce(const Value& value, std::string_view reduction, double scale = 1.0) const {
     return reduce(value, prepared::reduce_op_of(reduction, place()), scale);
   }
-  /// In place, as torch.distributed does; also returned.
+  /// Overwrites the tensors in place, as torch.distributed does, and returns the value.
   template <typename Value>
   Value broadcast(const Value& value, int64_t from_process = 0) const {
     return tree::broadcast(value, shared_->group, from_process);
   }
+  /// Pads one dimension of every tensor to the length of the longest rank's.
   template <typename Value>
   [[nodiscard]] Value pad_across_processes(const Value& value, const tree::PadOptions& options = {}) const {
     return tree::pad_across_processes(value, shared_->group, options);
   }
-  /// Bytes of every rank, on every rank, in rank order.
+  /// Returns the bytes of every rank on every rank, in rank order.
   [[nodiscard]] std::vector<std::string> gather_object(std::string_view bytes) const;
+  /// Returns the bytes of from_process on every rank; the argument is ignored on other ranks.
   [[nodiscard]] std::string broadcast_object(std::string_view bytes, int64_t from_process = 0) const;
-  /// Each of them from that rank; every rank gives as many.
+  /// Broadcasts each object from that rank. The lists of all ranks have the same length.
   [[nodiscard]] std::vector<std::string> broadcast_object_list(std::vector<std::string> objects,
                                                                int64_t from_process = 0) const;
-  /// This rank's part of a vector, tensor or map of them; the first ranks get one more. apply_padding: all the same
-  /// number, the last element repeated.
+  /// Returns this rank's contiguous part of a vector, a tensor, or a map of them; the first ranks get one more element
+  /// if the length is not divisible. With apply_padding all parts have the same length, padded with copies of the last
+  /// element.
   template <typename Value>
   [[nodiscard]] Value split_between_processes(const Value& inputs, bool apply_padding = false) const {
     return tree::split_between_processes(inputs, process_index(), num_processes(), apply_padding);
   }
+  /// Blocks until all ranks have called it.
   void wait_for_everyone() const { job::wait_in_turn(shared_->group, "wait_for_everyone"); }
 
-  /// Any rank may set it; check_trigger() is then true once on every rank. Every rank calls check_trigger().
+  /// A flag that any rank may set. check_trigger() is collective: it returns true once on every rank after any rank has
+  /// called set_trigger().
   void set_trigger() { trigger_ = true; }
   [[nodiscard]] bool check_trigger();
 
-  /// The main process runs it before the others do (local: of this machine).
+  /// Runs the function on the main process first, then on the other ranks. The local version does so on each machine.
   template <std::invocable Function>
   void main_process_first(Function&& function) const {
     job::first(shared_->group, "main_process_first", is_main_process(), std::forward<Function>(function));
@@ -125,14 +134,14 @@ class Processes {
   void on_local_process(int64_t local_process_index, Function&& function) const {
     if (this->local_process_index() == local_process_index) function();
   }
-  /// To stdout, once on each machine.
+  /// Writes to stdout, once on each machine.
   template <typename... Args>
   void print(fmt::format_string<Args...> format, Args&&... args) const {
     if (is_local_main_process()) write_stdout(fmt::format(format, std::forward<Args>(args)...));
   }
 
  protected:
-  // Part of an Accelerator only: a copy, or what was moved out of one, would be half of it.
+  // Movable only as a part of an Accelerator, to prevent slicing.
   Processes(const Processes&) = delete;
   Processes& operator=(const Processes&) = delete;
   Processes(Processes&&) = default;

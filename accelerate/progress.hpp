@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A progress bar over a loop, on the main process.
+// A progress bar for loops, on the main process.
 #pragma once
 
 #include <utility>
@@ -12,17 +12,20 @@ namespace accelerate {
 using tracking::ProgressBar;
 using tracking::ProgressOptions;
 
-/// for (auto& batch : accelerate::progress(loader, {.description = "epoch 1"})) gives what the loader gives and shows
-/// on stderr how far it is, as Python's tqdm does. Kept in a variable, it takes set_postfix("loss={:.3f}", loss) too.
+/// Wraps a range for a loop with a progress bar on stderr, as Python's tqdm does:
 ///
-/// range   an lvalue is referenced, an rvalue kept; one pass at a time
+///   for (auto& batch : accelerate::progress(loader, {.description = "epoch 1"})) { ... }
+///
+/// If the returned object is stored in a variable, set_postfix("loss={:.3f}", loss) can be called on it.
+///
+/// \param range  An lvalue is kept by reference, an rvalue by value. Only one pass at a time is supported.
 template <typename Range>
 [[nodiscard]] tracking::ProgressRange<Range> progress(Range&& range, ProgressOptions options = {}) {
   options.disable = options.disable || (options.main_process_only && job::rank_here() != 0);
   return {std::forward<Range>(range), options};
 }
 
-/// The bar alone, for loops that count for themselves: update() after each step.
+/// Returns a progress bar without a range: call update() after each step.
 [[nodiscard]] inline ProgressBar progress_bar(ProgressOptions options) {
   options.disable = options.disable || (options.main_process_only && job::rank_here() != 0);
   return ProgressBar(options);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The facade's part that keeps the numbers of a run.
+// The part of the facade that tracks experiments.
 #pragma once
 
 #include <memory>
@@ -13,37 +13,39 @@ namespace accelerate {
 
 using tracking::Tracker;
 
-/// The trackers in AcceleratorOptions::log_with, and the run that they keep.
+/// The trackers in AcceleratorOptions::log_with, and their current run.
 class TrackedRun {
  public:
-  /// Begins a run of the trackers in log_with, in the folder <logging_dir>/<project_name>; one that runs ends. config:
-  /// what the run was configured with, {{"lr", 1e-3}, {"net", "basic"}}. What is logged is kept by the main process
-  /// alone, unless a tracker of one's own says otherwise; every rank may call all of this.
-  /// Throws Error: usage for a name that is no folder's, io for a folder that cannot be written.
+  /// Starts a run of the trackers in log_with, in the folder <logging_dir>/<project_name>, and ends the previous run.
+  /// Only the main process writes, unless a user-defined tracker runs on every rank. Every rank may call all functions
+  /// of this class.
+  ///
+  /// \param config  Configuration of the run: {{"lr", 1e-3}, {"net", "basic"}}.
+  /// \throws Error (usage) if project_name is not a valid folder name, Error (io) if the folder is not writable.
   void init_trackers(const std::string& project_name, const tracking::Values& config = {}) {
     trackers_.start(project_name, config);
   }
-  /// {{"loss", loss}, {"epoch", 3}}: numbers, texts, tensors of one element (whose device is waited for) and groups of
-  /// numbers. A tracker that fails is named in the log, once, and stops nothing.
+  /// Logs numbers, texts, one-element tensors (the host waits for their device), and groups of numbers: {{"loss",
+  /// loss}, {"epoch", 3}}. If a tracker throws, the error is logged once and the program continues.
   void log(const tracking::Values& values, tracking::Step step = {}) { trackers_.log(values, step); }
   void log_text(const std::string& name, const std::string& text, tracking::Step step = {}) {
     trackers_.log_text(name, text, step);
   }
-  /// images   [N, C, H, W], [C, H, W] or [H, W], C of 1 to 4, of bytes or of floating point from 0 to 1
+  /// \param images  [N, C, H, W], [C, H, W] or [H, W], with C from 1 to 4; bytes, or floating-point values from 0 to 1.
   void log_images(const std::string& name, const at::Tensor& images, tracking::Step step = {}) {
     tracking::log_images(trackers_, name, images, step, place_);
   }
   void log_histogram(const std::string& name, const at::Tensor& values, tracking::Step step = {}) {
     tracking::log_histogram(trackers_, name, values, step);
   }
-  /// One of log_with; where it does not run, one that keeps nothing.
-  /// Throws Error (usage), naming those there are.
+  /// Returns a tracker of log_with. On ranks where that tracker does not run, the returned tracker drops all values.
+  /// \throws Error (usage) with the available names.
   [[nodiscard]] std::shared_ptr<Tracker> get_tracker(std::string_view name) const { return trackers_.get(name); }
-  /// The trackers' run is over. It also is when the Accelerator goes.
+  /// Ends the run. The destructor of the Accelerator does the same.
   void end_training() { trackers_.finish(); }
 
  protected:
-  // Part of an Accelerator only: a copy, or what was moved out of one, would be half of it.
+  // Movable only as a part of an Accelerator, to prevent slicing.
   TrackedRun(const TrackedRun&) = delete;
   TrackedRun& operator=(const TrackedRun&) = delete;
   TrackedRun(TrackedRun&&) = default;

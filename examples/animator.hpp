@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a course's notebooks have and a terminal lacks: a stopwatch, and a curve that grows while one trains.
+// A stopwatch and a live curve for the terminal, as in course notebooks.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@
 #include <system_error>
 #include <vector>
 
-/// Times of several stretches, in seconds.
+/// Measures several time intervals in seconds.
 class Timer {
  public:
   void start() { began_ = Clock::now(); }
@@ -31,7 +31,7 @@ class Timer {
   std::vector<double> times_;
 };
 
-/// Draws a value from 0 to 1 per epoch: in the terminal after each, and as SVG where a file is named.
+/// Draws a curve with one value from 0 to 1 per epoch: in the terminal after each, and as SVG if a file is given.
 class Animator {
  public:
   Animator(std::string name, int64_t epochs, std::string svg)
@@ -55,7 +55,7 @@ class Animator {
     }
   }
 
-  /// "test accuracy ▁▄▆█ 0.871 (epoch 4 of 10)"
+  /// Returns "test accuracy ▁▄▆█ 0.871 (epoch 4 of 10)".
   [[nodiscard]] std::string terminal() const {
     static const char* const bars[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
     std::string curve;
@@ -63,7 +63,7 @@ class Animator {
     return fmt::format("{} {} {:.3f} (epoch {} of {})", name_, curve, values_.back(), values_.size(), epochs_);
   }
 
-  /// 480 x 320; a line through a point per epoch, the grid at tenths.
+  /// 480 x 320; a line through one point per epoch, with a grid at tenths.
   [[nodiscard]] std::string svg() const {
     const auto x = [&](size_t epoch) {
       return 40.0 + 420.0 * static_cast<double>(epoch) / static_cast<double>(std::max<int64_t>(epochs_ - 1, 1));

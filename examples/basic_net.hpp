@@ -8,7 +8,7 @@ struct BasicNetImpl : torch::nn::Module {
   /// \param dropout  If false, both dropout layers are disabled, for comparisons.
   explicit BasicNetImpl(bool dropout = true) : dropout_(dropout) {}
 
-  /// images [B, 1, 28, 28]; returns log-probabilities [B, 10]
+  /// \param x  Images [B, 1, 28, 28]. \returns log-probabilities [B, 10].
   torch::Tensor forward(torch::Tensor x) {
     x = torch::relu(conv1->forward(x));
     x = torch::relu(conv2->forward(x));

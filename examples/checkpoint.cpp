@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// examples/mnist.cpp with checkpoints: it may be killed at any time, and goes on where it stood when it is started
-// again with --resume.
+// examples/mnist.cpp with checkpoints: it may be killed at any time, and continues from its last checkpoint when it is
+// started again with --resume.
 #include <accelerate/accelerate.hpp>
 
 #include "basic_net.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cifar10 [FOLDER]: a small convolutional net on CIFAR-10, with images cropped and flipped at random by workers that
-// read ahead. FOLDER has the set's binary version; without it a small set of coloured noise is made.
+// cifar10 [FOLDER]: a small convolutional net on CIFAR-10. Workers read ahead, and crop and flip images at random.
+// FOLDER contains the binary version of the data set; without it, a small set of coloured noise is generated.
 #include <accelerate/accelerate.hpp>
 
 #include "command_line.hpp"
@@ -17,7 +17,7 @@ void train(std::filesystem::path folder) {
   accelerator.set_seed(42);
   if (folder.empty()) accelerator.local_main_process_first([&] { folder = generated::cifar10(); });
 
-  // Read without normalisation, which follows the crop: padding of the crop is black, as in torchvision.
+  // Images are normalised after the crop, so that the padding is black, as in torchvision.
   constexpr data::ColourNormalisation as_they_are{{0, 0, 0}, {1, 1, 1}};
   const data::Normalize normalize({0.4914, 0.4822, 0.4465}, {0.2470, 0.2435, 0.2616});
   const auto source = [&](data::Split split) { return data::cifar10(folder, {}, split, as_they_are).source(); };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command line of every program in this folder: `--help`, wrong options and the text of an error.
+// Command line of every program in this folder: `--help`, invalid options and errors.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -18,7 +18,7 @@ namespace command_line {
 ///
 /// \param program  Called without arguments; returns an exit code or nothing.
 /// \returns        The exit code: the program's own, 0 after `--help`, CLI11's after a wrong option, 1 after an
-/// exception.
+///                 exception.
 template <typename Program>
 int run(CLI::App& app, int argc, char** argv, const Program& program) {
   CLI11_PARSE(app, argc, argv);
@@ -37,8 +37,8 @@ int run(CLI::App& app, int argc, char** argv, const Program& program) {
   return 1;
 }
 
-/// A check for CLI11, because its own check for numbers accepts "nan".
-/// \returns An empty text if the number is above 0 and finite, else what is wrong.
+/// A validator for CLI11, because its own validator for numbers accepts "nan".
+/// \returns "" if the number is above 0 and finite, otherwise the error.
 inline std::string positive_and_finite(const std::string& text) {
   const double number = std::strtod(text.c_str(), nullptr);
   return std::isfinite(number) && number > 0 ? "" : text + " is not a finite number above 0";

@@ -10,7 +10,7 @@ namespace data = accelerate::data;
 
 namespace {
 
-/// What a sample holds; a batch is the same struct with a dimension more.
+/// One sample; a batch is the same struct with one more dimension.
 struct Line {
   torch::Tensor points;  // [16]; in a batch [B, 16]
   torch::Tensor truth;   // [2]: slope and height; in a batch [B, 2]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several devices for each of several ranks of a machine, so that no two have the same.
+// Assigns several devices to each rank of a machine, without overlap.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// fashion_resnet: ResNet-18 on Fashion-MNIST, as taught. Batch and learning rate grow with the ranks and with the
-// devices of each; without --data-dir it trains on the shipped cut of the set.
+// fashion_resnet: ResNet-18 on Fashion-MNIST, as in "Dive into Deep Learning". Batch size and learning rate scale with
+// the number of ranks and devices. Without --data-dir it trains on the included subset.
 #include <ATen/DeviceAccelerator.h>
 #include <fmt/ranges.h>
 
@@ -28,7 +28,7 @@ struct Options {
   bool quick = false;
 };
 
-/// The devices of this rank, beside those of the other ranks of its machine.
+/// The devices of this rank; other ranks of its machine have other devices.
 std::vector<torch::Device> devices_of(const accelerate::Accelerator& accelerator, int64_t count) {
   const torch::Device own = accelerator.device();
   const auto hosts = accelerator.gather_object(accelerator.place().host);
@@ -36,7 +36,7 @@ std::vector<torch::Device> devices_of(const accelerate::Accelerator& accelerator
   return devices_of_rank(own, count, ranks, own.is_cpu() ? 0 : at::accelerator::deviceCount());
 }
 
-/// "[cpu, cpu]": the devices of all ranks.
+/// Returns "[cpu, cpu]", the devices of all ranks.
 std::string names_of_all(const accelerate::Accelerator& accelerator, const std::vector<torch::Device>& devices) {
   std::vector<std::string> mine;
   for (const auto& device : devices) mine.push_back(device.str());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small data sets in the formats of real ones, for examples that are given none. Always the same bytes.
+// Generates small data sets in real formats, for examples without data. The bytes are always the same.
 #pragma once
 
 #include <unistd.h>
@@ -12,21 +12,21 @@
 
 namespace generated {
 
-/// This user's, under the system's folder for temporary files.
+/// Folder of this user in the system's folder for temporary files.
 inline std::filesystem::path folder(const std::string& name) {
   auto path = std::filesystem::temp_directory_path() / ("accelerate-examples-" + std::to_string(getuid())) / name;
   std::filesystem::create_directories(path);
   return path;
 }
 
-/// All of the file at once: another program may read it, or write it too.
+/// Writes the file atomically, because another program may read or write it concurrently.
 inline void write(const std::filesystem::path& path, const std::string& bytes) {
   const auto unfinished = path.string() + "." + std::to_string(getpid());
   std::ofstream(unfinished, std::ios::binary) << bytes;
   std::filesystem::rename(unfinished, path);
 }
 
-/// CIFAR-10's binary version: six files of noisy images, each class with a colour of its own.
+/// CIFAR-10's binary version: six files of noisy images, each class with its own colour.
 inline std::filesystem::path cifar10(int images_per_file = 160) {
   constexpr int kClasses = 10;
   constexpr int kChannels = 3;
@@ -51,7 +51,7 @@ inline std::filesystem::path cifar10(int images_per_file = 160) {
   return path;
 }
 
-/// Sentences as bytes, each a token of 16 bits.
+/// Sentences as bytes; each byte is a 16-bit token.
 inline std::filesystem::path text(int sentences = 2000) {
   const std::string subjects[] = {"the cat", "a dog", "the old man", "my sister"};
   const std::string verbs[] = {"sees", "follows", "likes", "forgets"};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trains BasicNet on MNIST: on one process, on many, on GPUs; nothing here says which.
+// Trains BasicNet on MNIST. The code is the same for one process, many processes and GPUs.
 #include <accelerate/accelerate.hpp>
 
 #include "basic_net.hpp"

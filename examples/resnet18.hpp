@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// ResNet-18 for small grey images, as "Dive into Deep Learning" teaches it: a 3x3 stem and no max-pool.
+// ResNet-18 for small grey images, as in "Dive into Deep Learning": a 3x3 stem without max-pool.
 #pragma once
 
 #include <torch/torch.h>
 
-/// relu(norm(conv(relu(norm(conv(x))))) + x); x goes through a 1x1 convolution where the shape changes.
+/// relu(norm(conv(relu(norm(conv(x))))) + x); if the shape changes, x passes through a 1x1 convolution.
 struct ResidualImpl : torch::nn::Cloneable<ResidualImpl> {
   ResidualImpl(int64_t from, int64_t to, int64_t stride = 1) : from_(from), to_(to), stride_(stride) { reset(); }
 
@@ -32,7 +32,8 @@ struct ResidualImpl : torch::nn::Cloneable<ResidualImpl> {
 };
 TORCH_MODULE(Residual);
 
-/// images [B, 1, H, W] to logits [B, classes]; weights of convolutions and linear layers normal with deviation 0.01
+/// A network from images [B, 1, H, W] to logits [B, classes]. The weights of convolutions and linear layers are normal
+/// with deviation 0.01.
 inline torch::nn::Sequential resnet18(int64_t classes = 10) {
   using namespace torch::nn;
   Sequential net(Conv2d(Conv2dOptions(1, 64, 3).padding(1)), BatchNorm2d(64), ReLU());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loop of the README, watched: a progress bar, TensorBoard and JSON files in logs/digits, which operators take the
-// time. `accelerate_report logs` makes a page of it.
+// The loop of the README with a progress bar, TensorBoard and JSON files in logs/digits, and a profile of the
+// operators. `accelerate_report logs` converts them to a page.
 #include <accelerate/accelerate.hpp>
 
 #include "basic_net.hpp"
@@ -32,7 +32,7 @@ void train(const std::string& logs) {
     accelerator.backward(loss);
     optimizer.step();
 
-    // As they were before they were normalised: from 0 to 1.
+    // Undoes the normalisation: values from 0 to 1.
     if (step == 0) accelerator.log_images("digits", images.slice(0, 0, 4) * 0.3081 + 0.1307, step);
     accelerator.log({{"loss", loss},
                      {"lr", optimizer.param_groups()[0].options().get_lr()},

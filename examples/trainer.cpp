@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// trainer: BasicNet on MNIST once more, with the loop written by accelerate::Trainer. On one process, on many, on GPUs.
+// trainer: BasicNet on MNIST with accelerate::Trainer as the loop. Runs on one process, many processes and GPUs.
 #include <accelerate/trainer/trainer.hpp>
 #include <string>
 #include <utility>
@@ -14,7 +14,7 @@ namespace {
 
 using Example = std::pair<torch::Tensor, int64_t>;
 
-/// A data set as one has it: examples by number, each an image [1, 28, 28] and its label.
+/// A user-defined data set: numbered examples, each an image [1, 28, 28] and its label.
 class Digits {
  public:
   Digits(const std::string& folder, data::Split split) {

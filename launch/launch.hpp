@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The launcher as a call: what accelerate_launch does once its command line is read.
+// The launcher as a function: everything that accelerate_launch does after parsing its command line.
 #pragma once
 
 #include "launch/plan/options.hpp"
 
 namespace accelerate::launch {
 
-/// Started without stdin, stdout or stderr, the first file or pipe that we make would take their numbers: /dev/null
-/// does.
+/// Opens /dev/null for missing standard streams. Otherwise the first file or pipe of the launcher would get their
+/// descriptors.
 void open_standard_streams();
 
 /// Starts options.command on every rank of this machine and waits until all ranks have ended. Meanwhile signals that

@@ -40,7 +40,7 @@ template <typename... Args>
   base::fail(kind, {}, workers_operation, format, std::forward<Args>(args)...);
 }
 
-// The call that a rank was started for, by its number within main(), and the folder where it leaves word.
+// The call for which a rank was started, by its number within main(), and the folder for its results.
 struct WorkerOf {
   int64_t call = 0;
   std::string folder{};
@@ -89,10 +89,10 @@ bool leave(const fs::path& path, std::string_view text) {
   return static_cast<bool>(file);
 }
 
-// What a rank or the launcher failed with, for the parent process.
+// Failure of a rank or the launcher, for the parent process.
 struct WorkerFailure {
   ErrorKind kind = ErrorKind::peer;
-  base::ErrorFields fields{};  ///< without a rank: the launcher's own
+  base::ErrorFields fields{};  ///< without a rank if the launcher failed
   std::string text{};
 };
 
@@ -102,8 +102,8 @@ WorkerFailure failure_of(const Error& error) {
           .text = error.what()};
 }
 
-// One line each for kind, rank, host, operation and missing ranks, then the text. The first that fails writes it: those
-// after it may have failed because of it.
+// Writes one line each for kind, rank, host, operation and missing ranks, then the text. Only the first failed rank
+// writes, because later failures may be consequences.
 void leave_failure(const fs::path& file, const WorkerFailure& failure) {
   const auto line = [](std::string text) {
     std::ranges::replace(text, '\n', ' ');
@@ -139,7 +139,7 @@ constexpr std::string_view start_prefix = "start_";
 // previous attempt would be attributed to an attempt that never reached the call.
 fs::path start_file(const fs::path& folder, int64_t start) { return folder / fmt::format("{}{}", start_prefix, start); }
 
-// Of the ranks of one start; the launcher's own failure, which is no start's, is in "failed".
+// For the ranks of one attempt. Failures of the launcher, which belong to no attempt, are in "failed".
 fs::path failure_file(const fs::path& folder, int64_t start) { return folder / fmt::format("failed_{}", start); }
 
 int64_t last_start(const fs::path& folder) {
@@ -159,7 +159,7 @@ int64_t last_start(const fs::path& folder) {
   try {
     rank_main(contents(folder / "argument"));
     leave(done_file(folder, here.rank), "done");
-    std::exit(0);  // the rest of main() is the parent's
+    std::exit(0);  // the rest of main() runs in the parent only
   } catch (const Error& error) {
     failure = failure_of(error);
   } catch (const std::exception& error) {
@@ -184,15 +184,15 @@ std::vector<std::string> this_command() {
   return command;
 }
 
-// In the launcher: if the program was killed, no other process removes its folder.
+// Runs in the launcher: if the program was killed, no other process removes its folder.
 [[noreturn]] void end_the_launcher(int code, const WorkerOf& who, pid_t parent) {
   if (::getppid() != parent) remove_folder(who.folder);
   ::_exit(code);
 }
 
-// A process of its own: MPI can be served once in a process, and the launcher wants the signals for itself.
+// Runs in a separate process: MPI can be served once per process, and the launcher blocks signals.
 [[noreturn]] void be_the_launcher(const LaunchOptions& options, const WorkerOf& who, pid_t parent) {
-  // if SIGTERM is ignored, as by a batch script's trap, it could not report the end of the program
+  // If SIGTERM is ignored, as by a batch script's trap, the end of the program would not be detected.
   ::signal(SIGTERM, SIG_DFL);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) end_the_launcher(1, who, parent);
@@ -260,7 +260,7 @@ std::string code_in_words(int code) {
 void check_end(int code, const fs::path& folder, int64_t num_processes) {
   if (code != 0) {
     const std::string launchers = contents(folder / "failed");
-    // Files of earlier attempts remain, but their failures were repaired or superseded since.
+    // Files of earlier attempts remain, but later attempts supersede their failures.
     const std::string failure = launchers.empty() ? contents(failure_file(folder, last_start(folder))) : launchers;
     if (!failure.empty()) rethrow(failure, num_processes);
   }
@@ -304,7 +304,7 @@ void run_workers(const std::function<void(const std::string&)>& rank_main, int64
   options.num_processes = num_processes;
   options.num_machines = 1;
   options.machine_rank = 0;
-  options.runner = "local";  // also in a step or a batch script of Slurm
+  options.runner = "local";  // also inside a Slurm step or batch script
   options.main_process_port = 0;
   options.command = this_command();
   check_end(launch_and_wait(options, {call, folder.path()}), folder.path(), num_processes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that run a function of this very program.
+// Runs a function of this program on several ranks.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace accelerate::launch {
 
-/// Starts this program again as num_processes ranks of this machine. Each rank passes through main() to the same call,
-/// runs rank_main there and exits. Earlier calls return at once in a rank.
+/// Starts this program again as num_processes ranks of this machine. Each rank runs main() to the same call, runs
+/// rank_main there and exits. In a rank, earlier calls return at once.
 ///
 /// \param rank_main  Receives `argument`.
 /// \param options    Without num_processes, command and options for other machines.

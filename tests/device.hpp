@@ -8,7 +8,7 @@
 
 namespace testing {
 
-/// What ACCELERATE_TEST_DEVICE names; without it the CPU.
+/// The device in ACCELERATE_TEST_DEVICE; otherwise the CPU.
 inline c10::Device device() {
   const char* const named = std::getenv("ACCELERATE_TEST_DEVICE");
   return named == nullptr ? c10::Device(c10::kCPU) : c10::Device(named);

@@ -12,7 +12,7 @@
 namespace testing {
 namespace {
 
-int calls_left = 0;  // 0: no call is counted
+int calls_left = 0;  // 0 disables the count
 
 void count() {
   if (calls_left > 0 && --calls_left == 0) ::raise(SIGKILL);
@@ -34,7 +34,7 @@ bool killed_at_call(int n, const std::function<void()>& run) {
 
 }  // namespace testing
 
-/// In this program in place of the system's.
+/// Replace the functions of the C library in this program.
 extern "C" {
 int rename(const char* from, const char* to) noexcept {
   testing::count();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole files with bytes changed, cut, doubled and mixed. A reader must take such a file or refuse it with an error of
-// ours: no other exception, no crash, nothing that takes 10 seconds, no large allocation. The inputs are the same in
-// every run; a failing one is named and kept. Included by the one file of a program.
+// Files with changed, removed, duplicated and mixed bytes. A reader must accept such a file or refuse it with an Error:
+// no other exception, no crash, at most 10 seconds, no large allocation. The inputs are the same in every run; a
+// failing one is named and kept. Include it in one file per program.
 #pragma once
 
 #include <sys/resource.h>
@@ -26,7 +26,7 @@
 
 #include "accelerate/base/error.hpp"
 
-// Used with the sanitizer: limits single allocations, in place of RLIMIT_AS.
+// With the sanitizer: limits single allocations, instead of RLIMIT_AS.
 extern "C" const char* __asan_default_options();  // NOLINT
 extern "C" const char* __asan_default_options() { return "max_allocation_size_mb=32:allocator_may_return_null=0"; }
 
@@ -51,7 +51,7 @@ inline std::string contents(const fs::path& path) {
 
 inline size_t below(Random& random, size_t limit) { return limit == 0 ? 0 : random() % limit; }
 
-// Numbers that sizes and counts are often wrong by.
+// Typical wrong values of sizes and counts.
 inline std::string odd_number(Random& random) {
   constexpr std::array<uint32_t, 10> numbers{0, 1, 2, 0x7f, 0x80, 0xff, 0xfffff, 0x7fffffff, 0xffffffff, 0xfffffffe};
   std::string bytes(4, '\0');
@@ -113,11 +113,11 @@ inline void too_slow(int) {
 
 /// \returns true if no check failed.
 inline bool run(const std::string& name, const Format& format, double seconds, const fs::path& folder) {
-  std::array<int64_t, 2> counts{};  // refused, taken
+  std::array<int64_t, 2> counts{};  // refused, accepted
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   // A minimum number on a busy machine.
   for (uint64_t number = 0; number < 300 || std::chrono::steady_clock::now() < end; ++number) {
-    fs::remove(folder / format.file);  // some file systems flush a file that is cut and written again
+    fs::remove(folder / format.file);  // some file systems flush a file that is truncated and rewritten
     std::ofstream(folder / format.file, std::ios::binary) << mutated(format, number);
     std::snprintf(working_on.data(), working_on.size(), "mutated_files: %s, input %lu takes more than 10 s: %s\n",
                   name.c_str(), static_cast<unsigned long>(number), (folder / format.file).c_str());
@@ -156,7 +156,7 @@ inline void limit_memory() {
 
 using Formats = std::map<std::string, std::function<Format()>>;
 
-/// PROGRAM SECONDS [FORMAT ...]: SECONDS for each format. returns   the exit code
+/// PROGRAM SECONDS [FORMAT ...]: runs SECONDS per format. Returns the exit code.
 inline int run_formats(const Formats& formats, int argc, char** argv) {
   if (argc < 2) {
     std::cerr << "mutated_files SECONDS [FORMAT ...]\n";

@@ -8,7 +8,7 @@
 namespace testing {
 namespace {
 
-int refusal_of_locks = 0;  // 0: the file system supports locks
+int refusal_of_locks = 0;  // 0 if the file system supports locks
 
 }  // namespace
 
@@ -17,7 +17,7 @@ NoLocks::~NoLocks() { refusal_of_locks = 0; }
 
 }  // namespace testing
 
-/// In this program in place of the system's.
+/// Replaces the function of the C library in this program.
 extern "C" int flock(int fd, int operation) noexcept {
   if (testing::refusal_of_locks == 0) return static_cast<int>(syscall(SYS_flock, fd, operation));
   errno = testing::refusal_of_locks;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file system without locks, as some networks' are.
+// Simulates a file system without locks, such as some network file systems.
 #pragma once
 
 #include <cerrno>
 
 namespace testing {
 
-/// While it lives flock() of this program refuses with this error.
+/// During its lifetime flock() in this program fails with this error.
 class NoLocks {
  public:
   explicit NoLocks(int error = ENOSYS);

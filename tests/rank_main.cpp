@@ -18,8 +18,7 @@ std::optional<accelerate::comm::Group>& the_world() {
   return group;
 }
 
-/// This rank's GPU where one is there and nothing (ACCELERATE_USE_CPU) keeps ranks off it: the one that an Accelerator
-/// without options chooses.
+/// This rank's GPU, if there is one and ACCELERATE_USE_CPU is not set: the device of an Accelerator without options.
 std::optional<at::Device> gpu() {
   namespace env = accelerate::env;
   const auto variables = env::current_variables();
@@ -29,7 +28,8 @@ std::optional<at::Device> gpu() {
   return chosen.is_cpu() ? std::nullopt : std::optional(chosen);
 }
 
-/// As an Accelerator would: these tests make groups without one, and more threads than cores are slow.
+/// Limits the threads as an Accelerator does: these tests create groups without one, and more threads than cores are
+/// slow.
 void share_cores() {
   namespace device = accelerate::device;
   if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
@@ -58,6 +58,6 @@ const accelerate::comm::Group& world() {
 int main(int argc, char** argv) {
   share_cores();
   const int code = doctest::Context(argc, argv).run();
-  the_world().reset();  // before LibTorch's own globals go
+  the_world().reset();  // before LibTorch's globals are destroyed
   return code;
 }

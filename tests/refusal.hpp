@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a call is refused with.
+// Error text of a refused call.
 #pragma once
 
 #include <string>

@@ -29,7 +29,7 @@ struct TemporaryFolder {
   std::filesystem::path path;
 
  private:
-  /// Not with remove_all: libtorch.so 2.11 exports one that calls a null pointer.
+  /// Does not use remove_all: libtorch.so 2.11 exports one that calls a null pointer.
   static void clear(const std::filesystem::path& folder) {
     std::error_code ignored;
     for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every LibTorch test includes, and nothing before it. c10 defines CHECK and friends as well; included the other
-// way round doctest compiles, but counts only some of the assertions.
+// Must be the first include of every LibTorch test. c10 also defines CHECK and related macros; in the other order
+// doctest compiles, but counts only some of the assertions.
 #pragma once
 
 #include <torch/torch.h>

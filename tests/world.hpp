@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The group of all ranks for rank tests: connected once, from the environment, and ended by rank_main.cpp.
+// The group of all ranks for rank tests: connected once, from the environment, and closed by rank_main.cpp.
 #pragma once
 
 #include "accelerate/comm/group.hpp"
@@ -10,8 +10,8 @@ namespace testing {
 /// The job as the launcher described it.
 accelerate::env::ProcessEnv process_env();
 
-/// With this rank's GPU, if it is to have one: its tensors go over nccl then. ACCELERATE_TEST_NCCL (bench/gpu.sh sets
-/// it): in a job of one rank too.
+/// With this rank's GPU, if it should have one; its tensors then use nccl. With ACCELERATE_TEST_NCCL (set by
+/// bench/gpu.sh) also in a job with one rank.
 accelerate::comm::ConnectOptions connect_options();
 
 /// All ranks of the job. Every rank test runs the same cases in the same order, so they can share it.

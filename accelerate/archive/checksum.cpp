@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <vector>
-#define XXH_INLINE_ALL  // the header is all of it
+#define XXH_INLINE_ALL  // use as a header-only library
 #include <xxhash.h>
 
 #include "accelerate/base/in_parallel.hpp"

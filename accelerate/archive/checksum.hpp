@@ -7,7 +7,7 @@
 
 namespace accelerate::archive {
 
-/// What a manifest calls these checksums.
+/// Name of these checksums in a manifest.
 inline constexpr std::string_view checksum_kind = "xxh3-64 of 4 MiB blocks";
 
 /// Incremental 64-bit XXH3 checksum (xxhash.com): detects torn files and flipped bits at memory speed. More than 4 MiB
@@ -21,7 +21,7 @@ class Checksum {
   Checksum& operator=(Checksum&&) noexcept;
 
   void add(std::string_view bytes);
-  /// 16 hexadecimal digits of the bytes added so far.
+  /// Returns the checksum of the bytes added so far as 16 hexadecimal digits.
   [[nodiscard]] std::string text() const;
 
  private:
@@ -29,7 +29,7 @@ class Checksum {
   std::unique_ptr<State> state_;
 };
 
-/// Of all bytes at once, by all processors.
+/// Returns the checksum of all bytes, computed by all processors.
 [[nodiscard]] std::string checksum_of(std::string_view bytes);
 
 }  // namespace accelerate::archive

@@ -33,7 +33,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view mark_of_making = ".saving-", mark_of_old = "-old", mark_of_removed = "old-";
 constexpr std::string_view checkpoint_prefix = "checkpoint_";
-// Every checkpoint of Hugging Face Accelerate has it, and none has a manifest.
+// Every checkpoint of Hugging Face Accelerate has this file, and none has a manifest.
 constexpr std::string_view mark_of_accelerate = "random_states_0.pkl";
 
 [[noreturn]] void fail(std::string_view operation, const fs::path& path, std::string_view what) {
@@ -54,15 +54,16 @@ std::optional<int64_t> number_of(const std::string& name) {
   return error == std::errc() && stop == end && number >= 0 ? std::optional(number) : std::nullopt;
 }
 
-// A lock on a file, because network file systems lock nothing else. Empty if the file is missing or locked elsewhere.
+// Locks a file in the folder, because network file systems lock nothing else. Returns no descriptor if the file is
+// missing or locked elsewhere.
 base::FileDescriptor hold(const fs::path& folder, int flags) {
   base::FileDescriptor lock(::open((folder / lock_name).c_str(), O_RDWR | O_CLOEXEC | flags, 0666));
   if (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) lock.reset();
   return lock;
 }
 
-// One at a time looks round and makes: a folder that was made and is not held yet looks like a leftover. Whoever holds
-// the parent for something else is not waited for.
+// Locks the parent while a process checks it and creates a folder, because a new folder without a lock looks like a
+// leftover. Gives up after 1 s, because another program may hold the parent for other reasons.
 base::FileDescriptor turn_in(const fs::path& parent) {
   auto turn = open_to_read(parent);
   for (int tries = 0; turn && ::flock(turn.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK && tries < 200;
@@ -77,8 +78,8 @@ bool is_folder(const fs::path& path) {
   return fs::is_directory(fs::symlink_status(path, error));
 }
 
-// Beside a place: "NAME.saving-0a1b2c3d" in the making, "NAME.saving-0a1b2c3d-old" aside for it, "NAME.saving-old-17"
-// on its way out.
+// Names beside the final path: "NAME.saving-0a1b2c3d" for an unfinished folder, "NAME.saving-0a1b2c3d-old" for the
+// previous one that was moved aside, "NAME.saving-old-0a1b2c3d" for one that is being removed.
 std::string beside(const std::string& name, std::string_view kind = "") {
   std::random_device random;
   return fmt::format("{}{}{}{:08x}", name, mark_of_making, kind, random());
@@ -88,7 +89,7 @@ bool consists_of(std::string_view text, std::string_view characters) {
   return !text.empty() && text.find_first_not_of(characters) == std::string_view::npos;
 }
 
-// What follows ".saving-" in a name that this library gives. Other folders with such names are their owner's.
+// True for the text after ".saving-" in names of this library. Folders with other texts there are never touched.
 bool is_ending_of_ours(std::string_view ending) {
   constexpr std::string_view hexadecimal = "0123456789abcdef";
   if (ending.starts_with(mark_of_removed)) return consists_of(ending.substr(mark_of_removed.size()), hexadecimal);
@@ -113,13 +114,14 @@ bool is_removed(const fs::path& path) {
          name.compare(mark + mark_of_making.size(), mark_of_removed.size(), mark_of_removed) == 0;
 }
 
-// True if no process holds a lock: the folder was left by a process that is gone.
+// True if no process holds the lock, because the process that created the folder is gone.
 bool is_leftover(const fs::path& path) {
   std::error_code error;
   return name_in_making(path) && (hold(path, 0) || !fs::exists(path / lock_name, error));
 }
 
-// Two names exchanged are never both gone. Where the file system cannot do that (NFS), the old one steps aside first.
+// Exchanges two names, so that both exist at any time. If the file system cannot do that (NFS), the old folder is moved
+// aside first.
 void exchange(const fs::path& made, const fs::path& place, std::string_view operation) {
   if (::renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, place.c_str(), RENAME_EXCHANGE) == 0) return;
   const auto refuse = [&] { fail(operation, made, fmt::format("cannot be renamed to {}", place.string())); };
@@ -135,7 +137,8 @@ void exchange(const fs::path& made, const fs::path& place, std::string_view oper
   if (::rename(aside.c_str(), made.c_str()) != 0) base::remove_tree(aside);
 }
 
-// As we and Hugging Face Accelerate call them: "model_1.safetensors", "model-00001-of-00002.safetensors".
+// True for names that this library or Hugging Face Accelerate gives to files: "model_1.safetensors",
+// "model-00001-of-00002.safetensors".
 bool is_named_as_a_checkpoints(std::string_view name) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 17> names{{{"model", ".safetensors"},
                                                                                  {"model", ".safetensors.index.json"},
@@ -187,7 +190,7 @@ Contents contents_of(const fs::path& folder) {
   return contents;
 }
 
-// Creates hard links, so that one name survives a crash. Returns true if there was any file.
+// Creates hard links, so that one name survives a crash. Returns true if at least one file was linked.
 bool carry_over(const fs::path& from, const fs::path& to, std::string_view operation) {
   const auto files = contents_of(from).strange;
   for (const fs::path& file : files) {
@@ -197,8 +200,9 @@ bool carry_over(const fs::path& from, const fs::path& to, std::string_view opera
   return !files.empty();
 }
 
-// A process that was killed while the old checkpoint was moved aside left both complete: moves the new one, or the old
-// one if there is no new one, to the empty path. No process holds them.
+// Repairs the state after a process was killed between moving the old checkpoint aside and moving the new one into
+// place. Moves the new folder to the empty path, or the old one if the new one is not complete. Folders that a process
+// holds are left alone.
 void finish_interrupted(const fs::path& parent, const std::string& name) {
   std::error_code error;
   if (fs::exists(parent / name, error)) return;
@@ -235,10 +239,10 @@ void bring_to_disk(const fs::path& path, std::string_view operation) {
   if (!open || ::fsync(open.get()) != 0) fail(operation, path, "cannot be brought to the disk");
 }
 
-// Many programs call a file so: web apps, browsers' extensions, packagers.
+// Other programs also have files of this name: web apps, browser extensions, packagers.
 bool has_own_manifest(const fs::path& folder) {
   std::error_code error;
-  if (!fs::is_regular_file(folder / manifest_name, error)) return false;  // one that is a pipe would never end
+  if (!fs::is_regular_file(folder / manifest_name, error)) return false;  // reading a pipe would block
   std::string beginning(64, '\0');
   std::ifstream file(folder / manifest_name, std::ios::binary);
   file.read(beginning.data(), static_cast<std::streamsize>(beginning.size()));
@@ -284,7 +288,8 @@ NewFolder::NewFolder(fs::path place, std::string_view operation) : place_(std::m
                  place_.string(), entry.path().string());
     }
   }
-  // Not mkdtemp(), which creates folders for their owner only. The system applies the umask, which is process-wide.
+  // Not mkdtemp(), because it creates folders for their owner only. The system applies the umask, which is
+  // process-wide.
   int made = 0;
   do {
     path_ = parent / beside(place_.filename().string());
@@ -294,12 +299,12 @@ NewFolder::NewFolder(fs::path place, std::string_view operation) : place_(std::m
   lock_ = hold(path_, O_CREAT);
   if (lock_) return;
   if (!knows_no_locks(errno)) fail(operation_, path_, "cannot be held");
-  ::unlink((path_ / lock_name).c_str());  // otherwise the remains of a kill here would look locked forever
+  ::unlink((path_ / lock_name).c_str());  // otherwise the remains of a killed process would look locked forever
 }
 
 NewFolder::~NewFolder() {
   if (path_.empty()) return;
-  lock_.reset();  // network file systems keep a file that is open, under another name, and the folder with it
+  lock_.reset();  // network file systems keep an open file under another name, and so the folder
   base::remove_tree(path_);
 }
 
@@ -311,7 +316,7 @@ void NewFolder::commit(const Manifest& manifest, bool durable) {
     bring_to_disk(path_, operation_);
     for (const fs::path& folder : made_in_) bring_to_disk(folder, operation_);
   }
-  // The old one is removed under its new name.
+  // After the exchange the old folder is removed under the new one's former name.
   const bool replaces = fs::exists(place_);
   if (replaces) {
     check_replaceable(place_, operation_);
@@ -329,7 +334,8 @@ void NewFolder::commit(const Manifest& manifest, bool durable) {
 
 void remove_leftovers(const fs::path& parent) {
   const auto turn = open_to_read(parent);
-  const bool is_alone = turn && ::flock(turn.get(), LOCK_EX | LOCK_NB) == 0;  // else the next save does the rest
+  // If another process holds the lock, the next save removes the rest.
+  const bool is_alone = turn && ::flock(turn.get(), LOCK_EX | LOCK_NB) == 0;
   std::vector<fs::path> gone;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(parent, error)) {
@@ -337,7 +343,7 @@ void remove_leftovers(const fs::path& parent) {
     if (!name || !number_of(*name)) continue;
     if (is_removed(entry.path())) gone.push_back(entry.path());
     if (is_removed(entry.path()) || !is_alone || !is_leftover(entry.path())) continue;
-    // One of these two is the checkpoint itself.
+    // If the final path does not exist, one of these two folders is the checkpoint.
     const bool stands_aside = entry.path().string().ends_with(mark_of_old) ||
                               fs::exists(entry.path().string() + std::string(mark_of_old), error);
     if (!stands_aside || fs::exists(parent / *name, error)) gone.push_back(entry.path());
@@ -348,7 +354,7 @@ void remove_leftovers(const fs::path& parent) {
 std::vector<fs::path> remove_checkpoint(const fs::path& folder) {
   const Contents contents = contents_of(folder);
   if (contents.strange.empty()) {
-    // Renamed first: a kill here leaves a leftover, not a torn checkpoint.
+    // Renamed first, so that a kill leaves a leftover instead of an incomplete checkpoint.
     const fs::path aside = parent_of(folder) / beside(folder.filename().string(), mark_of_removed);
     if (::rename(folder.c_str(), aside.c_str()) == 0) base::remove_tree(aside);
     return {};
@@ -361,7 +367,7 @@ std::vector<fs::path> remove_checkpoint(const fs::path& folder) {
     if (is_mark) last.push_back(file);
     if (!is_mark) fs::remove(file, error);
   }
-  std::sort(last.begin(), last.end(), std::greater<>());  // the manifest last of all
+  std::sort(last.begin(), last.end(), std::greater<>());  // the manifest is last
   for (const fs::path& file : last) fs::remove(file, error);
   return contents.strange;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Folders that are there as a whole or not at all.
+// Checkpoint folders that are complete or do not exist.
 #pragma once
 
 #include <filesystem>
@@ -23,17 +23,17 @@ class NewFolder {
   /// \param place      Path of the finished folder without a trailing slash; its parent is created.
   /// \param operation  Name of the user's call for errors.
   NewFolder(std::filesystem::path place, std::string_view operation);
-  /// Without commit(): removed, with all in it.
+  /// Removes the folder and its content unless commit() succeeded.
   ~NewFolder();
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;
 
-  /// Where files are written to.
+  /// Path of the unfinished folder, to write files to.
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
   /// Writes the manifest and moves the folder to its path, replacing a previous one. Files in the previous folder that
-  /// do not belong to the checkpoint are kept. \param durable  If true, the folder survives a power failure; its files
-  /// must have been flushed before.
+  /// do not belong to the checkpoint are kept.
+  /// \param durable  If true, the folder survives a power failure; its files must have been flushed before.
   void commit(const Manifest& manifest, bool durable = true);
 
  private:
@@ -43,57 +43,58 @@ class NewFolder {
   base::FileDescriptor lock_;
 };
 
-/// Whether a folder has a manifest.json that begins as ours, whole or torn.
+/// True if the folder has a manifest.json that begins like one of this library, complete or truncated.
 [[nodiscard]] bool has_own_manifest(const std::filesystem::path& folder);
 
-/// Returns a sentence why an existing folder is not a checkpoint. Returns nothing if its manifest.json begins as one of
-/// this library (complete or torn), or if it is a folder of Hugging Face Accelerate.
+/// Returns a sentence why an existing folder is not a checkpoint. Returns no value if its manifest.json begins like one
+/// of this library (complete or truncated), or if it is a folder of Hugging Face Accelerate.
 [[nodiscard]] std::optional<std::string> why_no_checkpoint(const std::filesystem::path& place);
 
-/// \throws Error (usage) if replacing the path would lose data: it is neither empty nor a checkpoint folder, or
-/// contains
-///         folders.
+/// \throws Error (usage) if replacing the path would lose data: it is neither empty nor a checkpoint folder, or has
+///         subfolders.
 void check_replaceable(const std::filesystem::path& place, std::string_view operation);
 
-/// In a folder in the making, held by the process that makes it.
+/// File in an unfinished folder, locked by the process that writes the folder.
 inline constexpr std::string_view lock_name = ".lock";
 
-/// Puts a whole checkpoint back into its place where a process was killed while the new one took the old one's: on file
-/// systems that cannot exchange two names at once.
+/// Restores a complete checkpoint to its path if a process was killed between moving the old one aside and moving the
+/// new one into place. This happens only on file systems that cannot exchange two names.
 void recover(const std::filesystem::path& place);
 
-/// The same for all numbered checkpoints in parent.
+/// Calls recover() for all numbered checkpoints in `parent`.
 void recover_numbered(const std::filesystem::path& parent);
 
 /// Removes a checkpoint so that a partial one is never visible.
 /// \returns files in the folder that do not belong to it; they are kept.
 std::vector<std::filesystem::path> remove_checkpoint(const std::filesystem::path& folder);
 
-/// Removes what killed processes left of numbered checkpoints in parent: folders in the making that no process holds,
-/// and folders on their way out. What recover() would put back stays, and so do folders with names that this library
-/// does not give.
+/// Removes the remains of killed processes at numbered checkpoints in `parent`: unfinished folders that no process
+/// holds, and folders that were being removed. Keeps folders that recover() would restore, and folders with names that
+/// this library does not give.
 void remove_leftovers(const std::filesystem::path& parent);
 
 /// Creates a folder with its missing parents. Failures are reported by the later write.
 /// \returns folders with a new entry, which must be flushed to survive a power failure.
 [[nodiscard]] std::vector<std::filesystem::path> make_folders(const std::filesystem::path& folder);
 
-/// Flushes a file's content, or renames within a folder, to disk. \throws Error (io)
+/// Flushes a file's content, or renames within a folder, to disk.
+/// \throws Error (io) if the system refuses.
 void bring_to_disk(const std::filesystem::path& path, std::string_view operation);
 
-/// Returns a sentence about the damage of one checkpoint file, or nothing if it matches the manifest.
-/// \param verify  Compare the checksum, which reads the whole file.
+/// Returns a sentence about the damage of one checkpoint file, or no value if it matches the manifest.
+/// \param verify  If true, the checksum is compared, which reads the whole file.
 [[nodiscard]] std::optional<std::string> what_is_wrong_with(const ManifestFile& listed,
                                                             const std::filesystem::path& folder, bool verify);
 
-/// Returns a sentence about the damage of a checkpoint folder, or nothing if it is complete.
-/// \param verify  Compare checksums, which reads all files.
+/// Returns a sentence about the damage of a checkpoint folder, or no value if it is complete.
+/// \param verify  If true, checksums are compared, which reads all files.
 [[nodiscard]] std::optional<std::string> what_is_wrong(const std::filesystem::path& folder, bool verify);
 
-/// Returns the folder's manifest. \throws Error (io) if it does not exist.
+/// Returns the folder's manifest.
+/// \throws Error (io) if it does not exist; Error (data) if it is invalid.
 [[nodiscard]] Manifest manifest_of(const std::filesystem::path& folder, std::string_view operation);
 
-/// Folders "checkpoint_7" in parent, by their number, the highest first.
+/// Returns the folders "checkpoint_N" in `parent`, highest number first.
 [[nodiscard]] std::vector<std::filesystem::path> numbered_checkpoints(const std::filesystem::path& parent);
 
 struct NewestWhole {
@@ -101,7 +102,8 @@ struct NewestWhole {
   std::vector<std::string> passed_over{};  ///< "checkpoint_9: model.safetensors is missing"
 };
 
-/// Returns the complete checkpoint with the highest number. \throws Error (io) with all damages if there is none.
+/// Returns the complete checkpoint with the highest number.
+/// \throws Error (io) with the damage of each folder if no checkpoint is complete.
 [[nodiscard]] NewestWhole newest_whole(const std::filesystem::path& parent, std::string_view operation, bool verify);
 
 }  // namespace accelerate::archive

@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-// The library's own parser with a callback looks through all of an object whenever a part of it ends.
+// Used because nlohmann's parser with a callback searches a whole object whenever a part of it ends.
 class JsonBuilder final : public nlohmann::json_sax<json> {
  public:
   JsonBuilder(std::string_view what, const JsonLimits& limits, const Origin& origin)
@@ -44,7 +44,7 @@ class JsonBuilder final : public nlohmann::json_sax<json> {
   void check_depth() const {
     if (open_.size() > limits_.depth) origin_.broken("the {} is nested more than {} deep", what_, limits_.depth);
   }
-  // Stays where it is while it is open: nothing is put beside it before it is closed.
+  // The reference stays valid while the value is open, because its container gets no other value until then.
   json& place(json value) {
     check_depth();
     if (open_.empty()) return root_ = std::move(value);
@@ -72,8 +72,8 @@ class JsonBuilder final : public nlohmann::json_sax<json> {
   const JsonLimits& limits_;
   const Origin& origin_;
   json root_;
-  std::vector<json*> open_;  // from the whole to the innermost
-  json* named_ = nullptr;    // of the innermost object
+  std::vector<json*> open_;  // from the outermost to the innermost
+  json* named_ = nullptr;    // value of the last key of the innermost object
 };
 
 }  // namespace

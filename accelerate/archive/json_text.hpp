@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON from foreign files.
+// Parses JSON from files of other programs.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 namespace accelerate::archive {
 
 struct JsonLimits {
-  /// Objects and arrays within one another.
+  /// Maximum nesting depth of objects and arrays.
   size_t depth = 20;
   /// Maximum number of values in one array. If unset, unlimited.
   std::optional<size_t> array{};

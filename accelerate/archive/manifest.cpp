@@ -14,8 +14,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int most_manifest_depth = 20;       // a manifest is 4 deep
-constexpr size_t most_manifest_names = 1000;  // it has 10, its objects have 6
+constexpr int most_manifest_depth = 20;       // manifests have a depth of 4
+constexpr size_t most_manifest_names = 1000;  // manifests have 10, objects in them have 6
 
 PickleValue value_of(const json& from, const Origin& origin, int depth = 0) {
   if (depth > most_manifest_depth) origin.broken("the manifest is nested more than {} deep", most_manifest_depth);
@@ -52,12 +52,12 @@ json parse_manifest(std::string_view text, const Origin& origin) {
   }
 }
 
-// Of its own text: a manifest that was changed is none.
+// Text for the checksum of the manifest itself, because a changed manifest is invalid.
 std::string text_of(const nlohmann::ordered_json& all) {
   return all.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-// The most names in one object of it.
+// Returns the largest number of names in one object.
 size_t most_names_in(const json& value) {
   if (!value.is_structured()) return 0;
   size_t most = value.is_object() ? value.size() : 0;
@@ -66,7 +66,7 @@ size_t most_names_in(const json& value) {
 }
 
 void check_own_checksum(std::string_view text, const json& parsed, const std::string& written, const Origin& origin) {
-  // An ordered object looks through all names for each: many names take minutes.
+  // An ordered object searches all names for each new one, so many names would take minutes.
   if (const size_t names = most_names_in(parsed); names > most_manifest_names) {
     origin.broken("the manifest has an object of {} names, expected at most {}", names, most_manifest_names);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpoint's folder holds: written last, so that a folder with one is whole.
+// Content of a checkpoint folder. The manifest is written last, so a folder with a manifest is complete.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct ManifestFile {
   bool operator==(const ManifestFile&) const = default;
 };
 
-/// What is saved: the first model, the second optimizer, rank 3's random states.
+/// A saved object: the first model, the second optimizer, rank 3's random states.
 struct ManifestPart {
   std::string kind{};  ///< "model", "optimizer", "scheduler", "random_states", ...
   int64_t index = 0;   ///< in order of preparation, or the rank
@@ -26,7 +26,7 @@ struct ManifestPart {
   bool operator==(const ManifestPart&) const = default;
 };
 
-/// Elements begin to end of a tensor in row-major order are stored in a file under a name. A complete tensor has one
+/// Elements `begin` to `end` of a tensor in row-major order, stored in a file under a name. A complete tensor has one
 /// range from 0 to its number of elements; a shard is another range of the same tensor.
 struct ManifestRange {
   std::string tensor{};           ///< "model.0/first.weight"
@@ -40,9 +40,9 @@ struct ManifestRange {
 struct Manifest {
   static constexpr int64_t current_version = 1;
   int64_t version = current_version;  ///< of the format
-  std::string library{};              ///< that wrote it
+  std::string library{};              ///< writer of the checkpoint
   int64_t world_size = 1, step = 0, epoch = 0;
-  std::string id{};  ///< of one save, the same in the folders of all machines where each has its own; else empty
+  std::string id{};  ///< if each machine has its own folder, equal in all folders of a save; otherwise empty
   std::vector<ManifestFile> files{};
   std::vector<ManifestPart> parts{};
   std::vector<ManifestRange> ranges{};
@@ -53,15 +53,15 @@ inline constexpr std::string_view manifest_name = "manifest.json";
 
 [[nodiscard]] std::string write_manifest(const Manifest& manifest);
 
-/// Whether write_manifest() wrote what begins so, of any version. The rest may be torn: nothing after the library's
-/// name is looked at.
+/// True if the text begins like the result of write_manifest() of any version. The rest may be truncated: the text
+/// after the library's name is not checked.
 [[nodiscard]] bool begins_as_manifest(std::string_view text);
 
 /// \throws Error (data) with path and member if the text is not a manifest, has a newer version, lacks a member, or
 ///         names a file outside its folder, twice, or without listing it.
 [[nodiscard]] Manifest read_manifest(std::string_view text, const Origin& origin);
 
-/// Whether it can be a file of a checkpoint's folder: no path, no ".", "..", no control character.
+/// True if a file in a checkpoint folder may have this name: no path, no "." or "..", no control character.
 [[nodiscard]] bool is_file_name(std::string_view name);
 
 }  // namespace accelerate::archive

@@ -15,7 +15,7 @@
 namespace accelerate::archive {
 
 MappedFile::MappedFile(std::filesystem::path path, std::string_view operation) : path_(std::move(path)) {
-  // Without blocking: opening a pipe would wait for its writer.
+  // Non-blocking, because opening a pipe would wait for its writer.
   const base::FileDescriptor file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat about {};
   if (!file || ::fstat(file.get(), &about) != 0) {

@@ -7,9 +7,9 @@
 
 namespace accelerate::archive {
 
-/// A file as memory that is read when it is touched. All processes of a machine that map it share one copy, the
-/// system's page cache. What a process writes into that memory stays its own and never reaches the file. The file must
-/// not be cut while it is mapped.
+/// A file as memory that is read on access. All processes of a machine that map it share one copy, the system's page
+/// cache. Writes to the memory stay in the process and never reach the file. The file must not be truncated while it is
+/// mapped.
 class MappedFile {
  public:
   /// \param operation  Name of the user's call for errors.
@@ -22,7 +22,7 @@ class MappedFile {
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] uint64_t size() const { return size_; }
   [[nodiscard]] std::string_view text() const { return {static_cast<const char*>(data_), size_}; }
-  /// Null: an empty file.
+  /// Null for an empty file.
   [[nodiscard]] char* data() const { return static_cast<char*>(data_); }
 
  private:

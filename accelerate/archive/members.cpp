@@ -33,7 +33,7 @@ std::optional<std::string> bytes_in(const PickleValue& value) {
       bytes += static_cast<char>(first);
       continue;
     }
-    // Two bytes of UTF-8, of a code up to 255.
+    // Two bytes of UTF-8 for a code up to 255.
     const auto second = i + 1 < text->size() ? static_cast<unsigned char>((*text)[++i]) : 0U;
     if ((first & 0xfc) != 0xc0 || (second & 0xc0) != 0x80) return std::nullopt;
     bytes += static_cast<char>(((first & 0x03) << 6) | (second & 0x3f));

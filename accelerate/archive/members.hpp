@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Members of a dict that a file holds (of torch.save, or JSON), each of the right type.
+// Typed access to the members of a dict from a file (torch.save or JSON).
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace accelerate::archive {
 
-/// Every accessor throws Error (data) with file and member if it is missing or has another type.
+/// Every accessor throws Error (data) with file and member if the member is missing or has another type.
 class Members {
  public:
   /// \param dict   Must outlive this object, like `origin`.
@@ -24,16 +24,16 @@ class Members {
   [[nodiscard]] const PickleValue& value(std::string_view key) const;
   [[nodiscard]] int64_t integer(std::string_view key) const;
   [[nodiscard]] uint64_t natural(std::string_view key) const;
-  /// Integers count too.
+  /// Also accepts integers.
   [[nodiscard]] double number(std::string_view key) const;
   [[nodiscard]] bool boolean(std::string_view key) const;
   [[nodiscard]] const std::string& text(std::string_view key) const;
-  /// A list or a tuple.
+  /// Accepts a list or a tuple.
   [[nodiscard]] const PickleItems& items(std::string_view key) const;
   [[nodiscard]] std::vector<double> numbers(std::string_view key) const;
   [[nodiscard]] std::vector<uint64_t> naturals(std::string_view key) const;
   [[nodiscard]] Members members(std::string_view key) const;
-  /// Calls read(Members) for each dict of a list: "files[0]".
+  /// Calls read(Members) for each dict of a list. Errors name it "files[0]".
   template <typename Read>
   void each(std::string_view key, const Read& read) const {
     size_t i = 0;
@@ -50,9 +50,9 @@ class Members {
 };
 
 [[nodiscard]] std::optional<double> number_in(const PickleValue& value);
-/// Null: neither a list nor a tuple.
+/// Returns the items of a list or tuple; null for other values.
 [[nodiscard]] const PickleItems* items_in(const PickleValue& value);
-/// Bytes, also as protocol 2 writes them: a text of Latin-1 to be encoded.
+/// Returns bytes, also in the form of protocol 2: Latin-1 text to be encoded.
 [[nodiscard]] std::optional<std::string> bytes_in(const PickleValue& value);
 
 }  // namespace accelerate::archive

@@ -16,14 +16,15 @@
 namespace accelerate::archive {
 namespace {
 
-// A lock of the writing process: a file without a lock was left by a process that is gone.
+// Locks a file for the writing process. A file without a lock was left by a process that is gone.
 base::FileDescriptor held(const std::filesystem::path& path) {
-  base::FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));  // network file systems lock no other
+  base::FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));  // network file systems lock only writable files
   if (file && ::flock(file.get(), LOCK_EX | LOCK_NB) != 0) file.reset();
   return file;
 }
 
-// False with errno. Network file systems cannot promise that they replace nothing; writers of ours exclude one another.
+// Returns false with errno. Network file systems cannot exclude a replacement, but writers of this library exclude one
+// another.
 bool put(const std::filesystem::path& made, const std::filesystem::path& place, Existing existing) {
   if (existing == Existing::keep) {
     if (::renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, place.c_str(), RENAME_NOREPLACE) == 0) return true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file that is there as a whole or not at all.
+// A file that is complete or does not exist.
 #pragma once
 
 #include <filesystem>
@@ -12,10 +12,10 @@
 
 namespace accelerate::archive {
 
-/// What to do with a file that is in the place already.
+/// Behavior if a file already exists at the final path.
 enum class Existing {
-  keep,     ///< it stays, and the new one is refused
-  replace,  ///< the new one takes its place
+  keep,     ///< keep it and refuse the new one
+  replace,  ///< replace it by the new one
 };
 
 /// An unfinished file beside its final path. Until commit() the final path is unchanged, even after a crash. The next
@@ -28,15 +28,15 @@ class NewFile {
   /// \param place      Path of the finished file; its parent must exist.
   /// \param operation  Name of the user's call for errors.
   NewFile(std::filesystem::path place, std::string_view operation);
-  /// Without commit(): removed.
+  /// Removes the file unless commit() succeeded.
   ~NewFile();
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
 
-  /// Where its bytes go.
+  /// Destination of the file's bytes.
   [[nodiscard]] FileSink& sink() { return *sink_; }
 
-  /// Brings it to the disk and puts it into its place.
+  /// Flushes the file to disk and moves it to its path.
   void commit(Existing existing);
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// File systems without locks, as some networks' are.
+// File systems without locks, such as some network file systems.
 #pragma once
 
 #include <cerrno>

@@ -14,7 +14,7 @@ struct Origin {
   std::string path{};              ///< of the file
   std::string operation = "load";  ///< the user's call
 
-  /// \throws Error (data): "load: model.safetensors: <what is wrong>".
+  /// \throws Error (data): "load: model.safetensors: <message>".
   template <typename... Args>
   [[noreturn]] void broken(fmt::format_string<Args...> format, Args&&... args) const {
     throw Error(ErrorKind::data, {}, operation, path + ": " + fmt::format(format, std::forward<Args>(args)...));

@@ -36,13 +36,13 @@ class Writer {
     if (text.size() <= std::numeric_limits<uint32_t>::max()) {
       out_ += 'X';
       number(static_cast<uint32_t>(text.size()));
-    } else {  // of protocol 4, which every Python of today reads
+    } else {  // protocol 4, which all current Python versions read
       out_ += '\x8d';
       number(uint64_t{text.size()});
     }
     out_ += text;
   }
-  // Protocol 2 has none: Python 3 writes them as Latin-1 text and has them encoded.
+  // Protocol 2 has no bytes. Like Python 3, this writes Latin-1 text and a call that encodes it.
   void operator()(const PickleBytes& value) {
     std::string utf8;
     for (const char c : value.bytes) {
@@ -91,7 +91,7 @@ class Writer {
   void number(Number number) {
     out_.append(reinterpret_cast<const char*>(&number), sizeof(number));
   }
-  // Without the bytes that only repeat the sign.
+  // Omits final bytes that only repeat the sign.
   void long_integer(std::string bytes) {
     const auto repeats_sign = [&] {
       if (bytes.size() < 2) return false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes pickles that Python reads: pickle.loads, and torch.load(weights_only=True) where the names are its own.
+// Writes pickles for pickle.loads, and for torch.load(weights_only=True) if PyTorch allows the names.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a pickle holds, as values.
+// Content of a pickle as values.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ class PickleValue;
 using PickleItems = std::vector<PickleValue>;
 using PickleEntries = std::vector<std::pair<PickleValue, PickleValue>>;
 
-/// None.
+/// Python's None.
 struct PickleNone {
   bool operator==(const PickleNone&) const = default;
 };
-/// An integer beyond 64 bits: two's complement, lowest byte first, as short as it goes.
+/// An integer beyond 64 bits: two's complement, lowest byte first.
 struct PickleBigInteger {
   std::string bytes{};
   bool operator==(const PickleBigInteger&) const = default;
@@ -35,7 +35,7 @@ struct PickleList {
 struct PickleTuple {
   std::shared_ptr<PickleItems> items = std::make_shared<PickleItems>();
 };
-/// A dict, in its order.
+/// A dict in its order.
 struct PickleDict {
   std::shared_ptr<PickleEntries> entries = std::make_shared<PickleEntries>();
 };
@@ -45,17 +45,17 @@ struct PickleGlobal {
   bool operator==(const PickleGlobal&) const = default;
   [[nodiscard]] std::string str() const { return module + "." + name; }
 };
-/// What Python would make by calling a global, and then fill.
+/// An object that Python would create by calling a global and then filling the result.
 struct PickleObject {
   struct Parts;
   std::shared_ptr<Parts> parts;
 };
-/// A reference to data elsewhere in the file, by name: torch's storages.
+/// A reference by name to data elsewhere in the file, such as torch's storages.
 struct PicklePersistent {
   std::shared_ptr<PickleItems> id = std::make_shared<PickleItems>();
 };
 
-/// Containers are shared: two copies are the same list, as in Python.
+/// Containers are shared, as in Python: two copies refer to the same list.
 class PickleValue
     : public std::variant<PickleNone, bool, int64_t, PickleBigInteger, double, std::string, PickleBytes, PickleList,
                           PickleTuple, PickleDict, PickleGlobal, PickleObject, PicklePersistent> {
@@ -66,7 +66,7 @@ class PickleValue
   [[nodiscard]] const T* as() const {
     return std::get_if<T>(this);
   }
-  /// "a list", "an integer", ...: for errors.
+  /// Returns the kind of the value for errors: "a list", "an integer", ...
   [[nodiscard]] std::string_view kind() const;
 };
 
@@ -75,13 +75,13 @@ struct PickleObject::Parts {
   PickleItems arguments{};
   PickleEntries entries{};  ///< of a dict-like object
   PickleItems items{};      ///< of a list-like object
-  PickleValue state{};      ///< the state passed to it; None if nothing
+  PickleValue state{};      ///< the state passed to it; None by default
 };
 
-/// A value under a text, in a dict or an object that is like one; null where it is none, or has none such.
+/// Returns the value of a key in a dict or dict-like object; null if `dict` is neither or lacks the key.
 [[nodiscard]] const PickleValue* find(const PickleValue& dict, std::string_view key);
 
-/// The entries of a dict, or of an object that is like one (collections.OrderedDict); null for others.
+/// Returns the entries of a dict or a dict-like object (collections.OrderedDict); null for others.
 [[nodiscard]] const PickleEntries* entries_of(const PickleValue& value);
 
 }  // namespace accelerate::archive

@@ -44,7 +44,7 @@ std::optional<RebuildCall> call_of(const PickleValue& value) {
   const auto* object = value.as<PickleObject>();
   if (object == nullptr) return std::nullopt;
   RebuildCall call{object->parts->global.str(), &object->parts->arguments};
-  // (function, class, its arguments, the attributes)
+  // (function, class, arguments of the function, attributes)
   if (call.global == rebuild_from_type && call.arguments->size() >= 3) {
     const auto* function = (*call.arguments)[0].as<PickleGlobal>();
     const auto* arguments = (*call.arguments)[2].as<PickleTuple>();
@@ -72,7 +72,7 @@ const AllowedGlobals& allowed_in_torch_files() {
                        "torch.nn.parameter.Parameter", "torch.storage.UntypedStorage", "collections.defaultdict",
                        "collections.Counter", "builtins.dict", "numpy._core.multiarray._reconstruct",
                        "numpy.core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype", "_codecs.encode",
-                       // Of torch::save() and TorchScript: classes, and lists with the type of their items.
+                       // In files of torch::save() and TorchScript: classes, and lists with an item type.
                        "__torch__.*", "torch.jit._pickle.build_intlist", "torch.jit._pickle.build_doublelist",
                        "torch.jit._pickle.build_boollist", "torch.jit._pickle.build_tensorlist",
                        "torch.jit._pickle.restore_type_tag"};

@@ -38,7 +38,7 @@ constexpr std::array<std::pair<std::string_view, uint64_t>, 17> dtypes{{{"F64", 
                                                                         {"F8_E5M2", 8},
                                                                         {"F8_E8M0", 8}}};
 
-// Limits of depth and dimensions, because a false value costs memory.
+// Limits depth and dimensions, because invalid values could use much memory.
 constexpr JsonLimits header_limits{.depth = 4, .array = 64};
 
 uint64_t natural(const json& value, const std::string& name, std::string_view what, const Origin& origin) {
@@ -57,7 +57,7 @@ const json& field(const json& tensor, const std::string& name, const char* key, 
   return *found;
 }
 
-// None: more than any file holds.
+// Returns no value if the size exceeds that of any file.
 std::optional<uint64_t> bytes_of(const SafetensorsEntry& entry, uint64_t bits) {
   int64_t size = static_cast<int64_t>(bits / 8);
   bool is_empty = false;
@@ -188,7 +188,7 @@ std::string write_safetensors(std::vector<SafetensorsEntry>& tensors,
     }
     entry.begin = at;
     entry.end = at += bytes_of(entry, *bits).value();
-    // At the end, not by name: an ordered object looks through all names for one.
+    // Appended without a lookup, because an ordered object searches all its names for one.
     header.get_ref<nlohmann::ordered_json::object_t&>().emplace_back(
         entry.name, nlohmann::ordered_json{
                         {"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {entry.begin, entry.end}}});

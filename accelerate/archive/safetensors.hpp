@@ -17,7 +17,7 @@ struct SafetensorsEntry {
   std::string name{};
   std::string dtype{};  ///< "F32", "BF16", ..., as in the file
   std::vector<uint64_t> shape{};
-  uint64_t begin = 0, end = 0;  ///< bytes after the header
+  uint64_t begin = 0, end = 0;  ///< positions in bytes after the header
 
   bool operator==(const SafetensorsEntry&) const = default;
 };
@@ -25,12 +25,12 @@ struct SafetensorsEntry {
 struct SafetensorsHeader {
   std::map<std::string, std::string> metadata{};  ///< "__metadata__"
   std::vector<SafetensorsEntry> tensors{};        ///< in the order of their bytes
-  uint64_t data_begin = 0;                        ///< of the file
+  uint64_t data_begin = 0;                        ///< end of the header in bytes
 
   bool operator==(const SafetensorsHeader&) const = default;
 };
 
-/// Bits per element: 32 for "F32". Nothing for a dtype that safetensors does not define.
+/// Returns the bits per element: 32 for "F32". Returns no value for a dtype that safetensors does not define.
 [[nodiscard]] std::optional<uint64_t> safetensors_bits(std::string_view dtype);
 
 /// \param file  All bytes of the file or, if file_bytes is given, at least those of the header.

@@ -20,7 +20,7 @@ FileSink::FileSink(std::filesystem::path path, std::string_view operation)
 }
 
 void FileSink::write(std::string_view bytes) {
-  constexpr size_t most = size_t{256} << 10;  // small enough that the checksum finds the written data in the cache
+  constexpr size_t most = size_t{256} << 10;  // small enough that the data is still in the cache for the checksum
   while (!bytes.empty()) {
     const ssize_t taken = ::write(file_.get(), bytes.data(), std::min(bytes.size(), most));
     if (taken < 0 && errno == EINTR) continue;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a checkpoint's bytes go.
+// Destinations of a checkpoint's bytes.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@
 
 namespace accelerate::archive {
 
-/// A destination of bytes: a file, memory, later a peer. \throws Error (io) if bytes cannot be written.
+/// A destination of bytes: a file or memory.
+/// \throws Error (io) if bytes cannot be written.
 class Sink {
  public:
   virtual ~Sink() = default;
@@ -27,13 +28,14 @@ class FileSink final : public Sink {
   /// \throws Error (io) if the file cannot be created or exists already.
   FileSink(std::filesystem::path path, std::string_view operation);
 
-  /// Writes all bytes. \throws Error (io) with the number of bytes written so far, for example "no space left".
+  /// Writes all bytes.
+  /// \throws Error (io) with the number of bytes written so far, for example "no space left".
   void write(std::string_view bytes) override;
   [[nodiscard]] uint64_t written() const override { return written_; }
   [[nodiscard]] std::string checksum() const { return checksum_.text(); }
 
-  /// On the disk, in spite of a loss of power, when it returns (durable), and closed. Not called: the file stays as it
-  /// is.
+  /// Closes the file. If `durable`, its content is first flushed to disk and survives a power failure. Without this
+  /// call the file keeps the bytes that were written.
   void finish(bool durable = true);
 
  private:

@@ -11,7 +11,7 @@
 namespace accelerate::archive {
 namespace {
 
-constexpr size_t most_dimensions = 64;  // as PyTorch
+constexpr size_t most_dimensions = 64;  // limit of PyTorch
 
 std::optional<uint64_t> natural_of(const PickleValue& value) {
   const auto* number = value.as<int64_t>();
@@ -47,7 +47,7 @@ class TorchLister {
   TorchFile take() { return std::move(result_); }
 
  private:
-  // Each value's path has all keys on the way to it: a few bytes of keys can mean all memory.
+  // The path of each value contains all keys that lead to it, so a few bytes of keys could use all memory.
   std::string joined(const std::string& path, const std::string& key) {
     if (key.size() > most_key) {
       archive_.origin().broken("the key {} has {} bytes, expected at most {}", in_quotes(key), key.size(), most_key);
@@ -165,7 +165,7 @@ TorchTensor TorchArchive::tensor(const PickleValue& value, const std::string& pa
   return tensor;
 }
 
-// As torch._C._get_tensor_metadata() returns them: {"conj": True}.
+// Reads metadata of torch._C._get_tensor_metadata(): {"conj": True}.
 void TorchArchive::read_bits(TorchTensor& tensor, const PickleValue& metadata) const {
   const PickleEntries* entries = entries_of(metadata);
   if (entries == nullptr) {

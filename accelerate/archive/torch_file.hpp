@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Content of a torch.save file without LibTorch: pytorch_model.bin, optimizer.bin, random_states_0.pkl; and of
-// torch::save(), which writes TorchScript.
+// Content of torch.save files without LibTorch: pytorch_model.bin, optimizer.bin, random_states_0.pkl. Also reads files
+// of torch::save(), which writes TorchScript.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@
 namespace accelerate::archive {
 
 struct TorchTensor {
-  std::string path{};   ///< keys and positions on the way to it: "state.0.exp_avg"
-  std::string dtype{};  ///< as safetensors calls it, "F32"; "C128" too
+  std::string path{};   ///< keys and positions that lead to it: "state.0.exp_avg"
+  std::string dtype{};  ///< name in safetensors, "F32"; also "C128"
   std::vector<uint64_t> shape{}, stride{};
   uint64_t elements = 0;
   uint64_t bits = 0;            ///< of an element
@@ -32,7 +32,7 @@ struct TorchTensor {
 
   /// True if the elements are contiguous in row-major order.
   [[nodiscard]] bool is_contiguous() const;
-  /// The bytes of a contiguous one.
+  /// Returns the bytes of a contiguous tensor.
   [[nodiscard]] std::string_view bytes_of(std::string_view file) const;
 };
 
@@ -40,16 +40,15 @@ struct TorchTensor {
 class TorchArchive {
  public:
   /// \throws Error (data) if torch.save did not write the file, and for names that numbers, containers, tensors and
-  /// NumPy
-  ///         arrays do not need.
+  ///         NumPy arrays do not need.
   TorchArchive(std::string_view file, Origin origin);
 
   [[nodiscard]] const PickleValue& root() const { return root_; }
   [[nodiscard]] const Origin& origin() const { return origin_; }
-  /// Whether the value is a tensor or a Parameter, with or without Python attributes.
+  /// True if the value is a tensor or a Parameter, with or without Python attributes.
   [[nodiscard]] static bool is_tensor(const PickleValue& value);
-  /// The members of a module or an archive of LibTorch's, which are a dict: what torch::save() of C++ and TorchScript
-  /// write. Null for any other value.
+  /// Returns the members of a LibTorch module or archive, as C++ torch::save() and TorchScript write it. Null for any
+  /// other value.
   [[nodiscard]] static const PickleEntries* members_of_module(const PickleValue& value);
   /// Describes a tensor without reading its bytes.
   /// \param path  Path of the value for errors.

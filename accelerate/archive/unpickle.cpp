@@ -17,7 +17,7 @@ struct Extent {
   int64_t values = 1;
 };
 
-// A tensor is some 20 values, an empty list some 300 bytes of memory.
+// A tensor has about 20 values, and an empty list uses about 300 bytes of memory.
 constexpr int64_t most_depth = 100, most_values = 4'000'000;
 constexpr uint64_t most_copied = uint64_t{1} << 28;
 
@@ -98,7 +98,7 @@ class Machine {
     return operands;
   }
 
-  // What is put into something is not changed any more.
+  // A value inside another one must not change afterwards.
   PickleValue put_into(Operand& operand, Extent& whole, const void* container = nullptr) {
     if (container != nullptr && identity(operand.value) == container)
       fail("{} is put into itself", operand.value.kind());
@@ -119,7 +119,7 @@ class Machine {
   void freeze(const PickleValue& value) {
     if (auto who = shared(value)) frozen_.insert(std::move(who));
   }
-  // The container on top of the stack, to be filled.
+  // Returns the container on top of the stack, to be filled.
   Operand& open_container() {
     Operand& operand = top();
     if (frozen_.contains(shared(operand.value)))
@@ -166,10 +166,10 @@ class Machine {
     }
     refresh(container);
   }
-  // Copies in the memo have the extent of when they were made.
+  // Updates the extent for copies in the memo, which have the extent at the time of the copy.
   void refresh(const Operand& container) { extents_[identity(container.value)] = container.extent; }
 
-  // Texts are copied: a few instructions could allocate all memory.
+  // Counts copied texts, because a few instructions could use all memory.
   void count_copy(const PickleValue& value) {
     if (const auto* text = value.as<std::string>()) copied_ += text->size();
     if (const auto* bytes = value.as<PickleBytes>()) copied_ += bytes->bytes.size();
@@ -211,10 +211,10 @@ class Machine {
     if (global == nullptr || tuple == nullptr) {
       fail("a call is of {} with {}, expected a name and a tuple", callee.value.kind(), arguments.value.kind());
     }
-    // A tuple can be called with again and again.
+    // The same tuple can be used for many calls.
     given_ += static_cast<int64_t>(tuple->items->size());
     if (given_ > most_values) fail("calls are given more than {} values", most_values);
-    const bool is_last_call = tuple->items.use_count() == 1;  // nothing else has it
+    const bool is_last_call = tuple->items.use_count() == 1;  // no other reference exists
     for (const PickleValue& item : *tuple->items) {
       if (!is_last_call) count_copy(item);
     }
@@ -242,7 +242,8 @@ class Machine {
     int64_t value = 0;
     std::memcpy(&value, bytes.data(), bytes.size());
     const auto unused = static_cast<int>(64 - 8 * bytes.size());
-    if (!bytes.empty()) value = static_cast<int64_t>(static_cast<uint64_t>(value) << unused) >> unused;  // its sign
+    // Extends the sign.
+    if (!bytes.empty()) value = static_cast<int64_t>(static_cast<uint64_t>(value) << unused) >> unused;
     push(value);
   }
 
@@ -260,9 +261,9 @@ class Machine {
   int64_t given_ = 0;
   bool ended_ = false;
   std::vector<Operand> stack_;
-  std::vector<size_t> marks_;  // heights of the stack
+  std::vector<size_t> marks_;  // stack heights
   std::unordered_map<uint32_t, Operand> memo_;
-  std::unordered_set<std::shared_ptr<const void>> frozen_;  // alive, so that nothing else takes their place
+  std::unordered_set<std::shared_ptr<const void>> frozen_;  // kept alive, because identities are addresses
   std::unordered_map<const void*, Extent> extents_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads Python's pickles without Python: values are made, nothing is run.
+// Reads Python's pickles without Python. Values are created, and nothing is executed.
 #pragma once
 
 #include <set>
@@ -11,8 +11,8 @@
 
 namespace accelerate::archive {
 
-/// Which names a pickle may hold ("torch._utils._rebuild_tensor_v2"); any other is an error, before it is used. An
-/// entry "__torch__.*" allows all names of that module and of those within it.
+/// Names that a pickle may contain ("torch._utils._rebuild_tensor_v2"). Any other name is an error before it is used.
+/// An entry "__torch__.*" allows all names of that module and its submodules.
 using AllowedGlobals = std::set<std::string, std::less<>>;
 
 /// Reads pickles of protocol 2 to 5 by torch.save, as PyTorch's weights_only=True does: numbers, texts, bytes, lists,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// "model.safetensors.index.json": the file beside a model's shards, as Hugging Face's libraries write it.
+// "model.safetensors.index.json": the index beside a model's shards, in the format of Hugging Face's libraries.
 #pragma once
 
 #include <map>
@@ -10,7 +10,7 @@
 
 namespace accelerate::archive {
 
-/// Tensor to file, in the index's own folder.
+/// Maps tensors to files in the index's folder.
 using WeightIndex = std::map<std::string, std::string>;
 
 /// \throws Error (data) if the text is not an index, names a file outside its folder, or has a duplicate name.

@@ -23,9 +23,9 @@ constexpr uint64_t local_bytes = 30, directory_bytes = 46, end_bytes = 22, end64
 constexpr uint32_t elsewhere32 = 0xffffffff;
 constexpr uint16_t elsewhere16 = 0xffff;
 constexpr uint16_t zip64_field = 1;
-constexpr uint16_t padding_field = 0x4246;  // "FB", as PyTorch's writer calls it
+constexpr uint16_t padding_field = 0x4246;  // "FB", as in PyTorch's writer
 
-// By all processors: zlib's sum takes as long as the writing.
+// Uses all processors, because zlib's CRC takes as long as the write.
 uint32_t crc_of(std::string_view bytes) {
   constexpr size_t block = size_t{4} << 20;
   std::vector<uLong> sums(std::max<size_t>(1, (bytes.size() + block - 1) / block));
@@ -38,7 +38,7 @@ uint32_t crc_of(std::string_view bytes) {
   return static_cast<uint32_t>(sum);
 }
 
-// Numbers of a record, one after another.
+// Reads the numbers of a record one after another.
 class Fields {
  public:
   explicit Fields(std::string_view bytes) : bytes_(bytes) {}
@@ -79,7 +79,7 @@ class Reader {
   }
 
  private:
-  // bytes at a place, or the error that they are not there
+  // Returns the bytes at a position, or reports that the file is truncated.
   [[nodiscard]] std::string_view at(uint64_t begin, uint64_t size, std::string_view what) const {
     if (begin > file_.size() || size > file_.size() - begin) {
       origin_.broken("{} at byte {} has {} bytes, the file {}; it was cut", what, begin, size, file_.size());
@@ -150,7 +150,7 @@ class Reader {
     return directory;
   }
 
-  // Returns where the next entry is.
+  // Returns the position of the next entry.
   uint64_t read_entry(uint64_t place, std::vector<ZipMember>& members) {
     Fields fields(at(place, directory_bytes, "an entry of the directory"));
     if (fields.next<uint32_t>() != directory_signature) {
@@ -184,7 +184,7 @@ class Reader {
     return next;
   }
 
-  // Values above 32 bits, stored in this order.
+  // Reads values above 32 bits, which are stored in this order.
   void take_zip64(std::string_view extra, ZipMember& member, uint64_t& packed, uint64_t& header) const {
     while (extra.size() >= 4) {
       Fields head(extra);
@@ -240,7 +240,7 @@ std::string record(Numbers... numbers) {
 uint32_t in_32(uint64_t number) { return number < elsewhere32 ? static_cast<uint32_t>(number) : elsewhere32; }
 uint16_t in_16(uint64_t number) { return number < elsewhere16 ? static_cast<uint16_t>(number) : elsewhere16; }
 
-// "2.0", or "4.5" where ZIP64 is used; 1 January 1980, so that equal members make equal files.
+// Version 2.0, or 4.5 with ZIP64. The date is 1 January 1980, so that equal members make equal files.
 constexpr uint16_t plain_version = 20, zip64_version = 45, no_time = 0, first_day = 0x21, utf8_names = 0x800,
                    stored = 0;
 

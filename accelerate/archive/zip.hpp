@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ZIP files as torch.save writes them: members stored as they are, each of them aligned, ZIP64 where sizes want it.
+// ZIP files like those of torch.save: uncompressed and aligned members, ZIP64 for large sizes.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@ namespace accelerate::archive {
 
 struct ZipMember {
   std::string name{};
-  uint64_t begin = 0;  ///< of its bytes in the file
+  uint64_t begin = 0;  ///< position of its bytes in the file
   uint64_t size = 0;
   uint32_t crc32 = 0;
 
   bool operator==(const ZipMember&) const = default;
 };
 
-/// Whether the file is of the format that torch.save wrote before PyTorch 1.6, which is no ZIP file.
+/// True if torch.save wrote the file before PyTorch 1.6, in a format that is not ZIP.
 [[nodiscard]] bool is_torch_before_1_6(std::string_view file);
 
 /// Returns the members of a ZIP file in directory order. Data is not read; see check_member().
@@ -32,11 +32,12 @@ struct ZipMember {
 [[nodiscard]] std::vector<ZipMember> read_zip(std::string_view file, const Origin& origin,
                                               bool (*left_out)(std::string_view name) = nullptr);
 
-/// A member's bytes.
+/// Returns a member's bytes.
 [[nodiscard]] inline std::string_view bytes_of(std::string_view file, const ZipMember& member) {
   return file.substr(member.begin, member.size);
 }
 
+/// A CRC-32 of 0 counts as absent and is not checked.
 /// \throws Error (data) if a member's bytes do not match its CRC-32.
 void check_member(std::string_view file, const ZipMember& member, const Origin& origin);
 
@@ -47,7 +48,7 @@ class ZipWriter {
   explicit ZipWriter(Sink& sink, uint64_t alignment = 64) : sink_(sink), alignment_(alignment) {}
 
   void add(const std::string& name, std::string_view bytes);
-  /// The directory. Nothing is added after it.
+  /// Writes the directory. No member can be added afterwards.
   void finish();
 
  private:

@@ -10,7 +10,7 @@
 
 namespace accelerate::base {
 
-/// "1.5 GiB", "812 MiB", "17 bytes".
+/// Formats a size as "1.5 GiB", "812 MiB" or "17 bytes".
 [[nodiscard]] inline std::string bytes_text(int64_t bytes) {
   constexpr std::array<std::string_view, 4> units{"KiB", "MiB", "GiB", "TiB"};
   if (bytes < 1024) return fmt::format("{} bytes", bytes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one error type of the library and the one function that formats it.
+// The error type of the library and the function that formats errors.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,19 +15,19 @@
 
 namespace accelerate::base {
 
-/// Who should act on an error, so that callers can react by kind.
+/// Category of an error, by which a program can decide how to react.
 enum class ErrorKind {
-  usage,        ///< a wrong call: the program must change
-  environment,  ///< launcher variables, installed parts or settings contradict one another
-  data,         ///< what was read is not what it claims to be
-  peer,         ///< another rank is lost, late or does something else
+  usage,        ///< an invalid call: the program must be changed
+  environment,  ///< launcher variables, installed components or settings contradict each other
+  data,         ///< a file or message has invalid or unexpected content
+  peer,         ///< another rank is lost, late, or runs a different operation
   device,       ///< a device is missing or failed
-  io,           ///< a file or a socket
+  io,           ///< a file or socket operation failed
 };
 
 std::string_view name(ErrorKind kind);
 
-/// Where a message comes from. An empty host means "not known": the place is then left out of the text.
+/// Rank and machine of a message. An empty host means that they are unknown and are omitted from the text.
 struct Place {
   int64_t rank = 0;
   int64_t world_size = 1;
@@ -39,7 +39,7 @@ struct Place {
 /// "[rank 3 of 8, gpu-b] ", or "" for an unknown place.
 std::string prefix(const Place& place);
 
-/// What an Error is about, as values that a program can test.
+/// The facts of an Error as values, so that a program need not parse the text.
 struct ErrorFields {
   std::optional<int64_t> rank{};  ///< unset if the place of the error is not known
   std::optional<int64_t> world_size{};
@@ -54,40 +54,40 @@ struct ErrorFields {
 /// which throws another one in the parent process. Copies share the fields. Thread-safe.
 class Error : public std::runtime_error {
  public:
-  /// \param operation      What was tried, a name the user knows ("shard", "all_gather").
-  /// \param message        Both values first, then what to do.
+  /// \param operation      Name of the failed operation as the user knows it ("shard", "all_gather").
+  /// \param message        The actual and the expected value, then the remedy.
   /// \param missing_ranks  See missing_ranks().
   Error(ErrorKind kind, const Place& place, std::string_view operation, std::string_view message,
         std::vector<int64_t> missing_ranks = {});
-  /// An error with the whole text given, for one that comes from another process.
+  /// Creates an error of another process from its complete text.
   Error(ErrorKind kind, const std::string& text, ErrorFields fields);
 
   [[nodiscard]] ErrorKind kind() const noexcept { return kind_; }
-  /// The rank that failed. Unset if the place of the error is not known; the text then has no "[rank ...]".
+  /// Returns the rank that failed. Unset if the place of the error is not known; the text then has no "[rank ...]".
   [[nodiscard]] std::optional<int64_t> rank() const noexcept { return fields_->rank; }
-  /// The number of ranks of its job. Unset if the place of the error is not known.
+  /// Returns the number of ranks of its job. Unset if the place of the error is not known.
   [[nodiscard]] std::optional<int64_t> world_size() const noexcept { return fields_->world_size; }
-  /// The machine of that rank. Empty if the place of the error is not known.
+  /// Returns the machine of that rank. Empty if the place of the error is not known.
   [[nodiscard]] const std::string& host() const noexcept { return fields_->host; }
-  /// What was tried: "all_gather".
+  /// Returns the name of the failed operation: "all_gather".
   [[nodiscard]] const std::string& operation() const noexcept { return fields_->operation; }
-  /// The ranks of the job that did not join the operation before its deadline, in ascending order. Empty if no rank is
-  /// missing, or if the backend cannot tell which.
+  /// Returns the ranks of the job that did not join the operation before its deadline, in ascending order. Empty if no
+  /// rank is missing, or if the backend cannot determine the missing ranks.
   [[nodiscard]] const std::vector<int64_t>& missing_ranks() const noexcept { return fields_->missing_ranks; }
 
  private:
   ErrorKind kind_;
-  std::shared_ptr<const ErrorFields> fields_;  // never null; a copy of an exception must not throw
+  std::shared_ptr<const ErrorFields> fields_;  // never null; copying an exception must not throw
 };
 
-/// Throws an Error whose message is formatted like fmt::format.
+/// Formats the message as fmt::format does and throws it as an Error.
 template <typename... Args>
 [[noreturn]] void fail(ErrorKind kind, const Place& place, std::string_view operation,
                        fmt::format_string<Args...> format, Args&&... args) {
   throw Error(kind, place, operation, fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// The name of this machine as errors show it.
+/// Returns the name of this machine, as used in errors.
 std::string host_name();
 
 }  // namespace accelerate::base

@@ -116,7 +116,7 @@ void note_error(std::string_view text) noexcept {
     auto note = made_now(text);
     const std::lock_guard lock(last_error->mutex);
     last_error->note = std::move(note);
-  } catch (...) {  // without memory nothing can be kept
+  } catch (...) {  // no memory to store the text
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a process that failed leaves for its launcher: torchrun's convention, a JSON file that TORCHELASTIC_ERROR_FILE
-// names (torch/distributed/elastic/multiprocessing/errors).
+// Error file of a failed process for its launcher, in torchrun's format: a JSON file at the path in
+// TORCHELASTIC_ERROR_FILE (torch/distributed/elastic/multiprocessing/errors).
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,13 @@ namespace accelerate::base {
 
 struct ErrorNote {
   std::string text{};
-  int64_t time_ns = 0;  ///< since 1970; whole seconds where another program wrote it
+  int64_t time_ns = 0;  ///< since 1970; in whole seconds if another program wrote the file
 
   bool operator==(const ErrorNote&) const = default;
 };
 
-/// As torchrun reads it: {"message": {"message": text, "extraInfo": {"timestamp": "seconds"}}}, and the nanoseconds.
+/// Returns torchrun's format, {"message": {"message": text, "extraInfo": {"timestamp": "seconds"}}}, with the
+/// nanoseconds in addition.
 std::string to_json(const ErrorNote& note);
 
 /// Returns nothing if the text is not an error file or contains no message.

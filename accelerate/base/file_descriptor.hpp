@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one owner of a file descriptor.
+// RAII owner of a file descriptor.
 #pragma once
 
 #include <unistd.h>
@@ -25,7 +25,7 @@ class FileDescriptor {
   [[nodiscard]] int get() const noexcept { return number_; }
   explicit operator bool() const noexcept { return number_ >= 0; }
 
-  /// Somebody else closes it from here on.
+  /// Gives up ownership: the caller closes the descriptor.
   [[nodiscard]] int release() noexcept { return std::exchange(number_, -1); }
 
   void reset(int number = -1) noexcept {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What fmt compiles in its own library, compiled here: LibTorch brings fmt's headers and no library that exports it.
-// The templates are those that fmt 12 declares and does not define in its headers.
+// Compiles the non-inline part of fmt, because LibTorch ships fmt's headers without a library that exports it. The
+// instantiated templates are those that fmt 12 declares but does not define in its headers.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

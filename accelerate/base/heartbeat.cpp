@@ -66,7 +66,7 @@ Heartbeat read(const HeartbeatPage& page) {
 }
 
 HeartbeatPage* own_heartbeat() {
-  static HeartbeatPage* const page = map_own_page();  // until the process ends: any thread may write
+  static HeartbeatPage* const page = map_own_page();  // unmapped only at process exit, because any thread may write
   return page;
 }
 
@@ -82,7 +82,7 @@ void beat_begun(const Collective& collective) {
   if (page == nullptr) return;
   page->beats.fetch_add(1, std::memory_order_relaxed);
   uint64_t version = page->version.load(std::memory_order_relaxed);
-  // Another thread that writes just now has as good a last operation as this one.
+  // If another thread is writing, its operation is as recent as this one, so this one is dropped.
   if (version % 2 != 0 || !page->version.compare_exchange_strong(version, version + 1)) return;
   std::atomic_thread_fence(std::memory_order_release);
   page->sequence = collective.sequence;

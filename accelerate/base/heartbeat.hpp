@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank shows of itself while it runs, in memory that its launcher maps too: a file that
-// ACCELERATE_HEARTBEAT_FILE names. Writing is a few stores; without the variable nothing is written.
+// Progress of a running rank in shared memory: the launcher maps the same file, ACCELERATE_HEARTBEAT_FILE. A write
+// costs a few stores. If the variable is unset, nothing is written.
 #pragma once
 
 #include <array>
@@ -13,11 +13,11 @@
 
 namespace accelerate::base {
 
-/// An operation that ranks carry out together.
+/// A started collective operation.
 struct Collective {
   std::string_view operation{};  ///< "all_reduce"
   std::string_view group{};
-  int64_t sequence = 0;  ///< counts the operations of the group from 1
+  int64_t sequence = 0;  ///< number of the operation in its group, from 1
   std::string_view dtype{};
   std::span<const int64_t> shape{};
 };
@@ -26,8 +26,8 @@ struct Collective {
 struct HeartbeatPage {
   static constexpr size_t max_dims = 8;
 
-  std::atomic<uint64_t> beats;    ///< changes whenever the rank gets on
-  std::atomic<int64_t> step;      ///< backward() so far
+  std::atomic<uint64_t> beats;    ///< changes with every progress of the rank
+  std::atomic<int64_t> step;      ///< number of backward() calls
   std::atomic<int64_t> waits_in;  ///< sequence of the pending operation; 0 if none, -1 for a message
   std::atomic<uint64_t> version;  ///< version of the following fields; odd during a write
   int64_t sequence;
@@ -38,24 +38,25 @@ struct HeartbeatPage {
   std::array<char, 56> group;
 };
 
-/// A page as a value.
+/// Snapshot of a page.
 struct Heartbeat {
   uint64_t beats = 0;
   int64_t step = 0;
   int64_t waits_in = 0;
-  int64_t sequence = 0;  ///< of the last started operation; 0 if none
+  int64_t sequence = 0;  ///< number of the last started operation; 0 if none
   std::string call{};    ///< "all_reduce, operation 41 of world ([1024] float32)"
 
   bool operator==(const Heartbeat&) const = default;
 };
 
-/// A consistent look; the call is empty where none was begun or the writer never rested.
+/// Returns a consistent snapshot. `call` is empty if no operation has started or if writers prevented a consistent
+/// read.
 Heartbeat read(const HeartbeatPage& page);
 
 /// Returns this process's page, or null if heartbeats are not requested. Mapped at the first call.
 HeartbeatPage* own_heartbeat();
 
-// For the library, each on any thread. Without a page they do nothing.
+// Used by the library from any thread. They do nothing without a page.
 void beat_step();
 void beat_begun(const Collective& collective);
 /// Marks the duration of a wait, including one that ends with an exception.

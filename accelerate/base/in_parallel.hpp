@@ -10,8 +10,8 @@
 
 namespace accelerate::base {
 
-/// Calls run(i) for i from 0 to count - 1, on as many threads as there are processors, at most 8; the first ones begin
-/// first. After a failure no more are begun; that of the lowest i is rethrown when all have ended.
+/// Calls run(i) for i from 0 to count - 1 in ascending order of start, on one thread per processor, at most 8. After a
+/// failure no further calls start. After all calls have ended, the exception of the lowest i is rethrown.
 template <typename Run>
 void in_parallel(size_t count, const Run& run) {
   std::vector<std::exception_ptr> failures(count);

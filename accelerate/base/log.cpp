@@ -43,7 +43,7 @@ void check_asked_level() {
 }
 
 struct Sink {
-  std::recursive_mutex mutex;  // a handler may log, and set another
+  std::recursive_mutex mutex;  // recursive, because a handler may log and may replace the handler
   LogHandler handler;
   bool is_handling = false;
   std::set<std::string> said_once;
@@ -94,7 +94,7 @@ void write_log(LogLevel level, const Place& place, std::string_view message) {
 void pass_to_log(LogLevel level, std::string_view line) {
   const std::lock_guard lock(sink().mutex);
   if (sink().handler && !sink().is_handling) {
-    const LogHandler handler = sink().handler;  // lives on where it sets another
+    const LogHandler handler = sink().handler;  // a copy, because the handler may replace itself
     const Handling guard;
     handler(level, line);
   } else {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Log lines of the library. They go to stderr, never to stdout, and a handler of the user's can take them.
+// Log lines of the library. They go to stderr (never to stdout) or to a user-defined handler.
 #pragma once
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ LogHandler set_log_handler(LogHandler handler);
 void set_log_level(LogLevel level);
 [[nodiscard]] LogLevel log_level();
 
-/// One line "[rank 3 of 8, gpu-b] message".
+/// Logs one line: "[rank 3 of 8, gpu-b] message".
 void write_log(LogLevel level, const Place& place, std::string_view message);
 
 /// Writes the line at any level, for callers with a level of their own.
@@ -38,7 +38,7 @@ void log(LogLevel level, const Place& place, fmt::format_string<Args...> format,
   write_log(level, place, fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// True once per line; forget_lines() starts anew.
+/// Returns true the first time for each line. forget_lines() clears the history.
 bool is_new_line(const Place& place, std::string_view message);
 void forget_lines();
 

@@ -7,7 +7,7 @@
 namespace accelerate::base {
 namespace {
 
-/// Damerau's and Levenshtein's distance, without letters that are exchanged more than once.
+/// Damerau-Levenshtein distance (optimal string alignment).
 size_t distance(std::string_view one, std::string_view other) {
   std::vector<size_t> before(other.size() + 1);
   std::vector<size_t> last(other.size() + 1);
@@ -30,7 +30,7 @@ size_t distance(std::string_view one, std::string_view other) {
 }  // namespace
 
 std::optional<std::string> nearest(std::string_view name, const std::vector<std::string>& known) {
-  constexpr size_t longest = 100;  // no name is longer; the work grows with the square
+  constexpr size_t longest = 100;  // no known name is longer; the cost is quadratic
   if (name.size() > longest) return std::nullopt;
   size_t least = std::min<size_t>(3, name.size() / 3) + 1;
   std::optional<std::string> best;

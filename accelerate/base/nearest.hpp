@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For a name with a typing error: the known one that was probably meant.
+// Suggests the intended name for a misspelled one.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,8 @@
 
 namespace accelerate::base {
 
-/// The known name that the fewest letters (changed, missing, added, two exchanged) make of this one; the first of
-/// several. Nothing where the best needs more than a third of the letters, or more than three.
+/// Returns the known name with the smallest edit distance; the first one if there are several. Returns nothing if the
+/// distance exceeds 3 or a third of the name's length.
 std::optional<std::string> nearest(std::string_view name, const std::vector<std::string>& known);
 
 }  // namespace accelerate::base

@@ -10,7 +10,7 @@ std::string printable(std::string_view text) {
   unsigned char before = 0;
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
-    // U+0080 to U+009F in UTF-8 are such bytes, too.
+    // U+0080 to U+009F are control characters as well.
     const bool steers = byte < 0x20 || byte == 0x7f || (before == 0xc2 && byte < 0xa0);
     steers ? shown += fmt::format("\\x{:02x}", byte) : shown += c;
     before = byte;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts of others, fit for a terminal.
+// Escapes external text for display in a terminal.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace accelerate::base {
 /// Returns the text on one line, safe for a terminal: non-printable bytes are escaped as \x1b.
 std::string printable(std::string_view text);
 
-/// 'text', printable; of a long one the first 60 bytes.
+/// Returns the printable text in single quotes, truncated to 60 bytes.
 std::string in_quotes(std::string_view text);
 
 }  // namespace accelerate::base

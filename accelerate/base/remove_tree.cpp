@@ -8,7 +8,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Only memory can fail in here; errors of the system are values.
+// Throws only if memory is exhausted, because system errors are returned as values.
 void remove_all_of(const fs::path& path) {
   std::error_code error;
   if (fs::is_directory(fs::symlink_status(path, error))) {

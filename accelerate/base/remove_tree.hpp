@@ -5,8 +5,9 @@
 
 namespace accelerate::base {
 
-/// Removes a file, or a folder with all it holds, as far as the system lets; links are removed, not followed. Like
-/// std::filesystem::remove_all, which LibTorch 2.11 exports too, broken, to every program that links it.
+/// Removes a file, or a folder with its content, as far as the system permits. Links are removed, not followed.
+/// Replaces std::filesystem::remove_all, because LibTorch 2.11 exports a broken copy of it to every program that links
+/// LibTorch.
 void remove_tree(const std::filesystem::path& path) noexcept;
 
 }  // namespace accelerate::base

@@ -6,7 +6,7 @@
 
 namespace accelerate::base {
 
-/// What run() throws, if it does.
+/// Returns the exception that run() throws, or null.
 template <typename Run>
 [[nodiscard]] std::exception_ptr attempt(const Run& run) {
   try {

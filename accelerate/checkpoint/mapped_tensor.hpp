@@ -11,8 +11,8 @@
 
 namespace accelerate::checkpoint {
 
-/// Bytes of a mapped file from `begin` on as a tensor, row-major; it keeps the file. Bytes that are not aligned for
-/// their dtype are copied.
+/// Returns bytes of a mapped file from `begin` on as a row-major tensor, which keeps the file mapped. Bytes that are
+/// not aligned for their dtype are copied.
 [[nodiscard]] at::Tensor mapped_tensor(const std::shared_ptr<archive::MappedFile>& file, uint64_t begin,
                                        const std::vector<int64_t>& sizes, c10::ScalarType dtype);
 

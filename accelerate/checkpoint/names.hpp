@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The names of a checkpoint's files, Hugging Face Accelerate's where it has one.
+// Names of a checkpoint's files. Files that Hugging Face Accelerate also has get its names.
 #pragma once
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ inline std::string comm_hooks_file(int64_t rank) { return fmt::format("comm_hook
 inline constexpr std::string_view scaler_file = "scaler.pt";
 inline constexpr std::string_view masters_file = "master_weights.safetensors";
 
-/// "accelerate-cpp 0.1.0": the writer's name in the manifest and in the random states.
+/// Writer of a checkpoint, in the manifest and in the random states: "accelerate-cpp 0.1.0".
 [[nodiscard]] std::string_view library();
 
 }  // namespace accelerate::checkpoint

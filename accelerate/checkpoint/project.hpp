@@ -7,14 +7,14 @@
 
 namespace accelerate::checkpoint {
 
-/// Where an Accelerator keeps its checkpoints; Hugging Face Accelerate's class of that name.
+/// Location and retention of an Accelerator's checkpoints, like Hugging Face Accelerate's ProjectConfiguration.
 struct ProjectConfiguration {
-  /// Automatically named checkpoints are in its folder "checkpoints".
+  /// Automatically named checkpoints are written to its subfolder "checkpoints".
   std::filesystem::path project_dir{};
   /// Number of newest checkpoints to keep, at least 1. If unset, all are kept.
   std::optional<int64_t> total_limit{};
-  /// One process of each machine saves, not one of the job, checkpoints and weights: for disks that machines do not
-  /// share.
+  /// If true, one process per machine saves checkpoints and weights instead of one per job: for machines that do not
+  /// share disks.
   bool save_on_each_node = false;
 };
 

@@ -25,7 +25,7 @@ PickleValue numbers(const std::vector<double>& values) { return py_list(PickleIt
 
 PickleValue integers(const std::vector<int64_t>& values) { return py_list(PickleItems(values.begin(), values.end())); }
 
-// A number, or a tensor of one: rates of Python's may be either.
+// Returns a number or the value of a one-element tensor. Python's learning rates may be either.
 std::optional<double> one_number(const PickleValue& value, const std::string& path, const TorchFile& file) {
   if (const auto plain = archive::number_in(value)) return plain;
   if (!TorchFile::is_tensor(value)) return std::nullopt;
@@ -47,7 +47,7 @@ PickleValue option_to_python(const state::OptionValue& option) {
   return std::visit(Convert{}, option);
 }
 
-// False for what no optimizer of LibTorch's has: such options are passed over.
+// Returns false for values that LibTorch's optimizers do not have. Such options are skipped.
 bool take_option(const PickleValue& value, const TorchFile& file, state::OptionValue& option) {
   if (value.as<archive::PickleNone>() != nullptr) {
     option = std::monostate{};
@@ -139,7 +139,7 @@ state::OptimizerState optimizer_from(const TorchFile& file) {
   for (size_t i = 0; i < groups.size(); ++i) saved.groups.push_back(group_from(groups[i], i, file));
   const PickleEntries* parameters = archive::entries_of(members.value("state"));
   if (parameters == nullptr) members.wrong("state", members.value("state"), "a dict");
-  // Python numbers parameters as their groups list them; ours go by their places.
+  // Python numbers parameters as their groups list them. This library numbers them by position.
   std::map<int64_t, int64_t> place;
   for (auto& group : saved.groups) {
     for (int64_t& number : group.parameters) {
@@ -186,8 +186,8 @@ PickleEntries entries_to_python(const state::PythonSchedule::Dict& dict) {
   return entries;
 }
 
-// One that is made of others has no rates of its own, and of them only SequentialLR counts: what Python would not move,
-// it would hand on as it was.
+// A composite schedule has no rates of its own, and only SequentialLR has a count. Entries that Python does not update
+// are omitted, because Python would save their old values.
 PickleEntries schedule_to_python(const state::SchedulerState& saved) {
   const state::PythonSchedule& python = saved.python;
   PickleEntries whole = entries_to_python(python.members);
@@ -199,7 +199,7 @@ PickleEntries schedule_to_python(const state::SchedulerState& saved) {
     whole.emplace_back(text("_schedulers"), py_list(std::move(parts)));
     return whole;
   }
-  // Unknown for LibTorch's own schedules; Python's keep their own.
+  // Unknown for LibTorch's schedules. Without the entry Python's schedule keeps its own base rates.
   if (!saved.base_lrs.empty()) whole.emplace_back(text("base_lrs"), numbers(saved.base_lrs));
   whole.emplace_back(text("_step_count"), std::max<int64_t>(saved.steps, 0) + 1);
   whole.emplace_back(text("lr_lambdas"), py_list(PickleItems(saved.base_lrs.size())));  // LambdaLR requires them
@@ -229,7 +229,7 @@ PickleValue to_python(const state::SchedulerState& saved) {
 
 namespace {
 
-// PyTorch's ChainedScheduler does not count: its schedules do, all alike. The first may be one itself.
+// PyTorch's ChainedScheduler has no count, but all its schedules have the same. The first may be a ChainedScheduler.
 int64_t steps_of(const PickleValue& schedule, std::string where, const TorchFile& file) {
   const Members members(schedule, std::move(where), file.origin());
   if (members.has("last_epoch") || !members.has("_schedulers")) return members.integer("last_epoch");
@@ -265,7 +265,7 @@ state::SchedulerState scheduler_from(const TorchFile& file) {
   if (!members.has("accelerate")) return saved;
   const Members ours = members.members("accelerate");
   saved.name = ours.text("name");
-  // Python keeps unknown entries unchanged.
+  // Python saves unknown entries unchanged, so momenta are outdated if the counts differ.
   if (ours.integer("steps") == saved.steps) saved.momenta = ours.numbers("momenta");
   return saved;
 }
@@ -303,7 +303,7 @@ PickleValue to_python(const state::LoaderState& saved) {
                         {text("even_batches"), saved.even_batches},
                         {text("drop_last"), saved.drop_last}};
   if (!saved.order.empty()) entries.emplace_back(text("order"), saved.order);
-  if (saved.seed) entries.emplace_back(text("seed"), std::to_string(*saved.seed));  // of 64 bits without a sign
+  if (saved.seed) entries.emplace_back(text("seed"), std::to_string(*saved.seed));  // a 64-bit unsigned integer
   return py_dict(std::move(entries));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// States as the state_dict()s of PyTorch's optimizers, schedulers and scaler, in files of torch.save: either reads the
-// other's.
+// States of optimizers, schedulers and scalers as PyTorch's state_dict() in torch.save files. Each library can read the
+// other's files.
 #pragma once
 
 #include <optional>
@@ -14,18 +14,19 @@
 
 namespace accelerate::checkpoint {
 
-// to_python: content for the file. from_file: \throws Error (data) with file and member if it is not such a state.
+// to_python() returns the content for the file. The functions `..._from` throw Error (data) with file and member if the
+// file has no such state.
 
 [[nodiscard]] archive::PickleValue to_python(const state::OptimizerState& state, TorchFileWriter& writer);
 [[nodiscard]] state::OptimizerState optimizer_from(const TorchFile& file);
 
-/// With the members that PyTorch's LRScheduler has, and ours beside them, under "accelerate".
+/// Has the members of PyTorch's LRScheduler, and this library's own members under "accelerate".
 [[nodiscard]] archive::PickleValue to_python(const state::SchedulerState& state);
-/// Of a file of PyTorch's the steps, base rates and rates: the kind of schedule is not in it, nor are momenta.
+/// Reads steps, base rates and rates from files of PyTorch, which lack the kind of schedule and momenta.
 [[nodiscard]] state::SchedulerState scheduler_from(const TorchFile& file);
 
 [[nodiscard]] archive::PickleValue to_python(const precision::ScalerState& state);
-/// Unset for a disabled GradScaler, whose state is empty.
+/// Returns no value for a disabled GradScaler, because its state is empty.
 [[nodiscard]] std::optional<precision::ScalerState> scaler_from(const TorchFile& file);
 
 [[nodiscard]] archive::PickleValue to_python(const state::LoaderState& state);

@@ -24,7 +24,7 @@ using archive::PickleValue;
 
 namespace {
 
-// Hugging Face Accelerate's lacks these two, and passes over them.
+// Keys that Hugging Face Accelerate's files lack. It ignores them.
 constexpr std::string_view written_by = "accelerate", local_buffers = "local_buffers";
 
 int64_t device_count(c10::DeviceType type) {
@@ -37,8 +37,8 @@ std::string key_of(c10::DeviceType type) {
 
 uint64_t seed_of_cpu() { return at::globalContext().defaultGenerator(c10::Device(c10::kCPU)).current_seed(); }
 
-// A Mersenne Twister's 624 words after init_genrand(seed) (Matsumoto and Nishimura, 2002), the seeding of
-// numpy.random.seed; the next draw makes the first block.
+// Returns the 624 words of a Mersenne Twister after init_genrand(seed) (Matsumoto and Nishimura, 2002), which
+// numpy.random.seed uses. The next draw generates the first block.
 std::array<uint32_t, 624> twister(uint32_t seed) {
   std::array<uint32_t, 624> words{};
   words[0] = seed;
@@ -52,15 +52,15 @@ PickleItems words_of(uint32_t seed) {
   return words;
 }
 
-// random.getstate(): (version, words and place, the next Gaussian)
+// random.getstate(): (version, words and position, the next Gaussian)
 PickleValue new_python_state(uint32_t seed) {
   PickleItems words = words_of(seed);
   words.emplace_back(int64_t{624});
   return py_tuple({int64_t{3}, py_tuple(std::move(words)), archive::PickleNone{}});
 }
 
-// numpy.random.get_state(): (name, words, position, has a Gaussian, Gaussian). A list of words works like an array,
-// whose pickle would depend on NumPy 1 or 2.
+// numpy.random.get_state(): (name, words, position, has a Gaussian, Gaussian). The words are a list, because the pickle
+// of an array would depend on NumPy 1 or 2.
 PickleValue new_numpy_state(uint32_t seed) {
   return py_tuple({std::string("MT19937"), py_list(words_of(seed)), int64_t{624}, int64_t{0}, 0.0});
 }
@@ -118,14 +118,14 @@ bool is_ours(const std::filesystem::path& folder) {
     try {
       const TorchFile file(entry.path(), "load_state");
       return archive::find(file.root(), written_by) != nullptr;
-    } catch (const Error&) {  // a torn one is reported when it is read
+    } catch (const Error&) {  // a truncated file is reported by its reader
     }
   }
   return false;
 }
 
 PickleValue to_python(const RandomStates& states, c10::DeviceType accelerator, TorchFileWriter& writer) {
-  const auto seed = static_cast<uint32_t>(seed_of_cpu());  // theirs differ: both draw in the same way
+  const auto seed = static_cast<uint32_t>(seed_of_cpu());  // inverted for NumPy: both draw in the same way
   const auto is_none = [](const PickleValue& value) { return value.as<archive::PickleNone>() != nullptr; };
   archive::PickleEntries entries{
       {std::string(written_by), std::string(library())},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The states of all generators of a rank, in the file that Hugging Face Accelerate has for them.
+// States of all random generators of a rank, in the file of Hugging Face Accelerate.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +20,7 @@ class TorchFileWriter;
 struct RandomStates {
   int64_t step = 0;                      ///< Accelerate's counter of calls of accumulate()
   std::vector<int64_t> local_buffers{};  ///< see Content::local_buffers
-  at::Tensor cpu{};                      ///< uint8, LibTorch's and PyTorch's alike
+  at::Tensor cpu{};                      ///< uint8; equal in LibTorch and PyTorch
   /// One state per accelerator that this process sees; may be empty.
   std::vector<at::Tensor> accelerators{};
   /// States of Python and NumPy from the loaded file, which are passed through unchanged. If None, new ones are derived
@@ -29,19 +29,20 @@ struct RandomStates {
 };
 
 /// Returns the current states of this process's default generators.
-/// \param accelerator  Device type; CPU if there is none.
+/// \param accelerator  Device type; CPU for a process without an accelerator.
 [[nodiscard]] RandomStates random_states(c10::DeviceType accelerator);
 /// Sets the states. Additional accelerators keep theirs.
 /// \throws Error (data) for a state of another size.
 void set_random_states(const RandomStates& states, c10::DeviceType accelerator, const Place& place);
 
-/// \throws as set_random_states() does, without changing anything.
+/// Checks the states like set_random_states(), without setting them.
+/// \throws Error (data) for a state of another size.
 void check_random_states(const RandomStates& states, c10::DeviceType accelerator, const Place& place);
 
-/// Throws Error (data) if `state` is not a state of that device's generator in size and dtype.
+/// \throws Error (data) if `state` differs from a state of that device's generator in size or dtype.
 void check_random_state(c10::Device device, const at::Tensor& state, const Place& place);
 
-/// For a rank that the saved run did not have: draws of its own that follow from the saved ones of rank 0.
+/// Seeds the generators of a rank that the saved job did not have. The seed is derived from rank 0's saved states.
 void branch_off(const RandomStates& of_rank_0, int64_t rank);
 
 [[nodiscard]] archive::PickleValue to_python(const RandomStates& states, c10::DeviceType accelerator,

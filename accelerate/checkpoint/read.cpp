@@ -28,7 +28,7 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, error);
 }
 
-constexpr size_t most_of_a_kind = 10'000;  // models, loaders, ...: a larger number in a manifest is invalid
+constexpr size_t most_of_a_kind = 10'000;  // models, loaders, ...: a larger index in a manifest is invalid
 
 // "3.exp_avg" is the state "exp_avg" of parameter 3.
 std::optional<std::pair<int64_t, std::string>> parameter_in(std::string_view name) {
@@ -100,7 +100,7 @@ class Reader {
     return tensors;
   }
 
-  // Groups and options come from the file, tensors from the manifest's ranges.
+  // Reads groups and options from the file, and tensors by the manifest's ranges.
   [[nodiscard]] state::OptimizerState optimizer(SavedRanges& ranges, int64_t index) const {
     auto saved = optimizer_from(open(optimizer_file(index)));
     const std::string prefix = fmt::format("optimizer.{}/", index);
@@ -156,8 +156,8 @@ class Reader {
     for (int64_t i = 0; is_there(folder_ / custom_file(i)); ++i) content().customs.push_back(custom(custom_file(i)));
   }
 
-  // Accelerate saves no count of optimizer steps. Adam and its relatives count for each parameter; SGD does not. A
-  // schedule's count cannot stand in for it: one is stepped each epoch, another once for each process.
+  // Accelerate saves no count of optimizer steps. Adam and similar optimizers count for each parameter; SGD does not
+  // count. A schedule's count is no substitute: schedules may advance once per epoch or once per process.
   void step_of_optimizer() {
     std::optional<int64_t> steps;
     if (!content().optimizers.empty()) {
@@ -171,7 +171,7 @@ class Reader {
     content().step = steps.value_or(0);
   }
   [[nodiscard]] int64_t count_in(const at::Tensor& tensor, int64_t parameter) const {
-    constexpr double most = 1LL << 53;  // integers in a double
+    constexpr double most = 1LL << 53;  // a double has all integers up to here
     const bool is_number = tensor.numel() == 1 && !tensor.is_complex();
     const double count = is_number ? tensor.item<double>() : -1;
     if (count >= 0 && count <= most) return static_cast<int64_t>(count);
@@ -187,7 +187,7 @@ class Reader {
     return file.all_as_tensors(/*says=*/rank_ == 0);
   }
 
-  // The first rank with states in this folder: with several machines each folder has those of its own ranks.
+  // Returns the first rank with states in this folder. If each machine has its own folder, it has only its own ranks.
   [[nodiscard]] int64_t first_rank() const {
     int64_t first = std::numeric_limits<int64_t>::max();
     if (!read_.manifest) return 0;

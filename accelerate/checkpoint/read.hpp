@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint's folder, ours or Hugging Face Accelerate's, as content.
+// Reads a checkpoint folder of this library or of Hugging Face Accelerate.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,18 @@ namespace accelerate::checkpoint {
 
 struct Read {
   Content content{};
-  std::optional<archive::Manifest> manifest{};  ///< unset: the folder is not of this library
-  bool has_own_part = true;                     ///< false: this rank was not there when it was saved
+  std::optional<archive::Manifest> manifest{};  ///< unset if another library wrote the folder
+  bool has_own_part = true;                     ///< false if the saved job did not have this rank
   bool has_random_states = true;
-  bool knows_step = true;  ///< false: of Hugging Face Accelerate, whose first optimizer does not count its steps
+  /// False if the first optimizer of a Hugging Face Accelerate checkpoint counts no steps.
+  bool knows_step = true;
 };
 
 /// Tensors are in mapped files and are read on access. Only the formats are verified.
 ///
-/// \param rank  Rank whose random states and open window are read. A rank that the saved job did not have gets rank
-/// 0's. \throws Error (io) for a missing file; Error (data) for an invalid one.
+/// \param rank  Selects the random states and the open window. A rank that the saved job did not have gets those of the
+///         lowest rank in the folder.
+/// \throws Error (io) for a missing file; Error (data) for an invalid one.
 [[nodiscard]] Read read(const std::filesystem::path& folder, int64_t rank, c10::DeviceType accelerator,
                         std::string_view operation);
 

@@ -40,7 +40,8 @@ std::map<std::string, std::string> tied(const NamedTensors& tensors) {
 void write_safetensors_file(archive::Sink& sink, const NamedTensors& tensors, std::string_view operation) {
   auto left_out = tied(tensors);
   auto metadata = written_by_torch;
-  for (const auto& [name, value] : metadata) left_out.erase(name);  // a tensor of that name is written out
+  // A tied tensor with the name of a metadata key is written itself.
+  for (const auto& [name, value] : metadata) left_out.erase(name);
   metadata.insert(left_out.begin(), left_out.end());
   std::vector<archive::SafetensorsEntry> entries;
   std::unordered_map<std::string_view, const at::Tensor*> by_name;

@@ -15,16 +15,16 @@
 
 namespace accelerate::checkpoint {
 
-/// Writes a whole file. Of tensors with equal memory, shape and strides (tied weights) only the first is written; the
+/// Writes a whole file. If tensors have equal memory, shape and strides (tied weights), only the first is written; the
 /// metadata maps the others to it, as safetensors.torch.save_model() does.
 ///
-/// \throws Error (usage) with the name of a tensor whose dtype the format lacks.
+/// \throws Error (usage) with the name of a tensor if the format lacks its dtype.
 void write_safetensors_file(archive::Sink& sink, const NamedTensors& tensors, std::string_view operation);
 
-/// The names that are left out, each with the one that is written in its place.
+/// Returns the names that are not written, each with the name of the tied tensor that is written.
 [[nodiscard]] std::map<std::string, std::string> tied(const NamedTensors& tensors);
 
-/// A mapped file and its header, checked.
+/// A mapped file and its verified header.
 class SafetensorsFile {
  public:
   /// \throws Error (io) if the file cannot be opened; Error (data) if it is invalid.

@@ -63,13 +63,13 @@ Manifest part_from(const std::string& text) { return archive::read_manifest(text
 
 }  // namespace
 
-/// One checkpoint in the making, as one rank sees it.
+/// This rank's view of a checkpoint that is being saved.
 struct Saver::Making {
   comm::Group node;    // ranks that write to the same folder; its rank 0 leads
-  bool is_all = true;  // there is no other machine
+  bool is_all = true;  // false if other machines write to other folders
   fs::path place, folder;
-  std::unique_ptr<archive::NewFolder> held;  // the leader's
-  Manifest manifest;                         // the leader's
+  std::unique_ptr<archive::NewFolder> held;  // on the leader
+  Manifest manifest;                         // on the leader
   Part part;
   std::optional<int64_t> total_limit;
   bool durable = true;
@@ -77,15 +77,15 @@ struct Saver::Making {
 
   [[nodiscard]] bool leads() const { return node.rank() == 0; }
 
-  // The leader's, when all parts are there.
+  // Called on the leader when all parts are complete.
   void commit(const std::vector<std::string>& parts) {
     for (const std::string& text : parts) append(manifest, part_from(text));
     add_strangers(folder, manifest, durable, called);
     held->commit(manifest, durable);
   }
 
-  // The leader's, when the checkpoint is there on all machines: checkpoints above the limit, and what a killed process
-  // left of older ones, with a limit or without.
+  // Called when the checkpoint is complete on all machines. The leader removes checkpoints above the limit. It also
+  // removes the remains of killed processes, even without a limit.
   void clean_up() const {
     if (!leads()) return;
     if (total_limit) remove_older();
@@ -93,10 +93,10 @@ struct Saver::Making {
   }
   void remove_older() const {
     auto older = archive::numbered_checkpoints(place.parent_path());
-    std::erase(older, place);  // on a machine of its own another job may have left higher numbers
+    std::erase(older, place);  // another job may have left higher numbers on this machine
     for (auto i = static_cast<size_t>(*total_limit) - 1; i < older.size(); ++i) remove_old(older[i]);
   }
-  // A user's folder may have such a name, and a checkpoint folder may contain user files.
+  // A user's folder can have such a name, and a checkpoint folder can contain user files.
   static void remove_old(const fs::path& folder) {
     const auto why =
         fs::is_symlink(folder) ? folder.string() + " is a link" : archive::why_no_checkpoint(folder).value_or("");
@@ -110,17 +110,17 @@ struct Saver::Making {
     }
   }
 
-  // Asynchronous saves do not communicate: ranks write their parts into the folder. Until then each rank holds a lock,
-  // which the system releases when the process ends, so that the leader does not wait for a dead rank.
+  // Ranks do not communicate in an asynchronous save. Each rank writes its part into the folder and holds a lock until
+  // then. The system releases the lock when the process ends, so the leader does not wait for a dead rank.
   [[nodiscard]] fs::path done_file(int64_t rank) const { return folder / fmt::format(".part_{}", rank); }
   [[nodiscard]] fs::path work_file(int64_t rank) const { return folder / fmt::format(".working_{}", rank); }
   void work() {
     const auto path = work_file(node.rank());
     working.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     if (working && ::flock(working.get(), LOCK_EX | LOCK_NB) == 0) return;
-    fs::remove(path);  // a file system without locks: the timeout has to do
+    fs::remove(path);  // no locks on this file system: only the timeout applies
   }
-  // A child that the program forked meanwhile has the file open, too.
+  // Unlocks explicitly, because a child process that was forked meanwhile has the file open as well.
   void stop_work() {
     if (working) ::flock(working.get(), LOCK_UN);
     working.reset();
@@ -133,19 +133,21 @@ struct Saver::Making {
     const base::FileDescriptor file(::open(work_file(rank).c_str(), O_RDWR | O_CLOEXEC));
     return file && ::flock(file.get(), LOCK_EX | LOCK_NB) != 0;
   }
-  // Its name is the last that a rank touches of the folder: the leader that finds it may rename the folder at once.
+  // The rename is a rank's last access to the folder, because the leader may rename the folder as soon as the file
+  // exists.
   void leave_part(const std::string& text) const {
     const fs::path path = done_file(node.rank()), made = path.string() + ".saving";
     archive::FileSink sink(made, called);
     sink.write(text);
-    sink.finish(/*durable=*/false);  // read by this save and removed
+    sink.finish(/*durable=*/false);  // this save reads and removes it
     fs::rename(made, path);
   }
   [[nodiscard]] std::vector<std::string> take_parts() const {
     std::vector<std::string> parts;
     const auto deadline = std::chrono::steady_clock::now() + node.timeout();
     for (int64_t rank = 0; rank < node.size(); ++rank) {
-      // Its file is still open for a moment; removed then, a network's file system would hide it here under a name.
+      // The rank's file is still open for a moment. Removed then, it would stay under another name on a network file
+      // system.
       while (!fs::exists(done_file(rank)) || is_at_work(rank)) {
         if (is_gone(rank)) {
           base::fail(ErrorKind::peer, node.place(), called,
@@ -189,8 +191,7 @@ struct Saver::Background {
         mine = write(making->folder, copy.content, making->part, called);
       });
       if (failed) {
-        std::ignore =
-            attempt([&] { making->leave_part("!" + base::text_of(failed)); });  // on a full disk there is no room
+        std::ignore = attempt([&] { making->leave_part("!" + base::text_of(failed)); });  // fails if the disk is full
         making->stop_work();
         std::rethrow_exception(failed);
       }
@@ -201,7 +202,7 @@ struct Saver::Background {
       if (making->is_all) making->clean_up();
     });
     making->stop_work();
-    // The leader alone removes the folder; the others may still be writing to it.
+    // Only the leader removes the folder, because other ranks may still be writing to it.
     done = true;
   }
 };
@@ -217,7 +218,7 @@ Saver::~Saver() {
 }
 
 bool Saver::busy() const {
-  // Rank 0's word counts for all.
+  // Rank 0 decides for all ranks.
   const bool mine = background_ && !background_->done;
   return group_.size() == 1 ? mine : of_leader(group_, mine ? "1" : "0") == "1";
 }
@@ -244,7 +245,7 @@ void Saver::save(const Content& content, const SaveRequest& request) {
         "a hook");
   making->manifest = {
       .library = std::string(library()), .world_size = group_.size(), .step = content.step, .epoch = content.epoch};
-  // Folders of one name on several machines may be of several saves.
+  // Folders of the same name on several machines can be from different saves.
   if (!making->is_all) making->manifest.id = of_leader(group_, base::random_id());
   if (request.options.async) {
     save_beside(content, std::move(making));
@@ -267,7 +268,7 @@ std::unique_ptr<Saver::Making> Saver::begin(const SaveRequest& request) {
     making->node = *node_;
     making->is_all = node_->size() == group_.size();
   }
-  making->place = fs::absolute(request.place);  // wherever the program goes meanwhile
+  making->place = fs::absolute(request.place);  // the program may change its working directory
   making->durable = request.options.durable;
   making->total_limit = request.total_limit;
   making->part = {.rank = group_.rank(),
@@ -294,8 +295,8 @@ void Saver::save_now(const Content& content, Making& making) {
             mine = write(making.folder, content, making.part, called);
             return;
           }
-          // One copy of all that is on the device, in the order of the current stream, of which other threads know
-          // nothing.
+          // All data on the device is copied at once in the order of the current stream, because other threads do not
+          // use that stream.
           Snapshot copy = snapshot(content, std::move(buffers_));
           copy.arrive();
           mine = write(making.folder, copy.content, making.part, called);
@@ -320,7 +321,7 @@ void Saver::save_beside(const Content& content, std::unique_ptr<Making> making) 
   background_ = std::move(begun);
   try {
     background_->thread = std::jthread([background = background_.get()] { background->run(); });
-  } catch (const std::system_error&) {  // the others count on this rank's part
+  } catch (const std::system_error&) {  // other ranks need this rank's part
     background_->run();
   }
 }
@@ -329,7 +330,7 @@ void Saver::wait() {
   if (!background_) return;
   background_->end();
   const auto failure = background_->failure;
-  // The leader's folder is in its place; a failed one goes when all have ended.
+  // The leader's folder is in its place. A failed folder is removed after all ranks have ended.
   buffers_ = std::move(background_->copy.content);
   const auto ended = std::move(background_);
   agree(failure, "beside the training");

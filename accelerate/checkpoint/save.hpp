@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All ranks save one checkpoint: there as a whole or not at all, at once or beside the training.
+// All ranks save one checkpoint, immediately or in the background. The checkpoint is complete or does not exist.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@
 
 namespace accelerate::checkpoint {
 
-/// What a save does that finds the one before still being written.
+/// Behavior of a save if the previous one is still being written.
 enum class WhenBusy {
-  wait,  ///< for it
-  skip,  ///< nothing is saved
+  wait,  ///< wait for the previous save
+  skip,  ///< save nothing
 };
 
 struct SaveOptions {
@@ -27,31 +27,31 @@ struct SaveOptions {
   /// the next save_state(), load_state() or wait_for_checkpoint() on all ranks.
   bool async = false;
   WhenBusy when_busy = WhenBusy::wait;
-  /// The checkpoint survives a loss of power: every file is brought to the disk before it counts.
+  /// If true, the checkpoint survives a power failure: all files are flushed to disk before it counts as complete.
   bool durable = true;
   /// If true, all ranks write common data, each a part of the files; otherwise rank 0 does (with save_on_each_node one
-  /// rank per machine). Models with buffers and registered objects are always rank 0's, because ranks may differ.
+  /// rank per machine). One rank always writes models with buffers and registered objects, because ranks may differ.
   /// Useful if ranks have separate disks or separate paths to one.
   bool share_work = false;
-  /// Larger models are split into several files, as in save_model(): "5GB". If empty, one file per model, which Hugging
-  /// Face Accelerate's load_state() requires; its load_checkpoint_in_model() accepts both.
+  /// Larger models are split into several files, as in save_model(): "5GB". If empty, each model has one file, which
+  /// Hugging Face Accelerate's load_state() requires; its load_checkpoint_in_model() accepts both.
   std::string max_shard_size{};
 };
 
-/// Where and how an Accelerator saves.
+/// Location and options of a save.
 struct SaveRequest {
   std::filesystem::path place{};
   SaveOptions options{};
-  /// A folder of its own on each machine, for disks that machines do not share.
+  /// If true, each machine has its own folder, for disks that machines do not share.
   bool on_each_node = false;
-  /// Checkpoints "checkpoint_N" beside the place that are kept, this one among them; unset: all.
+  /// Number of newest folders "checkpoint_N" in the parent folder to keep, including this one. If unset, all are kept.
   std::optional<int64_t> total_limit{};
   c10::DeviceType accelerator = c10::DeviceType::CPU;
-  /// Called on every rank with the folder in the making; may put files of its own there.
+  /// Called on every rank with the unfinished folder. It may write its own files there.
   std::function<void(const std::filesystem::path&)> hook{};
 };
 
-/// Saves of one job, one after another. Every function but the destructor is collective.
+/// Saves checkpoints of one job, one after another. Every function except the destructor is collective.
 class Saver {
  public:
   explicit Saver(comm::Group group);
@@ -76,7 +76,7 @@ class Saver {
   std::unique_ptr<Making> begin(const SaveRequest& request);
   void save_now(const Content& content, Making& making);
   void save_beside(const Content& content, std::unique_ptr<Making> making);
-  /// Whatever went wrong on any of them is an exception on all.
+  /// Converts a failure on any rank to an exception on all ranks; see checkpoint::agree().
   void agree(const std::exception_ptr& mine, std::string_view doing) const;
 
   comm::Group group_;

@@ -50,7 +50,7 @@ at::Tensor SavedRanges::whole(const std::string& name) {
 at::Tensor SavedRanges::elements(const std::string& name, int64_t begin, int64_t end) {
   const auto& ranges = ranges_of(name);
   if (begin == end) return part(*ranges.front()).slice(0, 0, 0);
-  std::vector<at::Tensor> pieces;  // all of them are in their files before there is memory for all
+  std::vector<at::Tensor> pieces;  // all are checked against their files before memory is allocated
   int64_t covered = begin;
   for (const Range* range : ranges) {
     const auto first = static_cast<int64_t>(range->begin), last = static_cast<int64_t>(range->end);

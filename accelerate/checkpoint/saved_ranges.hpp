@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: tensors of a checkpoint by their names in its manifest, put together from the ranges that its files hold.
+// Private: assembles tensors by their names in a checkpoint's manifest from the ranges in its files.
 #pragma once
 
 #include <cstdint>
@@ -21,24 +21,23 @@ class SavedRanges {
   /// \param manifest  Must outlive this object.
   SavedRanges(std::filesystem::path folder, const archive::Manifest& manifest, std::string_view operation);
 
-  /// Those that begin so, in the order of the manifest: "model.0/".
+  /// Returns the names with this prefix, in the order of the manifest: "model.0/".
   [[nodiscard]] std::vector<std::string> names(std::string_view prefix) const;
 
   /// Returns the whole tensor in its shape. If one range contains it, the result refers to the mapped file.
   ///
   /// \throws Error (io) for a missing file; Error (data) for missing elements, for ranges that differ from their file,
-  /// and
-  ///         for a name that is not in the manifest.
+  ///         and for a name that is not in the manifest.
   [[nodiscard]] at::Tensor whole(const std::string& name);
-  /// Elements begin to end of it, in row-major order: what other ranges hold is not touched. Where ranges overlap the
-  /// first one counts.
+  /// Returns the elements from `begin` to `end` in row-major order. Other ranges are not read. If ranges overlap, the
+  /// first one is used.
   [[nodiscard]] at::Tensor elements(const std::string& name, int64_t begin, int64_t end);
 
  private:
   using Range = archive::ManifestRange;
 
   [[nodiscard]] const std::vector<const Range*>& ranges_of(const std::string& name) const;
-  /// The elements of a range, as its file has them.
+  /// Returns the elements of a range from its file.
   [[nodiscard]] at::Tensor part(const Range& range);
   [[nodiscard]] const std::unordered_map<std::string, at::Tensor>& file(const std::string& name);
   [[nodiscard]] int64_t elements_of(const Range& range) const;
@@ -48,7 +47,7 @@ class SavedRanges {
   std::filesystem::path folder_;
   std::string operation_;
   std::vector<std::string> order_;
-  std::unordered_map<std::string, std::vector<const Range*>> ranges_;  // by their first element
+  std::unordered_map<std::string, std::vector<const Range*>> ranges_;  // sorted by first element
   std::map<std::string, std::unordered_map<std::string, at::Tensor>> files_;
 };
 

@@ -43,7 +43,7 @@ class Copier {
     tensor = std::move(copy);
   }
   void copy(NamedTensors& tensors) {
-    // What is tied stays tied.
+    // Tied tensors stay tied.
     std::unordered_map<const void*, std::pair<at::Tensor, at::Tensor>> copies;
     for (auto& [name, tensor] : tensors) {
       if (!tensor.defined() || tensor.layout() != c10::kStrided) continue;
@@ -59,7 +59,7 @@ class Copier {
   }
 
  private:
-  // Tied tensors are one buffer.
+  // Tied tensors share one buffer.
   void collect(NamedTensors& tensors) {
     for (auto& [name, tensor] : tensors) {
       if (!tensor.defined() || tensor.layout() != c10::kStrided || !tensor.is_cpu()) continue;
@@ -67,7 +67,7 @@ class Copier {
       spare_.emplace(tensor.nbytes(), std::move(tensor));
     }
   }
-  // Memory of the snapshot before saves the system from giving out new pages.
+  // Reuses memory of the previous snapshot, because new pages from the system are slow.
   at::Tensor buffer_like(const at::Tensor& source) {
     const auto [first, last] = spare_.equal_range(source.nbytes());
     for (auto it = first; it != last; ++it) {
@@ -77,7 +77,7 @@ class Copier {
       spare_.erase(it);
       return buffer;
     }
-    // Laid out alike, so that it is one copy of memory.
+    // Keeps the strides, so that one copy of memory suffices.
     return at::empty_like(source, source.options().device(at::kCPU).pinned_memory(!source.is_cpu()),
                           at::MemoryFormat::Preserve);
   }
@@ -91,7 +91,7 @@ class Copier {
 
 Snapshot snapshot(const Content& content, Content buffers) {
   const at::NoGradGuard no_grad;
-  const c10::InferenceMode off(false);  // the next snapshot, outside of one, could not use such memory again
+  const c10::InferenceMode off(false);  // inference tensors cannot be reused outside inference mode
   Snapshot taken{.content = content};
   Content& copy = taken.content;
   Copier copier(std::move(buffers), taken.download);

@@ -23,7 +23,7 @@ constexpr std::array<DtypeNames, 17> dtypes{{
     {c10::ScalarType::Byte, "U8", "ByteStorage"},
     {c10::ScalarType::Bool, "BOOL", "BoolStorage"},
     {c10::ScalarType::ComplexFloat, "C64", "ComplexFloatStorage"},
-    {c10::ScalarType::ComplexDouble, "C128", "ComplexDoubleStorage"},  // no safetensors
+    {c10::ScalarType::ComplexDouble, "C128", "ComplexDoubleStorage"},  // not in safetensors
     {c10::ScalarType::Float8_e5m2, "F8_E5M2", ""},
     {c10::ScalarType::Float8_e4m3fn, "F8_E4M3", ""},
     {c10::ScalarType::UInt16, "U16", ""},

@@ -13,7 +13,7 @@ namespace accelerate::checkpoint {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// A dtype by the names that the two formats have for it: "BF16" in safetensors, "BFloat16Storage" in torch.save's.
+/// Names of a dtype in both formats: "BF16" in safetensors, "BFloat16Storage" in torch.save files.
 struct DtypeNames {
   c10::ScalarType dtype;
   std::string_view safetensors;
@@ -26,13 +26,13 @@ struct DtypeNames {
 /// Returns the tensor detached, on the CPU, dense and row-major, as its bytes are written.
 /// \throws Error (usage) with the name of a sparse, quantized or undefined tensor.
 [[nodiscard]] at::Tensor as_written(const at::Tensor& tensor, std::string_view name, std::string_view operation);
-/// The bytes of a tensor that as_written() gave.
+/// Returns the bytes of a tensor from as_written().
 [[nodiscard]] std::string_view bytes_of(const at::Tensor& tensor);
 
-/// Where its bytes begin; null where it has none: without elements, undefined, sparse.
+/// Returns the address of the first byte; null for a tensor without bytes (no elements, undefined or sparse).
 [[nodiscard]] const void* memory_of(const at::Tensor& tensor);
-/// Tied: the same bytes under the same shape, strides and dtype, so that one of them is both. What has no bytes is tied
-/// to nothing: such tensors are written and missed each by its own name, as safetensors.torch does.
+/// True for tied tensors: equal bytes in memory, shape, strides and dtype. Tensors without bytes are never tied, so
+/// each is written under its own name, as in safetensors.torch.
 [[nodiscard]] bool same_memory(const at::Tensor& a, const at::Tensor& b);
 
 /// "[2, 3]"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The format is torch/serialization.py's: <name>/data.pkl, <name>/data/<key>, <name>/byteorder, <name>/version.
+// The format is that of torch/serialization.py: <name>/data.pkl, <name>/data/<key>, <name>/byteorder, <name>/version.
 #include "accelerate/checkpoint/torch_file.hpp"
 
 #include <ATen/ops/_conj.h>
@@ -37,7 +37,7 @@ namespace {
 constexpr std::string_view folder_in_zip = "archive/";
 
 constexpr size_t most_named = 20;               // number of named skipped entries: a vocabulary may have 100,000 texts
-constexpr size_t most_names = size_t{1} << 27;  // bytes of them: they grow with depth
+constexpr size_t most_names = size_t{1} << 27;  // in bytes: names grow with depth
 
 std::optional<c10::Scalar> plain_number(const PickleValue& value) {
   if (const auto* flag = value.as<bool>()) return c10::Scalar(*flag);
@@ -46,8 +46,8 @@ std::optional<c10::Scalar> plain_number(const PickleValue& value) {
   return std::nullopt;
 }
 
-// Of the type that holds all of them, as torch.tensor() has it (a float has 64 bits here); undefined where one is no
-// number.
+// Returns the numbers in the dtype that represents all of them, like torch.tensor(), except that floats have 64 bits.
+// Undefined if an item is not a number.
 at::Tensor tensor_of_numbers(const PickleItems& items) {
   auto type = items.empty() ? c10::ScalarType::Double : c10::ScalarType::Bool;
   for (const PickleValue& item : items) {
@@ -113,7 +113,7 @@ PickleValue TorchFileWriter::tensor(const at::Tensor& tensor, std::string_view n
   PicklePersistent storage;
   *storage.id = {std::string("storage"), PickleGlobal{"torch", std::string(names->storage)},
                  std::to_string(known->second), std::string("cpu"), tensor.numel()};
-  std::vector<int64_t> strides(static_cast<size_t>(tensor.dim()));  // as it is written: row-major
+  std::vector<int64_t> strides(static_cast<size_t>(tensor.dim()));  // row-major, as written
   int64_t step = 1;
   for (size_t i = strides.size(); i-- > 0;) {
     strides[i] = step;
@@ -198,7 +198,7 @@ const PickleEntries& TorchFile::entries() const {
 
 struct TorchFile::Found {
   NamedTensors tensors{};
-  std::vector<std::string> passed_over{};  // the first of them
+  std::vector<std::string> passed_over{};  // the first `most_named`
   size_t passed = 0;
   size_t names = 0;
 };

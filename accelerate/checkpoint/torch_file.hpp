@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of torch.save, and of torch::save: values and tensors in a zip, without Python.
+// Files of torch.save and torch::save(): values and tensors in a ZIP file, without Python.
 #pragma once
 
 #include <filesystem>
@@ -17,7 +17,7 @@
 
 namespace accelerate::checkpoint {
 
-/// Puts together what torch.load(weights_only=True) reads.
+/// Assembles a file for torch.load(weights_only=True).
 class TorchFileWriter {
  public:
   explicit TorchFileWriter(std::string_view operation) : operation_(operation) {}
@@ -32,7 +32,7 @@ class TorchFileWriter {
   std::map<const void*, size_t> known_;
 };
 
-/// A file of torch.save (1.6 and later), mapped. What it holds is values: nothing of it is run.
+/// A mapped file of torch.save (1.6 and later). Its content is read as values and never executed.
 class TorchFile {
  public:
   /// \throws Error (io) if the file cannot be opened; Error (data) as archive::TorchArchive does.
@@ -52,13 +52,13 @@ class TorchFile {
   /// Returns the tensors of a dict of tensors by name, in order (a state_dict()). For a module written by torch::save()
   /// or TorchScript, includes submodules: "first.weight". \throws Error (data) for other content.
   [[nodiscard]] NamedTensors tensors() const;
-  /// Returns everything in a dict that can be a tensor, by the keys and positions of its path: for
-  /// {"model": net.state_dict(), "epoch": 3, "rates": [0.1, 0.2]} the entries "model.fc.weight", "epoch" (no dimension)
-  /// and "rates" (one). None, non-numeric values and integers beyond 64 bits are skipped. A module is read as by
-  /// tensors(). \param says  If true, skipped entries other than None are named in a log line. \throws Error (data) if
-  /// the value is not a dict, a key is not a name, or two values have the same name.
+  /// Returns everything in a dict that can be a tensor, by the keys and positions of its path: for {"model":
+  /// net.state_dict(), "epoch": 3, "rates": [0.1, 0.2]} the entries "model.fc.weight", "epoch" (no dimension) and
+  /// "rates" (one). None, non-numeric values and integers beyond 64 bits are skipped. A module is read as by tensors().
+  /// \param says  If true, skipped entries other than None are named in a log line.
+  /// \throws Error (data) if the value is not a dict, a key is not a name, or two values have the same name.
   [[nodiscard]] NamedTensors all_as_tensors(bool says = true) const;
-  /// All tensors in dicts within dicts, by the keys on the way to them: "state.0.exp_avg".
+  /// Returns all tensors in nested dicts, by the keys of their paths: "state.0.exp_avg".
   [[nodiscard]] NamedTensors tensors_by_path() const;
 
  private:
@@ -80,7 +80,7 @@ class TorchFile {
 [[nodiscard]] archive::PickleValue py_dict(archive::PickleEntries entries);
 [[nodiscard]] archive::PickleValue py_list(archive::PickleItems items);
 [[nodiscard]] archive::PickleValue py_tuple(archive::PickleItems items);
-/// What Python makes by calling module.name(arguments), then filled with state.
+/// Represents the object that Python creates by calling module.name(arguments) and then setting its state.
 [[nodiscard]] archive::PickleValue py_object(std::string module, std::string name, archive::PickleItems arguments,
                                              archive::PickleValue state = {});
 

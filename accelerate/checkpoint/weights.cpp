@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights alone: files and folders as save_model() of Hugging Face Accelerate writes them.
+// Weights without the rest of a checkpoint: files and folders like those of Hugging Face Accelerate's save_model().
 #include "accelerate/checkpoint/weights.hpp"
 
 #include <algorithm>
@@ -50,13 +50,13 @@ uint64_t stored_bytes(const at::Tensor& tensor) {
   return tensor.defined() && tensor.layout() == c10::kStrided ? tensor.nbytes() : 0;
 }
 
-// As huggingface_hub's split_torch_state_dict_into_shards does: greedy.
+// Greedy, like huggingface_hub's split_torch_state_dict_into_shards.
 std::vector<NamedTensors> shards_of(const NamedTensors& tensors, uint64_t most) {
   const auto left_out = tied(tensors);
   std::vector<NamedTensors> shards;
   NamedTensors current;
   uint64_t bytes = 0;
-  std::map<std::string, std::vector<size_t>> followers;  // tied to a name
+  std::map<std::string, std::vector<size_t>> followers;  // indices of the tensors that are tied to a name
   for (size_t i = 0; i < tensors.size(); ++i) {
     const auto other = left_out.find(tensors[i].first);
     if (other != left_out.end()) followers[other->second].push_back(i);
@@ -86,7 +86,7 @@ std::string shard_name(std::string_view whole, size_t number, size_t of) {
   return fmt::format("{}-{:05}-of-{:05}{}", whole.substr(0, dot), number + 1, of, whole.substr(dot));
 }
 
-// As shard_name() makes them: "model-00001-of-00002.safetensors".
+// True for names from shard_name(): "model-00001-of-00002.safetensors".
 bool is_shard(std::string_view name, std::string_view whole) {
   constexpr std::string_view numbers = "-ddddd-of-ddddd";
   const auto dot = whole.find('.');
@@ -116,7 +116,7 @@ std::vector<fs::path> stale_in(const fs::path& folder, std::string_view written,
   return stale;
 }
 
-// Removes an index whose shards are about to be replaced, because it would describe a mixture of old and new shards.
+// Removes an index before its shards are replaced, because it would describe a mixture of old and new shards.
 void remove_index_of(const fs::path& folder, std::string_view whole, const std::set<std::string>& names,
                      std::string_view operation) {
   const fs::path index = folder / index_name(whole);
@@ -126,7 +126,7 @@ void remove_index_of(const fs::path& folder, std::string_view whole, const std::
   if (replaces && names.size() > 1 && fs::remove(index, error)) archive::bring_to_disk(folder, operation);
 }
 
-// Files of a checkpoint are in its manifest with their checksums: with others it would not be whole any more.
+// A checkpoint's manifest has the checksums of its files, so other files of the same names would make it invalid.
 void check_no_checkpoint(const fs::path& folder, const std::set<std::string>& names, std::string_view operation) {
   std::error_code error;
   if (!fs::exists(folder / archive::manifest_name, error)) return;
@@ -144,7 +144,7 @@ void check_no_checkpoint(const fs::path& folder, const std::set<std::string>& na
   }
 }
 
-// A file of a checkpoint's is compared with its manifest.
+// Compares a checkpoint's file with the manifest.
 void check_listed(const fs::path& path, std::string_view operation) {
   const fs::path folder = path.parent_path();
   if (!archive::has_own_manifest(folder)) return;
@@ -221,7 +221,7 @@ uint64_t parse_size(std::string_view text, std::string_view operation) {
   for (const auto& unit : units) {
     if (!digits.ends_with(unit.name)) continue;
     digits.remove_suffix(unit.name.size());
-    factor = text.ends_with('b') ? unit.bytes / 8 : unit.bytes;  // bits, in Accelerate's way
+    factor = text.ends_with('b') ? unit.bytes / 8 : unit.bytes;  // a final "b" means bits, as in Accelerate
     break;
   }
   double number = 0;

@@ -12,16 +12,16 @@
 namespace accelerate::checkpoint {
 
 struct WeightsOptions {
-  /// Larger weights are shared out over several files: bytes, or a number with KB, MB, GB (decimal), KiB, MiB or GiB.
+  /// Maximum size of a file; larger weights are split. Bytes, or a number with KB, MB, GB (decimal), KiB, MiB or GiB.
   std::string max_shard_size = "10GB";
-  /// Safetensors; else files of torch.save.
+  /// If true, safetensors files are written; otherwise files of torch.save.
   bool safe_serialization = true;
 };
 
 /// Bytes of a size text as in WeightsOptions. \throws Error (usage) for an invalid text.
 [[nodiscard]] uint64_t parse_size(std::string_view text, std::string_view operation = "save_model");
 
-/// A file of weights that are shared out over several.
+/// One of the files that weights are split into.
 struct Shard {
   std::string file{};
   NamedTensors tensors{};
@@ -30,7 +30,7 @@ struct Shard {
 /// Splits weights into files of at most `most_bytes` each, in order. A larger tensor has its own file, and tied tensors
 /// stay together. A single file is named "model.safetensors"; several are named "model-00001-of-0000N.safetensors".
 [[nodiscard]] std::vector<Shard> share_out(const NamedTensors& tensors, std::string_view whole, uint64_t most_bytes);
-/// The index of several: its text, and the name of its file.
+/// Text and file name of the index of several shards.
 [[nodiscard]] std::string index_text(const std::vector<Shard>& shards);
 [[nodiscard]] std::string index_name(std::string_view whole);
 
@@ -43,7 +43,7 @@ struct Shard {
 void save_weights(const std::filesystem::path& folder, const NamedTensors& tensors, const WeightsOptions& options,
                   std::string_view operation);
 
-/// One file: safetensors by its name, else as torch.save writes a dict.
+/// Writes one file: safetensors if its extension is ".safetensors"; otherwise a dict as torch.save writes it.
 void save_file(const std::filesystem::path& path, const NamedTensors& tensors, std::string_view operation);
 
 /// Reads weights from a file (.safetensors or torch.save) or a folder: model.safetensors, the shards of

@@ -32,7 +32,7 @@ struct Job {
   std::string name;
   std::function<void(archive::Sink&)> write;
   std::vector<archive::ManifestRange> ranges{};
-  bool is_shared_out = true;  // false: ranks need not have it alike, the first writer's counts
+  bool is_shared_out = true;  // if false, the first writer writes it, because ranks may differ
 };
 
 archive::ManifestRange whole(std::string tensor, const at::Tensor& of, std::string file, std::string key) {
@@ -67,7 +67,7 @@ class Jobs {
     return std::move(jobs_);
   }
 
-  // What is this rank's own.
+  // Data of this rank only.
   std::vector<Job> own() {
     value("random_states", part_.rank, random_file(part_.rank), [this](TorchFileWriter& writer) {
       RandomStates states = content_.random;
@@ -146,7 +146,7 @@ class Jobs {
     }
   }
 
-  // Rank 0's: where rank 0 reads for all ranks, only its generator is drawn from.
+  // Rank 0's: if rank 0 reads for all ranks, only its generator is used.
   void loader_generator(int64_t index, const LoaderGenerator& generator) {
     value("loader_generator", index, loader_generator_file(index), [&generator](TorchFileWriter& writer) {
       archive::PickleEntries entries{{std::string("pass"), generator.pass}};
@@ -171,12 +171,12 @@ class Jobs {
   void ranges_of(const NamedTensors& tensors, const std::string& path = {}) {
     Job& job = jobs_.back();
     for (const auto& [name, tensor] : tensors) {
-      if (!tensor.defined()) continue;  // reported when it is written
+      if (!tensor.defined()) continue;  // the writer reports it
       job.ranges.push_back(whole(fmt::format("{}.{}/{}", job.kind, job.index, name), tensor, job.name, path + name));
     }
   }
 
-  // Without those whose bytes the model's file has.
+  // Returns the buffers that differ from those in the model's file.
   [[nodiscard]] NamedTensors own_buffers() const {
     std::unordered_map<std::string_view, const at::Tensor*> of_rank_0;
     for (const auto& [name, tensor] : content_.buffers_of_rank_0) of_rank_0.emplace(name, &tensor);
@@ -227,7 +227,7 @@ archive::ManifestFile carry_out(const std::filesystem::path& folder, const Job& 
 
 Manifest write(const std::filesystem::path& folder, const Content& content, const Part& part,
                std::string_view operation) {
-  // Each list of jobs refers to its maker.
+  // The jobs of a list refer to its Jobs object.
   Jobs of_all(content, part, operation), of_rank(content, part, operation);
   std::vector<Job> jobs;
   if (part.writer >= 0) {
@@ -267,7 +267,7 @@ void add_strangers(const std::filesystem::path& folder, Manifest& manifest, bool
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     if (known.contains(name) || name == archive::lock_name) continue;
-    // A file that is open somewhere and was removed, as NFS and sshfs keep it.
+    // A removed file that is still open has such a name on NFS and sshfs.
     if (name.starts_with(".nfs") || name.starts_with(".fuse_hidden")) continue;
     if (!entry.is_regular_file()) {
       base::fail(ErrorKind::usage, {}, operation, "a hook made {} in the checkpoint, which takes files only",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint's files, written to a folder by the ranks that have a part in it.
+// Writes a checkpoint's files to a folder. Several ranks can write parts of it.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@
 namespace accelerate::checkpoint {
 
 struct Part {
-  int64_t rank = 0;     ///< of the job: its own random states and open window
-  int64_t writer = 0;   ///< index among the writers that share common data
-  int64_t writers = 1;  ///< negative writer: nothing of it
+  int64_t rank = 0;     ///< in the job; determines the random states and the open window
+  int64_t writer = 0;   ///< index among the writers of common data; negative for none of it
+  int64_t writers = 1;  ///< number of writers of common data
   c10::DeviceType accelerator = c10::DeviceType::CPU;
-  /// Models that are larger are shared out over several files, and an index.
+  /// Larger models are split into several files with an index.
   uint64_t most_bytes = std::numeric_limits<uint64_t>::max();
-  bool durable = true;  ///< every file is on the disk when write() returns
+  bool durable = true;  ///< flush every file to disk before write() returns
 };
 
 /// Writes this rank's part of the files, several at a time.

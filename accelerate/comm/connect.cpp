@@ -45,7 +45,7 @@ std::shared_ptr<Connection> connect_row(const BackendRow& row, const ConnectionC
   }
 }
 
-/// The backend for tensors of the group's device.
+/// Connects the backend for tensors on the group's device.
 void connect_device(GroupCore& group, at::Device device, ConnectionContext& context) {
   group.device = device;
   if (!context.store) context.store = group.cpu->store();

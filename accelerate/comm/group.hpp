@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process group: one value handle for every backend.
+// A process group: the same handle for every backend.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,16 +27,18 @@ namespace accelerate::comm {
 struct GroupCore;
 struct PendingOperation;
 
-/// A collective under way. Destroying it unwaited lets the collective go on; its tensors are kept alive.
+/// A pending collective. If the handle is destroyed without wait(), the collective continues and its tensors are kept
+/// alive.
 class Pending {
  public:
-  Pending() = default;  ///< nothing to wait for
+  Pending() = default;  ///< already complete
   explicit Pending(std::shared_ptr<PendingOperation> operation) : operation_(std::move(operation)) {}
 
-  /// Waits until the result is ready (on an accelerator: visible to the current stream), for at most the group's
-  /// timeout. \throws Error (peer) for a lost peer, a mismatch or an expired timeout. The group is unusable afterwards.
+  /// Waits until the result is ready (on an accelerator: visible to the current stream), at most for the group's
+  /// timeout.
+  /// \throws Error (peer) for a lost peer, a mismatch or an expired timeout. The group is unusable afterwards.
   void wait();
-  /// The same with a deadline of its own.
+  /// As above, with a separate time limit.
   void wait(std::chrono::milliseconds timeout);
   [[nodiscard]] bool done() const;
 
@@ -44,15 +46,14 @@ class Pending {
   std::shared_ptr<PendingOperation> operation_;
 };
 
-/// Ranks 0 .. size()-1 of one group. Copies share the connection. A default-made group has one rank and no connection:
-/// every operation leaves its input as it is, and what returns tensors returns copies.
+/// Ranks 0 .. size()-1 of one group. Copies share the connection. A default-constructed group has one rank and no
+/// connection: operations do not change their input, and returned tensors are copies.
 ///
-/// An operation that changes a tensor in place counts in the tensor's version, as LibTorch's in-place operations do:
-/// a graph of autograd that saved the tensor throws in backward. A root's tensor in broadcast() keeps its values and
-/// its version.
+/// An in-place operation increments the tensor's version, as LibTorch's in-place operations do: backward throws if the
+/// autograd graph has saved that tensor. In broadcast(), the root's tensor keeps its values and its version.
 ///
-/// All ranks of the group call the same operations in the same order. Tensors may be on the CPU or on
-/// the group's device; non-contiguous, empty, bool and bfloat16 are fine. Names ending in _async return at once.
+/// All ranks of the group call the same operations in the same order. Tensors may be on the CPU or on the group's
+/// device; non-contiguous, empty, bool and bfloat16 tensors are supported. Functions with suffix _async do not block.
 class Group {
  public:
   Group();
@@ -60,19 +61,19 @@ class Group {
 
   [[nodiscard]] int64_t rank() const;
   [[nodiscard]] int64_t size() const;
-  /// "single", "mpi", "gloo", "threads", or the pair "nccl+mpi", "nccl+gloo" where GPUs are used.
+  /// "single", "mpi", "gloo", "threads", or with GPUs a pair: "nccl+mpi", "nccl+gloo".
   [[nodiscard]] const std::string& backend() const;
-  /// This rank in the whole job, for messages.
+  /// This rank within the whole job, for messages.
   [[nodiscard]] const Place& place() const;
   [[nodiscard]] std::chrono::milliseconds timeout() const;
-  /// Of accelerator tensors; unset: the group carries those of the CPU only.
+  /// Device of accelerator tensors. Unset if the group supports only CPU tensors.
   [[nodiscard]] std::optional<at::Device> device() const;
-  /// LibTorch's own handle, for code that wants c10d; null in a group of one without connection.
+  /// LibTorch's handle, for code that uses c10d. Null in a group of one rank without a connection.
   [[nodiscard]] c10::intrusive_ptr<c10d::ProcessGroup> process_group() const;
 
-  /// tensor   changed in place to the reduction over all ranks; mean of an integer tensor is refused. Where one rank
-  /// has
-  ///          a NaN the max and min are NaN over mpi and threads; gloo and NCCL may lose it.
+  /// \param tensor  Replaced in place by the reduction over all ranks. If one rank has a NaN, max and min are NaN with
+  ///   mpi and threads; gloo and NCCL may drop the NaN.
+  /// \throws Error (usage) if the reduction is not defined for the dtype, such as the mean of integers.
   void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
   [[nodiscard]] Pending all_reduce_async(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum,
                                          Execution execution = Execution::eager) const;
@@ -84,10 +85,10 @@ class Group {
   /// \param tensor  [n_r, ...] on rank r; a 0-dim tensor counts as [1].
   /// \returns [n_0 + ... + n_{P-1}, ...] in rank order, on every rank; first dimensions may differ.
   [[nodiscard]] at::Tensor all_gather(const at::Tensor& tensor) const;
-  /// The same as a list, one tensor of a rank each, [n_r, ...].
+  /// As all_gather(), but returns one tensor [n_r, ...] per rank.
   [[nodiscard]] std::vector<at::Tensor> all_gather_list(const at::Tensor& tensor) const;
-  /// output    [P * n, ...], written when the handle is waited for
-  /// input     [n, ...], of one shape on all ranks
+  /// \param output  [P * n, ...]; valid after wait().
+  /// \param input   [n, ...], with the same shape on all ranks.
   [[nodiscard]] Pending all_gather_async(const at::Tensor& output, const at::Tensor& input) const;
 
   /// \returns the tensors [n_r, ...] of all ranks on the root; an empty list on other ranks.
@@ -119,8 +120,7 @@ class Group {
   ///
   /// \param asked_by  Name of the operation for the message.
   /// \throws Error (peer) if the group is broken, or if an asynchronous operation on the accelerator has failed, so
-  /// that
-  ///         its result is invalid.
+  ///   that its result is invalid.
   void check(std::string_view asked_by) const;
 
   /// Objects as bytes; lengths may differ between ranks.
@@ -128,9 +128,10 @@ class Group {
   [[nodiscard]] std::vector<std::string> gather_bytes(std::string_view bytes, int64_t root = 0) const;
   [[nodiscard]] std::string broadcast_bytes(std::string_view bytes, int64_t root = 0) const;
 
-  /// A new group of the ranks that give the same color, ordered by rank here. All ranks of this group call it.
+  /// Returns a new group of the ranks with the same color, ordered by their rank here. Collective.
   [[nodiscard]] Group split(int64_t color) const;
-  /// The same ranks over a connection of its own: its operations need no order with this group's.
+  /// Returns the same ranks with a separate connection. Its operations need no particular order relative to those of
+  /// this group. Collective.
   [[nodiscard]] Group duplicate() const;
 
  private:
@@ -138,7 +139,8 @@ class Group {
   std::shared_ptr<GroupCore> core_;
 };
 
-/// The group of all ranks of the job. A job of one process is a default-made Group.
+/// Connects all ranks of the job. For a job of one process it returns a group without a connection, unless
+/// options.force_group is true.
 Group connect(const env::ProcessEnv& process, const ConnectOptions& options = {});
 
 /// Returns a group of the same ranks with separate connections that also support tensors of an accelerator. A
@@ -148,8 +150,8 @@ Group connect(const env::ProcessEnv& process, const ConnectOptions& options = {}
 /// \throws Error (environment) if no backend supports that device type.
 Group with_device(const Group& group, at::Device device);
 
-/// Runs rank_main on world_size threads of this process, each with its rank of one "threads" group: a simulation of
-/// world_size processes. Returns when all have ended; the exception that was thrown first is rethrown.
+/// Runs rank_main on world_size threads of this process, one rank each of a "threads" group, to simulate world_size
+/// processes. Returns after all threads have ended, and rethrows the first exception.
 void run_threads(int64_t world_size, const std::function<void(Group)>& rank_main,
                  std::chrono::milliseconds timeout = std::chrono::seconds(60));
 

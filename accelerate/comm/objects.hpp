@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nlohmann::json values between ranks; there when the program has nlohmann's signature.
+// Collectives for nlohmann::json values. Available if the program has nlohmann/json.
 #pragma once
 
 #if __has_include(<nlohmann/json.hpp>)
@@ -29,17 +29,17 @@ inline std::vector<nlohmann::json> unpack(const std::vector<std::string>& packed
 
 }  // namespace detail
 
-/// Every rank's object, in rank order.
+/// Returns every rank's object, in rank order.
 inline std::vector<nlohmann::json> all_gather_object(const Group& group, const nlohmann::json& object) {
   return detail::unpack(group.all_gather_bytes(detail::pack(object)));
 }
 
-/// On root every rank's object, elsewhere empty.
+/// Returns every rank's object on the root, and an empty list on other ranks.
 inline std::vector<nlohmann::json> gather_object(const Group& group, const nlohmann::json& object, int64_t root = 0) {
   return detail::unpack(group.gather_bytes(detail::pack(object), root));
 }
 
-/// Root's object on every rank.
+/// Returns the root's object on every rank.
 inline nlohmann::json broadcast_object(const Group& group, const nlohmann::json& object, int64_t root = 0) {
   return nlohmann::json::from_cbor(group.broadcast_bytes(detail::pack(object), root));
 }

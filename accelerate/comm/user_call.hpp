@@ -10,11 +10,12 @@
 
 namespace accelerate::comm {
 
-/// Returns the Error under the user's operation: "backward: the gradients of the model are not averaged: waited 60 s in
-/// operation 3 ([34] float32); rank 0 has not come." instead of "all_reduce: waited ...", which the user never called.
+/// Returns the error under the name of the user's operation: "backward: the gradients of the model are not averaged:
+/// waited 60 s in operation 3 ..." instead of "all_reduce: waited ...", which the user never called.
 [[nodiscard]] Error told_as(std::string_view call, std::string_view what, const Place& place, const Error& error);
 
-/// What the collective returns, which runs for the user's call. Code of the user's is no part of it.
+/// Runs a collective for the user's call `call`, and returns its result. `collective` must not contain user code,
+/// because its errors are renamed.
 template <typename Collective>
 auto in_user_call(std::string_view call, std::string_view what, const Place& place, const Collective& collective) {
   try {

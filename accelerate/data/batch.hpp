@@ -7,13 +7,13 @@
 
 namespace accelerate::data {
 
-/// What a loop over a loader sees: for (auto& [images, labels] : loader).
+/// Batch of the built-in loaders: for (auto& [images, labels] : loader).
 struct Batch {
   at::Tensor data;    ///< [B, ...]
-  at::Tensor target;  ///< [B, ...]; undefined where the source has none
+  at::Tensor target;  ///< [B, ...]; undefined if the source has no targets
 };
 
-/// Lets accelerate::tree walk a Batch.
+/// Makes a Batch a tree for accelerate::tree.
 inline auto tree_members(Batch& batch) { return std::tie(batch.data, batch.target); }
 
 }  // namespace accelerate::data

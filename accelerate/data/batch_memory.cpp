@@ -14,10 +14,11 @@ namespace {
 
 constexpr int64_t kMostIdle = 1000;
 
-/// Memory beyond this that a user keeps belongs to the user alone. Batches that workers have read ahead do not count.
+/// Maximum number of tracked pieces. Beyond it a piece is dropped and its memory is not reused. Batches that workers
+/// have read ahead do not count.
 size_t most_pieces() {
   constexpr int64_t kept = 64;
-  constexpr int64_t of_batch = 8;  // tensors
+  constexpr int64_t of_batch = 8;  // tensors per batch
   return static_cast<size_t>(kept + of_batch * batches_read_ahead());
 }
 
@@ -40,7 +41,7 @@ c10::Storage BatchMemory::find(size_t bytes, bool pinned) {
     return false;
   };
   std::erase_if(pieces_, is_stale);
-  if (found) std::atomic_thread_fence(std::memory_order_acquire);  // its last holder is through with it
+  if (found) std::atomic_thread_fence(std::memory_order_acquire);  // synchronises with the last owner
   return found;
 }
 

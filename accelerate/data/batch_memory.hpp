@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of batches that is used again.
+// Reuses the memory of batches.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,9 +24,9 @@ class BatchMemory {
   struct Piece {
     c10::Storage storage;
     bool pinned;
-    int64_t idle = 0;  // how often it was free and not taken
+    int64_t idle = 0;  // number of searches in which the piece was free and not taken
   };
-  /// Returns a piece of that size without owner, or a null storage. Releases pieces that were idle for long.
+  /// Returns a free piece of that size, or a null storage. Releases pieces that were idle for a long time.
   c10::Storage find(size_t bytes, bool pinned);
 
   std::mutex mutex_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Samples to batches: PyTorch's default_collate, and the same with padding.
+// Collates samples into batches: PyTorch's default_collate, with and without padding.
 #pragma once
 
 #include <ATen/core/Scalar.h>
@@ -50,7 +50,7 @@ auto collate_member(const Parts<T>& parts, const CollateWhere& where) {
 template <typename T, size_t... I>
 auto collate_struct(const Parts<T>& parts, const CollateWhere& where, std::index_sequence<I...>) {
   using Members = decltype(tree::detail::members(std::declval<T&>()));
-  // In braces: first to last.
+  // A braced list evaluates in order.
   std::tuple<decltype(collate_member<I>(parts, where))...> collated{collate_member<I>(parts, where)...};
   if constexpr ((std::same_as<std::remove_cvref_t<std::tuple_element_t<I, Members>>,
                               std::tuple_element_t<I, decltype(collated)>> &&
@@ -160,7 +160,7 @@ template <typename Sample>
 auto collate_samples(const std::vector<Sample>& samples, std::span<const int64_t> numbers, const Padding& padding) {
   static const LeafPath whole{};
   check_some(samples.size());
-  if constexpr (std::same_as<Sample, bool>) {  // std::vector<bool> has no bools to point at
+  if constexpr (std::same_as<Sample, bool>) {  // std::vector<bool> does not contain bools
     return row_of_numbers(samples);
   } else {
     Parts<Sample> parts;
@@ -204,13 +204,13 @@ struct PadCollate {
   }
 };
 
-/// A batch and which of its places are samples' own.
+/// A batch and a mask of its unpadded positions.
 template <typename AnyBatch>
 struct Padded {
   AnyBatch batch;
-  at::Tensor mask;  ///< [B, longest] bool, false where the first padded leaf was padded
+  at::Tensor mask;  ///< [B, longest] bool, false in the padding of the first padded leaf
 
-  /// Lets accelerate::tree walk it.
+  /// Makes a Padded a tree for accelerate::tree.
   auto tree_members() { return std::tie(batch, mask); }
 };
 

@@ -33,7 +33,7 @@ bool may_be_padded(const at::Tensor& tensor, const at::Tensor& first) {
          tensor.sizes().slice(1) == first.sizes().slice(1);
 }
 
-/// True: the samples must be padded.
+/// Returns true if the samples must be padded.
 bool check_shapes(const std::vector<const at::Tensor*>& tensors, const CollateWhere& where) {
   const at::Tensor& first = *tensors.front();
   bool differ = false;

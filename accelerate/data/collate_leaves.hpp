@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The leaves of collation: tensors and numbers of all samples to one tensor.
+// Collates the leaves: the tensors or numbers of all samples become one tensor.
 #pragma once
 
 #include <ATen/core/Scalar.h>
@@ -21,13 +21,13 @@ namespace accelerate::data::detail {
 struct Padding {
   /// Padding of shorter samples. If unset, all samples must have equal length.
   std::optional<at::Scalar> value{};
-  /// Gets the samples' lengths from the first leaf that has a first dimension.
+  /// Receives the lengths of the samples, from the first leaf that has a first dimension.
   std::vector<int64_t>* lengths = nullptr;
 };
 
-/// What of which samples is collated.
+/// Samples and leaf that are collated.
 struct CollateWhere {
-  std::span<const int64_t> numbers;  // empty: 0, 1, ...
+  std::span<const int64_t> numbers;  // if empty, 0, 1, ...
   const LeafPath& path;
   const Padding& padding;
 
@@ -43,7 +43,7 @@ at::Tensor collate_tensors(const std::vector<const at::Tensor*>& tensors, const 
 /// \returns [B, longest] bool
 at::Tensor mask_of(const std::vector<int64_t>& lengths);
 
-// All name the sample's number and that of the first one.
+// The errors contain the number of the sample and of the first one.
 [[noreturn]] void fail_key(const CollateWhere& where, const LeafPath& key, size_t sample);
 [[noreturn]] void fail_length(const CollateWhere& where, std::string_view what, size_t sample, size_t length,
                               size_t first);
@@ -56,7 +56,7 @@ constexpr at::ScalarType dtype_of_number() {
   if constexpr (std::integral<Number>) return at::kLong;
   return std::same_as<Number, float> ? at::kFloat : at::kDouble;
 }
-/// As NumPy's arrays keep theirs; unsigned numbers that LibTorch has few operations for become int64.
+/// The dtype of NumPy's arrays. Unsigned types with few operations in LibTorch become int64.
 template <typename Number>
 constexpr at::ScalarType dtype_of_item() {
   if constexpr (!std::integral<Number> || std::same_as<Number, bool>) return dtype_of_number<Number>();
@@ -70,7 +70,7 @@ constexpr at::ScalarType dtype_of_item() {
 /// \returns [count], uninitialised.
 at::Tensor empty_row(int64_t count, at::ScalarType dtype);
 
-/// Calls fn(pointer to the row's items).
+/// Calls fn with a pointer to the items of the row.
 template <typename Fn>
 void with_items(at::Tensor& row, Fn&& fn) {
   switch (row.scalar_type()) {
@@ -102,7 +102,7 @@ at::Tensor stack_numbers(const std::vector<const Number*>& numbers) {
   return row;
 }
 
-/// A list of numbers is one tensor.
+/// True for a list of numbers, which becomes one tensor.
 template <typename T>
 concept NumberList = tree::detail::Sequence<T> && std::is_arithmetic_v<typename T::value_type>;
 

@@ -17,7 +17,7 @@
 
 namespace accelerate::data {
 
-/// The seed in force: where it was unset, the one of LibTorch's CPU generator, from now on.
+/// Returns the seed. If unset, it is set to the seed of LibTorch's CPU generator.
 [[nodiscard]] uint64_t fixed_seed(std::optional<uint64_t>& seed);
 
 /// \throws Error (usage) if an option is out of range.
@@ -33,7 +33,7 @@ void check_common_options(const Options& options) {
   at_least("timeout", options.timeout.count(), " ms", 0);
 }
 
-/// Of one rank nothing is filled up.
+/// With a single rank the last batch is never padded.
 template <typename Options>
 [[nodiscard]] ShardOptions shard_options_of(const Options& options, const Share& share) {
   return {.rank = share.rank,
@@ -76,19 +76,19 @@ template <typename Options>
 [[nodiscard]] state::LoaderState state_of(state::LoaderState here, const std::optional<LatestPass::Position>& position,
                                           const EpochCount& epochs);
 
-/// Whether the next pass still resumes the loaded state after an epoch was requested, which holds within the state's
-/// own epoch. A dropped position is logged.
+/// True if the next pass still resumes the loaded state after set_epoch(): the epoch is the state's own. Otherwise the
+/// dropped position is logged.
 [[nodiscard]] bool keeps_place(const std::optional<state::LoaderState>& resumed, int64_t epoch);
 
 /// Warns once, because code that divides by the number of samples would fail.
 void warn_of_no_batch(const Place& place, std::string_view why);
-/// Reason why this number of samples, at least one, leaves this rank without a batch.
+/// Reason why this rank has no batch although the epoch has at least one sample.
 [[nodiscard]] std::string why_too_few(int64_t samples, const ShardOptions& shard);
-/// Returns "; 3 come twice, to fill the last batches", or "" without repetitions.
+/// Returns "; 3 come twice, to fill the last batches", or "" if no sample repeats.
 [[nodiscard]] std::string repeated_text(int64_t samples);
 
 /// \param least_samples  -1 if the number of samples may be unknown, otherwise 0.
-/// \throws Error (usage) for numbers that no loader writes.
+/// \throws Error (usage) for numbers that no loader saves.
 void check_state(const state::LoaderState& state, int64_t least_samples);
 
 }  // namespace accelerate::data

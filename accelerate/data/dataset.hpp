@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A user's own data set: any type with size() and get(i) or get_batch(indices), those of torch::data too.
+// User-defined data sets: types with size() and get(i) or get_batch(indices), including those of torch::data.
 #pragma once
 
 #include <concepts>
@@ -26,7 +26,7 @@ namespace accelerate::data {
 
 namespace detail {
 
-// What depends on the pass takes it as one argument more.
+// A read function that depends on the pass takes it as a further argument.
 template <typename Dataset>
 concept GetsSamplesInPass = requires(Dataset& dataset, const ReadContext& pass) {
   dataset.get(int64_t{}, pass);
@@ -99,7 +99,7 @@ struct ItemOf<std::vector<Item>> {
   static constexpr bool is_sample = tree::detail::Struct<Item> || tree::detail::Tuple<Item> || tree::detail::Map<Item>;
 };
 
-/// get_batch gives samples, one for each index, which are still to be collated.
+/// True if get_batch returns one sample per index, which must be collated.
 template <typename Dataset, typename Read>
 constexpr bool gives_samples() {
   if constexpr (ItemOf<Read>::is_sample) {
@@ -123,7 +123,7 @@ auto collate_with(const Collate& collate, const std::vector<Sample>& samples, co
 }
 
 void check_count(int64_t samples, int64_t indices);
-/// The common lock of all readers of this data set, through any source.
+/// Lock that all sources of this data set share.
 std::shared_ptr<std::recursive_mutex> reading_of(const void* dataset);
 [[noreturn]] void fail_without_size();
 
@@ -211,7 +211,7 @@ class DatasetSource final : public DerivedSource<dataset_batch<Dataset, Collate>
 
   std::shared_ptr<Dataset> dataset_;
   Collate collate_;
-  std::shared_ptr<std::recursive_mutex> reading_;  // null: several threads may read it
+  std::shared_ptr<std::recursive_mutex> reading_;  // null if several threads may read the data set
 };
 
 template <typename Dataset>

@@ -34,7 +34,7 @@ int64_t deal_count(int64_t batches, const DealOptions& options, const Place& pla
 void StreamRows::add(std::optional<int64_t> rows) {
   if (round_complete()) of_round_ = 0;
   if (batches_ == 0) each_ = rows.value_or(0);
-  if (batches_ > 1 && last_ != each_) equal_ = false;  // it was not the last one
+  if (batches_ > 1 && last_ != each_) equal_ = false;  // a later batch follows the different one
   known_ = known_ && rows.has_value();
   last_ = rows.value_or(0);
   samples_ += last_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole batches dealt to ranks: for loaders that make their batches themselves (any size, any length).
+// Deals whole batches to ranks, for loaders that create their batches themselves (any size, any number).
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ struct DealOptions {
 /// \throws Error (usage) for a negative number of batches, a world_size below 1, or a rank outside the world.
 [[nodiscard]] std::vector<int64_t> deal_batches(int64_t batches, const DealOptions& options, const Place& place = {});
 
-/// How many batches deal_batches gives.
+/// Number of batches that deal_batches returns.
 [[nodiscard]] int64_t deal_count(int64_t batches, const DealOptions& options, const Place& place = {});
 
 /// Rows of a stream's batches, counted as they arrive.
@@ -38,17 +38,17 @@ class StreamRows {
  public:
   explicit StreamRows(int64_t world_size) : world_size_(world_size) {}
 
-  /// Rows of the next batch; nothing if it has no rows.
+  /// Adds the rows of the next batch. If unset, the batch has no rows.
   void add(std::optional<int64_t> rows);
   [[nodiscard]] int64_t batches() const { return batches_; }
   /// True if every rank has received the same number of batches.
   [[nodiscard]] bool round_complete() const { return batches_ % world_size_ == 0; }
-  /// All batches but the last have `each()` rows, and that has as many or less.
+  /// True if all batches except the last have `each()` rows, and the last has at most as many.
   [[nodiscard]] bool equal_but_last() const { return known_ && equal_ && 0 < last_ && last_ <= each_; }
   [[nodiscard]] bool last_is_short() const { return last_ < each_; }
   [[nodiscard]] int64_t each() const { return each_; }
   [[nodiscard]] int64_t samples() const { return samples_; }
-  /// Rows in the last round so far; -1 if a batch had none.
+  /// Rows in the last round so far, or -1 if a batch had none.
   [[nodiscard]] int64_t of_round() const { return known_ ? of_round_ : -1; }
 
  private:
@@ -71,7 +71,7 @@ void append_rows(std::vector<tree::RowPiece<Batch>>& list, std::span<const Batch
   }
 }
 
-/// The filling of a batch, which goes round the stream's first batches, range.pool rows together.
+/// Appends the padding of a batch: rows of the stream's first batches, cyclic with a period of range.pool rows.
 template <typename Batch>
 void append_filling(std::vector<tree::RowPiece<Batch>>& list, const BatchRange& range, std::span<const Batch> front) {
   for (int64_t done = 0; done < range.filling;) {
@@ -82,9 +82,9 @@ void append_filling(std::vector<tree::RowPiece<Batch>>& list, const BatchRange& 
   }
 }
 
-/// A batch assembled from this rank's own rows and padding.
+/// Rows of a batch: this rank's own rows, then padding.
 ///
-/// \param own  range.real rows
+/// \param own  range.real rows.
 template <typename Batch>
 std::vector<tree::RowPiece<Batch>> row_pieces(const BatchRange& range, const tree::RowPiece<Batch>& own,
                                               std::span<const Batch> front) {
@@ -117,10 +117,10 @@ class BatchDealer {
  public:
   explicit BatchDealer(const DealOptions& options, const Place& place = {})
       : options_(options), rows_(options.world_size) {
-    (void)deal_batches(0, options, place);  // checks them
+    (void)deal_batches(0, options, place);  // validates the options
   }
 
-  /// The stream's next batch. Returns one for this rank when one is ready.
+  /// Adds the stream's next batch. Returns a batch for this rank if one is ready.
   std::optional<Batch> feed(Batch batch) {
     const int64_t turn = rows_.batches() % options_.world_size;
     rows_.add(tree::rows(batch));
@@ -135,14 +135,15 @@ class BatchDealer {
   /// Ends the stream.
   ///
   /// \param mine  This rank's batch of the last round, if it has one that was not returned yet.
-  /// \returns its replacement: the same batch, padded if it is short, or padding if this rank has none.
+  /// \returns its replacement: the same batch, padded if it is short, or only padding if this rank has none.
   std::optional<Batch> finish(std::optional<Batch> mine) {
     if (!fills() || rows_.batches() == 0 || (!mine && round_complete())) return mine;
     if (rows_.equal_but_last()) {
       const ShardPlan plan = row_plan();
       const BatchRange range = plan.batch(plan.size() - 1);
       if (range.filling == 0) return mine;
-      // The short batch shows which tensors have rows: in a full one another dimension may have equal length by chance.
+      // The short batch shows which tensors have rows: in a full batch, another dimension may have the same size by
+      // chance.
       const Batch& like = rows_.last_is_short() ? *short_ : front_.front();
       const tree::RowPiece<Batch> own{mine ? &*mine : nullptr, 0, range.real};
       if (auto filled = tree::join_rows(like, row_pieces<Batch>(range, own, front_))) return filled;
@@ -153,14 +154,14 @@ class BatchDealer {
   }
 
   [[nodiscard]] bool round_complete() const { return rows_.round_complete(); }
-  /// After the end: state::BatchInfo's remainder.
+  /// Remainder for state::BatchInfo, after the end.
   [[nodiscard]] int64_t remainder() const {
     if (options_.drop_last) return -1;
     if (!fills()) return 0;
     if (rows_.equal_but_last()) return row_plan().remainder();
     return rows_.round_complete() ? 0 : rows_.of_round();
   }
-  /// Batches seen so far on all ranks together.
+  /// Number of batches so far, on all ranks together.
   [[nodiscard]] int64_t fed() const { return rows_.batches(); }
 
  private:

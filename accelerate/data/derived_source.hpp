@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What sources have in common that are made of something else: of other sources, of a user's data.
+// Common code of sources that are based on other sources or on user data.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +15,7 @@
 namespace accelerate::data {
 
 /// \returns the indices, contiguous.
-/// \throws Error (usage) unless they are [B] int64 on the CPU, and for a number outside `samples`.
+/// \throws Error (usage) if the indices are not [B] int64 on the CPU, or a number is not below `samples`.
 [[nodiscard]] at::Tensor checked_indices(std::string_view source, const at::Tensor& indices, int64_t samples);
 
 /// \returns [n] int64
@@ -67,7 +67,7 @@ class DerivedSource : public SourceOf<AnyBatch> {
 template <typename AnySource>
 using batch_of = typename AnySource::BatchType;
 
-/// The handle combinators keep.
+/// Shared pointer type that combinators store.
 template <typename AnySource>
 [[nodiscard]] SourcePtr<batch_of<AnySource>> kept(std::string_view combinator, std::shared_ptr<AnySource> source) {
   check_source(combinator, source != nullptr);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches that one rank reads for all: made into rounds, a batch for each rank.
+// Divides the batches that one rank reads into rounds of one batch per rank.
 #pragma once
 
 #include <algorithm>
@@ -17,9 +17,9 @@ namespace accelerate::data {
 
 struct DispatchOptions {
   int64_t world_size = 1;
-  /// A batch is cut into a part for every rank; off: a round is world_size batches.
+  /// If true, each batch is cut into one part per rank. If false, a round is world_size batches.
   bool split_batches = false;
-  /// Leaves out a last round that has fewer than world_size batches.
+  /// Drops a last round with fewer than world_size batches.
   bool drop_last = false;
 };
 
@@ -29,13 +29,13 @@ struct DispatchOptions {
   return (batches + (options.drop_last ? 0 : options.world_size - 1)) / options.world_size;
 }
 
-/// What the ranks get in one step.
+/// Batches of all ranks for one step.
 template <typename Batch>
 struct Round {
   std::vector<Batch> batches;  ///< [world_size], in rank order
-  /// Number of samples without padding: rank 0's, then rank 1's, ...; -1 for batches without rows.
+  /// Number of samples without padding; they are in rank order. -1 for batches without rows.
   int64_t samples = -1;
-  /// Number of the stream's batches up to its end.
+  /// Number of the stream's batches up to the end of this round.
   int64_t read = 0;
 };
 
@@ -51,21 +51,21 @@ class BatchDispatcher {
  public:
   /// \throws Error (usage) for a world_size below 1.
   explicit BatchDispatcher(const DispatchOptions& options, const Place& place = {}) : options_(options), place_(place) {
-    (void)deal_batches(0, {.world_size = options.world_size}, place);  // checks it
+    (void)deal_batches(0, {.world_size = options.world_size}, place);  // validates world_size
   }
 
   /// Sets the batches of the first round, for a pass that skips it.
   void fill_from(std::vector<Batch> front) { front_ = std::move(front); }
-  /// Batches that make a round.
+  /// Number of batches per round.
   [[nodiscard]] int64_t per_round() const { return options_.split_batches ? 1 : options_.world_size; }
-  /// What finish() gives is filled up.
+  /// True if finish() will pad its round.
   [[nodiscard]] bool needs_filling() const {
     if (round_.empty()) return false;
     if (options_.split_batches) return samples_of(round_) % options_.world_size != 0;
     return !options_.drop_last && static_cast<int64_t>(round_.size()) < options_.world_size;
   }
 
-  /// The stream's next batch. returns   the round before it, when that is whole
+  /// Adds the stream's next batch. Returns the previous round if it is complete.
   std::optional<Round<Batch>> feed(Batch batch) {
     std::optional<Round<Batch>> whole;
     if (static_cast<int64_t>(round_.size()) == per_round()) whole = take_whole();
@@ -74,13 +74,13 @@ class BatchDispatcher {
     return whole;
   }
 
-  /// The stream has ended. returns   the last round
+  /// Ends the stream. Returns the last round.
   std::optional<Round<Batch>> finish() {
     if (round_.empty()) return std::nullopt;
     const bool whole = static_cast<int64_t>(round_.size()) == per_round();
     if (!whole && options_.drop_last) return std::nullopt;
     if (whole && !options_.split_batches && tree::rows(round_.front()) == tree::rows(round_.back())) {
-      return fill_with_batches();  // none is missing
+      return fill_with_batches();  // the round is complete
     }
     if (auto shared = share_out(round_, /*last=*/true)) return shared;
     if (options_.split_batches) fail_unsplit();
@@ -92,7 +92,7 @@ class BatchDispatcher {
     auto batches = std::exchange(round_, {});
     if (front_.empty()) {
       front_ = batches;
-      // the reader's own batch, which user code may modify
+      // User code may modify rank 0's batch.
       if (!options_.split_batches) front_.front() = copy_of(front_.front());
     }
     if (!options_.split_batches) return Round<Batch>{batches, samples_of(batches), read_};
@@ -115,7 +115,7 @@ class BatchDispatcher {
     return samples;
   }
 
-  /// Divides the samples of `batches` evenly among the ranks; nothing if their rows cannot be joined.
+  /// Divides the samples of `batches` evenly among the ranks. Returns nothing if their rows cannot be joined.
   std::optional<Round<Batch>> share_out(const std::vector<Batch>& batches, bool last) const {
     const int64_t ranks = options_.world_size;
     const int64_t samples = samples_of(batches);

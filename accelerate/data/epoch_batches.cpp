@@ -20,7 +20,7 @@ at::Tensor joined(const IndexBatches& batches) {
   return order;
 }
 
-/// All but the last are of one size, and that has as many or less.
+/// True if all batches except the last have one size, and the last has at most this size.
 bool equal_but_last(const IndexBatches& batches) {
   if (batches.empty()) return true;
   const size_t each = batches.front().size();
@@ -28,7 +28,7 @@ bool equal_but_last(const IndexBatches& batches) {
          std::all_of(batches.begin(), batches.end() - 1, [&](const auto& batch) { return batch.size() == each; });
 }
 
-/// The same samples in batches of `each`.
+/// Divides the samples into batches of size `each`.
 IndexBatches cut_anew(const IndexBatches& batches, size_t each) {
   IndexBatches cut;
   for (const auto& batch : batches) {
@@ -40,7 +40,7 @@ IndexBatches cut_anew(const IndexBatches& batches, size_t each) {
   return cut;
 }
 
-/// Batches after the first `origin` samples, which may end within a batch; batches of one size keep it.
+/// Returns the batches after the first `origin` samples, which may end within a batch. Equal batches keep their size.
 IndexBatches after(const IndexBatches& batches, int64_t origin) {
   IndexBatches left;
   int64_t before = 0;
@@ -53,7 +53,7 @@ IndexBatches after(const IndexBatches& batches, int64_t origin) {
   return origin > 0 && equal_but_last(batches) && !batches.empty() ? cut_anew(left, batches.front().size()) : left;
 }
 
-/// Of one rank nothing is filled, but its short batch has a remainder all the same.
+/// With a single rank the last batch is never padded, but a short one still has a remainder.
 ShardOptions filling_only_among_ranks(ShardOptions options) {
   options.even_batches = options.even_batches && options.world_size > 1;
   return options;
@@ -63,7 +63,7 @@ ShardOptions as_batches_say(const IndexBatches& batches, ShardOptions options) {
   const int64_t ranks = options.world_size;
   options.batch_size = batches.empty() ? ranks : static_cast<int64_t>(batches.front().size());
   options.drop_last = false;
-  // A single last batch may be short, with any size.
+  // A single batch may be short, with any size.
   if (options.split_batches && batches.size() == 1)
     options.batch_size = (options.batch_size + ranks - 1) / ranks * ranks;
   if (!equal_but_last(batches)) {
@@ -74,8 +74,8 @@ ShardOptions as_batches_say(const IndexBatches& batches, ShardOptions options) {
 }
 
 int64_t repeated_of(const ShardPlan& plan, int64_t samples, int64_t round) {
-  if (plan.remainder() < 0) return 0;                                                        // drop_last
-  if (plan.positions() != samples) return std::max<int64_t>(plan.positions() - samples, 0);  // strided
+  if (plan.remainder() < 0) return 0;                                                        // with drop_last
+  if (plan.positions() != samples) return std::max<int64_t>(plan.positions() - samples, 0);  // with strided
   return plan.remainder() > 0 ? round - plan.remainder() : 0;
 }
 
@@ -84,7 +84,7 @@ int64_t remainder_of(const ShardPlan& plan, int64_t samples, const ShardOptions&
   return plan.remainder();
 }
 
-/// FNV-1a, a number at a time.
+/// FNV-1a over whole numbers.
 uint64_t hashed(uint64_t hash, const int64_t* numbers, size_t count) {
   for (size_t i = 0; i < count; ++i) hash = (hash ^ static_cast<uint64_t>(numbers[i])) * 0x100000001b3U;
   return hash;

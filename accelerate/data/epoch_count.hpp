@@ -8,30 +8,30 @@
 
 namespace accelerate::data {
 
-/// Counts epochs by passes that began: one that was left early counts as its epoch.
+/// Counts epochs by passes that began. A pass that ends early counts as its epoch.
 class EpochCount {
  public:
-  /// Random numbers of samples (SampleRandom) have 32 bits for it.
+  /// Largest epoch: the random numbers of samples (SampleRandom) use 32 bits of it.
   static constexpr int64_t most = (int64_t{1} << 32) - 1;
 
-  /// The epoch under way, or between passes the next one's.
+  /// Current epoch, or between passes the next one.
   [[nodiscard]] int64_t epoch() const { return epoch_; }
-  /// A pass of it began.
+  /// True if a pass of epoch() began.
   [[nodiscard]] bool begun() const { return begun_; }
 
-  /// A pass is about to begin; it has begun once begin() is called, for one that cannot begin is none.
+  /// Prepares a pass. The pass only counts after begin(), because preparing it may fail.
   void next() {
     if (std::exchange(begun_, false)) ++epoch_;
   }
   void begin() { begun_ = true; }
-  /// A pass of that epoch ended. returns   whether it was the one under way: not after set(), or once another began
+  /// Ends a pass of that epoch. Returns false if it is no longer the current one, after set() or a later begin().
   bool end(int64_t ended) {
     if (epoch_ != ended || !begun_) return false;
     ++epoch_;
     begun_ = false;
     return true;
   }
-  /// \throws Error (usage) for a negative epoch, and one above `most`.
+  /// \throws Error (usage) if epoch is negative or above `most`.
   void set(int64_t epoch) {
     if (epoch < 0) base::fail(ErrorKind::usage, {}, "set_epoch", "epoch is {}, must be at least 0", epoch);
     if (epoch > most) base::fail(ErrorKind::usage, {}, "set_epoch", "epoch is {}, must be at most {}", epoch, most);

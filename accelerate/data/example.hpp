@@ -6,7 +6,7 @@
 #include <tuple>
 
 namespace torch::data {
-/// Lets accelerate::tree walk the samples and batches of torch::data.
+/// Makes the samples and batches of torch::data trees for accelerate::tree.
 template <typename Data, typename Target>
 auto tree_members(Example<Data, Target>& example) {
   return std::tie(example.data, example.target);

@@ -20,17 +20,17 @@ class LatestPass {
     int64_t epoch = 0;
     int64_t origin = 0;
     int64_t consumed = 0;
-    int64_t samples = 0;    ///< of the epoch, as far as that is known
+    int64_t samples = 0;    ///< number of samples in the epoch, as far as known
     bool complete = false;  ///< no more batches follow
   };
 
-  /// A pass has begun there. returns   its number, from 1
+  /// Begins a pass at that position. Returns its number, from 1.
   int64_t begin(const Position& position) {
     open_.emplace(++count_, Open{position});
     speaks(count_);
     return count_;
   }
-  /// It has given a batch.
+  /// Records that the pass returned a batch.
   void tell(int64_t pass, int64_t consumed, bool complete) {
     const auto found = open_.find(pass);
     if (found == open_.end()) return;
@@ -38,12 +38,12 @@ class LatestPass {
     found->second.position.complete = complete;
     speaks(pass);
   }
-  /// It was walked to its end.
+  /// Records that the pass reached its end.
   void end(int64_t pass) {
     close(pass);
     if (speaker_ == pass) position_.reset();
   }
-  /// It is gone; one that was left stays where it was left.
+  /// Records that the pass was destroyed. A pass that ended early keeps its position.
   void leave(int64_t pass, bool after_first_batch) {
     const auto found = open_.find(pass);
     if (found == open_.end()) return;
@@ -59,7 +59,7 @@ class LatestPass {
     open_.clear();
     position_.reset();
   }
-  /// Of the pass that speaks; unset: the next one begins an epoch.
+  /// Position of the active pass. If unset, the next pass begins an epoch.
   [[nodiscard]] const std::optional<Position>& position() const { return position_; }
 
  private:
@@ -74,7 +74,7 @@ class LatestPass {
     speaker_ = pass;
     position_ = its.position;
   }
-  /// Who spoke after it gives the word back to the one before it.
+  /// Removes the pass from the chain of previously active passes.
   void close(int64_t pass) {
     const auto closed = open_.extract(pass);
     if (closed.empty()) return;

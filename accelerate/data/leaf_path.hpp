@@ -9,8 +9,8 @@
 
 namespace accelerate::data {
 
-/// Path of a leaf in a sample or batch, for errors: members by number, map entries by key: [0]["mask"][2]. Refers to
-/// its parent path; costs nothing until it is printed.
+/// Path of a leaf in a sample or batch, for errors: members by number, map entries by key, as in [0]["mask"][2]. Refers
+/// to its parent path; the text is only built when it is needed.
 struct LeafPath {
   const LeafPath* outer = nullptr;
   int64_t number = 0;
@@ -25,9 +25,9 @@ struct LeafPath {
     return path;
   }
 
-  /// "" for the whole.
+  /// "" for the root.
   [[nodiscard]] std::string text() const;
-  /// " at [0]", "" for the whole.
+  /// " at [0]", or "" for the root.
   [[nodiscard]] std::string at() const { return outer == nullptr ? "" : " at " + text(); }
 };
 

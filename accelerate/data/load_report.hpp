@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waiting times of the loop for its data and of the data for the loop.
+// Measures how long the loop waits for data, and data for the loop.
 #pragma once
 
 #include <chrono>
@@ -10,20 +10,20 @@
 
 namespace accelerate::data {
 
-/// Of one pass of one rank, in seconds of the clock on the wall.
+/// Measurements of one pass of one rank, in seconds of wall-clock time.
 struct LoadReport {
   int64_t batches = 0;
   int64_t samples = 0;         ///< 0 if batches have no rows
-  double seconds = 0;          ///< from the loop's beginning on
+  double seconds = 0;          ///< since the start of the loop
   double waited_for_data = 0;  ///< seconds in which the loop waited for its next batch
   double data_waited = 0;      ///< total seconds in which read batches waited for the loop; 0 without workers
-  int64_t num_workers = 0;     ///< number of reading workers; -1 for a foreign loader
-  bool one_reader = false;     ///< more would not read: a stream, or a source that is not thread-safe
+  int64_t num_workers = 0;     ///< number of workers; -1 for a foreign loader
+  bool one_reader = false;     ///< at most one worker can read: a stream, or a source that is not thread-safe
 
   [[nodiscard]] double samples_per_second() const { return seconds > 0 ? static_cast<double>(samples) / seconds : 0; }
-  /// More than a twentieth of the time went into waiting for data.
+  /// True if the loop waited for data for more than 5 % of the time.
   [[nodiscard]] bool data_is_bottleneck() const { return waited_for_data > 0.05 * seconds; }
-  /// One line: the numbers, which of the two is the bottleneck, and what helps.
+  /// One line with the numbers, the bottleneck and the remedy.
   [[nodiscard]] std::string text() const;
 };
 
@@ -50,7 +50,7 @@ class LoadClock {
   Clock::time_point asked_ = began_;
 };
 
-/// One line of the log (level info).
+/// Logs one line (level info).
 void log_report(int64_t epoch, const LoadReport& report);
 
 }  // namespace accelerate::data

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loader: walks a source in an epoch's order, batch by batch, and knows which batches are this rank's.
+// The loader: reads this rank's batches of a source in the order of an epoch.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -21,13 +21,13 @@
 
 namespace accelerate::data {
 
-/// Batches of one rank, a pass per loop. Copies are handles of the same loader.
+/// Batches of one rank; each loop is a pass. Copies are handles of the same loader.
 ///
 ///   for (auto& [images, labels] : loader) ...      // epoch 0
 ///   for (auto& [images, labels] : loader) ...      // epoch 1, another order with shuffle
 ///
-/// A loop may be left early, loops may be nested (each begin() is a pass of its own), and a pass outlives its loader.
-/// Not for use from several threads at once.
+/// A loop may end early, loops may be nested (each begin() is a separate pass), and a pass may outlive its loader.
+/// \note Not thread-safe.
 template <typename AnyBatch>
 class LoaderOf : public LoaderBase {
  public:
@@ -38,24 +38,25 @@ class LoaderOf : public LoaderBase {
   LoaderOf(std::shared_ptr<const SourceOf<AnyBatch>> source, const LoaderOptions& options = {})
       : LoaderBase(checked(source).size(), options, checked(source).seeded()), source_(std::move(source)) {}
 
-  /// Begins the next epoch's pass: of epoch() if none began yet, else of the one after it. A pass that was left early
-  /// counts as its epoch.
+  /// Begins a pass of the next epoch: epoch() if no pass of it began yet, otherwise the one after it. A pass that ends
+  /// early counts as its epoch.
   [[nodiscard]] Iterator begin() { return Iterator(std::make_shared<typename Iterator::State>(*this)); }
   [[nodiscard]] std::default_sentinel_t end() const { return {}; }
 
-  /// Returns a loader with the same settings and epoch whose passes begin `batches` batches of this rank later, without
-  /// reading them; its size() is smaller accordingly. A state loaded into it that is beyond them is resumed unchanged.
-  /// This loader is unchanged. \throws Error (usage) for a negative number.
+  /// Returns a loader with the same settings and epoch that skips the first `batches` batches of this rank in every
+  /// pass without reading them. Its size() is smaller accordingly. A loaded state beyond these batches resumes
+  /// unchanged. This loader is unchanged.
+  /// \throws Error (usage) for a negative number.
   [[nodiscard]] LoaderOf skip_first_batches(int64_t batches) const { return with(skipping(batches)); }
 
-  /// Returns a loader whose next pass includes what this one's omits by resuming or skipping, to obtain padding.
-  /// Returns nothing if it omits nothing.
+  /// Returns a loader whose next pass includes the batches that this loader's next pass skips or has consumed, to
+  /// obtain padding. Returns nothing if there are no such batches.
   [[nodiscard]] std::optional<LoaderOf> with_its_front() const {
     auto core = core_with_its_front();
     return core ? std::optional(with(std::move(core))) : std::nullopt;
   }
 
-  /// What it reads, for other loaders and for sources made of it.
+  /// The source, for other loaders and for derived sources.
   [[nodiscard]] const std::shared_ptr<const SourceOf<AnyBatch>>& source() const { return source_; }
 
  private:
@@ -79,10 +80,10 @@ LoaderOf(std::shared_ptr<AnySource>) -> LoaderOf<typename AnySource::BatchType>;
 template <typename AnySource>
 LoaderOf(std::shared_ptr<AnySource>, const LoaderOptions&) -> LoaderOf<typename AnySource::BatchType>;
 
-/// Of the convenient pair.
+/// Loader of Batch, a pair of data and target.
 using Loader = LoaderOf<Batch>;
 
-/// One pass; ends compare equal to std::default_sentinel. Copies share the pass.
+/// One pass; its end compares equal to std::default_sentinel. Copies share the pass.
 template <typename AnyBatch>
 class LoaderOf<AnyBatch>::Iterator {
  public:
@@ -92,7 +93,7 @@ class LoaderOf<AnyBatch>::Iterator {
   using pointer = AnyBatch*;
   using reference = AnyBatch&;
 
-  /// The batch at hand. May be changed and moved from: it is read anew for every step.
+  /// The current batch. The caller may modify it and move from it.
   AnyBatch& operator*() const { return *state_->batch; }
   AnyBatch* operator->() const { return &**this; }
   Iterator& operator++() {
@@ -104,7 +105,7 @@ class LoaderOf<AnyBatch>::Iterator {
 
   /// Position of this pass.
   [[nodiscard]] const state::BatchInfo& info() const { return state_->pass.info(); }
-  /// The same on every rank, as long as their samplers give one order.
+  /// Fingerprint of the order; equal on all ranks if their samplers return equal orders.
   [[nodiscard]] OrderPrint order_print() const { return state_->pass.order_print(); }
   /// The batch that ++ will return, read now. Null at the end, while a worker still reads it, and if reading fails; ++
   /// then reports the failure.
@@ -116,7 +117,7 @@ class LoaderOf<AnyBatch>::Iterator {
     /// A batch that was read before it was requested.
     struct Ahead {
       std::optional<AnyBatch> batch{};
-      std::exception_ptr failure{};  // in its stead
+      std::exception_ptr failure{};  // set instead of the batch
       Pass::Clock::time_point since{};
     };
 
@@ -148,7 +149,7 @@ class LoaderOf<AnyBatch>::Iterator {
       return of.source_->thread_safe() ? of.options().num_workers : std::min<int64_t>(of.options().num_workers, 1);
     }
     void advance() {
-      batch.reset();  // its memory serves the next one
+      batch.reset();  // the next batch reuses its memory
       if (gave_up) std::rethrow_exception(gave_up);
       const at::Tensor indices = pass.advance();
       if (!indices.defined()) return;
@@ -207,14 +208,14 @@ class LoaderOf<AnyBatch>::Iterator {
         auto beside = read_beside(indices);
         if (!beside) return;
         ahead.emplace(Ahead{.batch = std::move(beside)});
-      } catch (...) {  // a worker's lack of memory too: it reads each batch once
+      } catch (...) {  // includes a worker's lack of memory: a worker reads each batch once
         ahead.emplace(Ahead{.failure = std::current_exception()});
       }
       ahead->since = Pass::Clock::now();
       pass.waited(ahead->since - began);
     }
-    /// Returns nothing if memory does not suffice for two batches; the next one is then read after the current one is
-    /// gone.
+    /// Returns nothing if memory does not suffice for two batches. The next batch is then read after the current one is
+    /// released.
     std::optional<AnyBatch> read_beside(const at::Tensor& indices) const {
       try {
         return read_from(*source, indices, pass.context());

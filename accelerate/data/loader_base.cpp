@@ -12,11 +12,11 @@ struct LoaderBase::Pass::Steps {
   std::shared_ptr<Core> loader;
   std::shared_ptr<const EpochBatches> batches;
   int64_t first;   // number of the pass's first batch
-  int64_t number;  // of the pass
+  int64_t number;  // number of the pass
   ReadContext context;
   state::BatchInfo info;
   LoadClock clock;
-  int64_t samples = 0;  // of the requested batch
+  int64_t samples = 0;  // samples of the requested batch
 
   ~Steps() { loader->latest.leave(number, info.index == 0); }
 
@@ -38,7 +38,7 @@ LoaderBase::Pass::Pass(std::shared_ptr<Core> loader, const LoadReport& workers) 
   const int64_t remainder = pass.batches.remainder();
   const ReadContext context{
       .seed = loader->shuffles() ? loader->seed() : 0, .epoch = loader->epochs.epoch(), .pinned = loader->pinned};
-  const int64_t first = std::min(pass.first, pass.batches.size());  // more may be skipped than there are
+  const int64_t first = std::min(pass.first, pass.batches.size());  // skipped may exceed the number of batches
   steps_.reset(new Steps{.loader = loader,
                          .batches = std::make_shared<const EpochBatches>(std::move(pass.batches)),
                          .first = first,

@@ -21,24 +21,24 @@
 namespace accelerate::data {
 
 struct LoaderOptions {
-  /// Samples per batch of one rank; with Share::split_batches of all ranks together.
+  /// Samples per batch of one rank, or with Share::split_batches of all ranks together.
   int64_t batch_size = 1;
-  /// A new order every epoch: torch.randperm with a CPU generator seeded seed + epoch.
+  /// If true, each epoch has a new order: torch.randperm with a CPU generator of seed + epoch.
   bool shuffle = false;
-  /// Leaves out the last samples where they do not fill a batch on every rank.
+  /// Drops the last samples if they do not fill a batch on every rank.
   bool drop_last = false;
   /// Seed of the orders. If unset, the seed of LibTorch's CPU generator at the first pass (set by torch::manual_seed,
   /// otherwise random); a prepared loader uses rank 0's.
   std::optional<uint64_t> seed{};
-  /// Says which samples an epoch visits, and in which order; excludes shuffle.
+  /// Determines the samples of an epoch and their order; excludes shuffle.
   SamplerPtr sampler{};
-  /// Makes the batches; excludes batch_size, shuffle, sampler and drop_last.
+  /// Creates the batches; excludes batch_size, shuffle, sampler and drop_last.
   BatchSampler batch_sampler{};
   /// Number of threads that read ahead in order. If 0, batches are read on demand.
   int64_t num_workers = 0;
   /// Batches per worker that are read and not yet taken.
   int64_t prefetch_factor = 2;
-  /// Maximum wait for a worker's batch, after which an error names its samples. 0 for unlimited.
+  /// Maximum wait for a worker's batch; after it, an error names the samples. 0 for unlimited.
   std::chrono::milliseconds timeout{0};
   /// If unset or true, prepare() copies the next batch to an accelerator through pinned memory on a side stream. If
   /// false, each batch is copied on demand on the current stream. Must match on all ranks; ignored on the CPU.
@@ -57,48 +57,48 @@ class LoaderBase {
   /// \throws Error (usage) for a rank outside the world, and a batch_size that split_batches cannot split.
   void shard(const Share& share, const Place& place = {});
 
-  /// Batches of this rank in a whole pass, the true count; a resumed one has those that are left.
+  /// Number of batches of this rank in a whole pass, including padding. A resumed pass has only the remaining ones.
   [[nodiscard]] int64_t size() const;
-  /// N, samples of the source; a sampler may visit more or less of them.
+  /// N, the number of samples in the source. A sampler may visit more or fewer.
   [[nodiscard]] int64_t sample_count() const;
   /// Samples per batch of this rank.
   [[nodiscard]] int64_t batch_size() const;
-  /// Samples that all ranks together take per step.
+  /// Samples per step of all ranks together.
   [[nodiscard]] int64_t total_batch_size() const;
   [[nodiscard]] const Share& share() const;
   [[nodiscard]] const LoaderOptions& options() const;
 
-  /// The epoch under way, or between passes the next one's.
+  /// Current epoch, or between passes the next one.
   [[nodiscard]] int64_t epoch() const;
   /// Sets the epoch of the next begin(). \throws Error (usage) for a negative epoch.
   void set_epoch(int64_t epoch);
 
   /// Position of the latest pass. The current batch counts as consumed; a batch that could not be read does not. A pass
-  /// that was left early keeps its position; after a complete pass it is the start of the next epoch. Equal on all
-  /// ranks at the same batch number. Fixes the seed.
+  /// that ended early keeps its position; after a complete pass the position is the start of the next epoch. Equal on
+  /// all ranks at the same batch number. Fixes the seed.
   [[nodiscard]] state::LoaderState state() const;
-  /// Resumes the next begin() at that position: with the same sharding with the following batches; with another world
-  /// size or batch size with the remaining samples of the epoch's order, re-sharded, each once except for padding (from
-  /// the front of the remainder). Later epochs are complete. \throws Error (usage) for a state of an order with another
-  /// length, and for numbers that no loader writes.
+  /// Resumes the next begin() at that position. With the same sharding the pass continues with the following batches.
+  /// With another world size or batch size it re-shards the remaining samples of the epoch's order, each once except
+  /// for padding (from the front of the remainder). Later epochs are complete.
+  /// \throws Error (usage) if the state's order has another length, and for numbers that no loader saves.
   void load_state(const state::LoaderState& state);
-  /// Sets the position that another rank, which reads for this one, has reached.
+  /// Sets the position of another rank that reads for this one.
   void stands_at(const state::LoaderState& state);
 
-  /// The seed in force; fixed by this call where it was unset.
+  /// The seed. If it was unset, this call fixes it.
   [[nodiscard]] uint64_t seed() const;
   void set_seed(uint64_t seed);
   /// True if the order or the data depends on the seed.
   [[nodiscard]] bool shuffles() const;
 
-  /// Sources that can read into pinned memory from the next begin() on; `prepare` calls it where batches go to an
-  /// accelerator.
+  /// If on, sources may read into pinned memory from the next begin() on. `prepare` calls it for batches that are
+  /// copied to an accelerator.
   void read_pinned(bool on);
 
   /// Waiting times of the latest pass.
   [[nodiscard]] LoadReport report() const;
 
-  /// The same loader, not an equal one.
+  /// True for handles of the same loader.
   bool operator==(const LoaderBase&) const = default;
 
  protected:
@@ -109,14 +109,14 @@ class LoaderBase {
   /// \throws Error (usage) for a batch_size below 1, and for options that exclude each other.
   LoaderBase(int64_t samples, const LoaderOptions& options, bool seeded);
 
-  /// Core of a loader whose passes begin `batches` later. \throws Error (usage) for a negative number.
+  /// Core of a loader that skips `batches` batches in each pass. \throws Error (usage) for a negative number.
   [[nodiscard]] std::shared_ptr<Core> skipping(int64_t batches) const;
   [[nodiscard]] std::shared_ptr<Core> core_with_its_front() const;
 
   std::shared_ptr<Core> core_;
 };
 
-/// One pass as lists of indices; reads nothing.
+/// The sample numbers of one pass; reads no data.
 class LoaderBase::Pass {
  public:
   /// Begins a pass of the next epoch.
@@ -129,9 +129,11 @@ class LoaderBase::Pass {
 
   using Clock = LoadClock::Clock;
 
-  /// Goes to the next batch. returns   its samples, [B] int64; undefined at the end
+  /// Advances to the next batch. Returns its samples, [B] int64, or an undefined tensor at the end.
   at::Tensor advance();
-  /// That batch is there, and is consumed. since   it has been; unset: it was read while the loop waited
+  /// Marks the batch as consumed.
+  ///
+  /// \param since  Time at which the batch became available; unset if it was read while the loop waited.
   void arrived(std::optional<Clock::time_point> since = {});
   /// The loop waited for this time to obtain a later batch.
   void waited(Clock::duration duration);
@@ -142,10 +144,10 @@ class LoaderBase::Pass {
   /// The samples of batch `number` of this pass, for any thread; outlives the pass.
   [[nodiscard]] std::function<at::Tensor(int64_t)> indices() const;
   [[nodiscard]] bool ended() const;
-  /// Stays the same during the pass.
+  /// Constant during the pass.
   [[nodiscard]] const ReadContext& context() const;
   [[nodiscard]] const state::BatchInfo& info() const;
-  /// Looks at the whole order.
+  /// Reads the whole order.
   [[nodiscard]] OrderPrint order_print() const;
 
  private:

@@ -46,7 +46,7 @@ void check_same_length(const state::LoaderState& state, int64_t samples) {
       state.samples, state.consumed, samples, state.epoch + 1);
 }
 
-/// A place in one order is none in another, though they be of one length.
+/// A position is only valid in the same kind of order, even if the lengths are equal.
 void check_same_order(const state::LoaderState& state, std::string_view kind) {
   if (state.consumed == 0 || state.order.empty() || state.order == kind) return;
   base::fail(ErrorKind::usage, {}, "load_state",
@@ -98,7 +98,7 @@ ShardOptions LoaderBase::Core::shard_options(const Share& whose) const {
 
 void LoaderBase::Core::take(const Share& asked, const Place& where) {
   ShardOptions checked = shard_options(asked);
-  if (!sampler) checked.split_batches = false;  // determined by its batches later
+  if (!sampler) checked.split_batches = false;  // its batches determine the split later
   (void)ShardPlan(0, checked, where);
   if (strided()) check_replica(*sampler->distributed(), asked, where);
   share = asked;
@@ -144,8 +144,9 @@ LoaderBase::Core::Beginning LoaderBase::Core::begin_epoch() {
   bool anew = resumed && !resumed->shared_out_as(here());
   int64_t from = 0;
   if (resumed) from = anew ? resumed->consumed : resumed->origin;
-  auto made = batches(from);  // a pass that cannot begin is none
-  if (resumed && made.consumed(made.batches_for(resumed->consumed)) != resumed->consumed) {  // within a step of ours
+  auto made = batches(from);  // throws before the pass counts
+  // the position is within a step
+  if (resumed && made.consumed(made.batches_for(resumed->consumed)) != resumed->consumed) {
     anew = true;
     from = resumed->consumed;
     made = batches(from);

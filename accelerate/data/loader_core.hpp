@@ -20,12 +20,12 @@ struct LoaderBase::Core : NextPass {
   /// \throws Error (usage) for a batch_size below 1, and for options that exclude each other.
   Core(int64_t source_samples, const LoaderOptions& asked, bool seeded_source);
 
-  /// \throws as ShardPlan does; the sharding is unchanged then.
+  /// \throws as ShardPlan does; the sharding is then unchanged.
   void take(const Share& asked, const Place& place);
 
   [[nodiscard]] bool shuffles() const { return seeded || !sampler || sampler->seeded(); }
   [[nodiscard]] uint64_t seed();
-  /// The sampler has its order dealt sample by sample.
+  /// True if the order is dealt sample by sample.
   [[nodiscard]] bool strided() const { return sampler && sampler->distributed() != nullptr; }
   [[nodiscard]] int64_t size();
   [[nodiscard]] int64_t batch_size();
@@ -36,47 +36,47 @@ struct LoaderBase::Core : NextPass {
   struct Beginning {
     EpochBatches batches;
     int64_t first;   // number of the pass's first batch
-    int64_t number;  // of the pass, from 1
+    int64_t number;  // number of the pass, from 1
   };
-  /// The next epoch's pass, or the rest of a resumed one.
+  /// Begins the pass of the next epoch, or the rest of a resumed one.
   [[nodiscard]] Beginning begin_epoch();
 
   [[nodiscard]] state::LoaderState state();
   void load_state(const state::LoaderState& from);
   void stands_at(const state::LoaderState& there);
-  /// What the epoch's order is.
+  /// Kind of the epoch's order.
   [[nodiscard]] std::string_view kind() const { return sampler ? sampler->kind() : "a batch sampler's"; }
   void set_epoch(int64_t epoch);
-  /// Core of a loader whose next pass includes what this one's omits; null if it omits nothing.
+  /// Core of a loader whose next pass includes the skipped and consumed batches; null if there are none.
   [[nodiscard]] std::shared_ptr<Core> with_its_front();
 
   int64_t samples;
   LoaderOptions options;
-  bool seeded;         // the source's data depends on the seed
-  SamplerPtr sampler;  // null: a batch sampler makes the batches
+  bool seeded;         // the data of the source depends on the seed
+  SamplerPtr sampler;  // null if a batch sampler creates the batches
   Share share{};
-  Place place{};        // of that rank
-  bool pinned = false;  // batches go to an accelerator
+  Place place{};        // this rank, for errors
+  bool pinned = false;  // true if batches are copied to an accelerator
   EpochCount epochs{};
 
   LatestPass latest{};
-  int64_t samples_of_pass = 0;                                          // of the pass that began last
-  std::shared_ptr<LoadReport> report = std::make_shared<LoadReport>();  // of that one, too
+  int64_t samples_of_pass = 0;                                          // samples of the latest pass
+  std::shared_ptr<LoadReport> report = std::make_shared<LoadReport>();  // of the latest pass
 
  private:
   [[nodiscard]] ShardOptions shard_options() const { return shard_options(share); }
   [[nodiscard]] ShardOptions shard_options(const Share& whose) const;
   [[nodiscard]] at::Tensor order();
-  /// Length of the sampler's order: the one that is read.
+  /// Length of the sampler's order, on the rank that reads.
   [[nodiscard]] int64_t order_length() const { return samples_elsewhere_.value_or(sampler->size()); }
   /// Number of a resumed pass's first batch.
   [[nodiscard]] int64_t first_of_rest(const EpochBatches& rest);
   /// Current state without a position.
   [[nodiscard]] state::LoaderState here();
-  /// Of a pass that would begin with batch `first`.
+  /// Reason why a pass that begins with batch `first` has no batch.
   [[nodiscard]] std::string why_no_batch(const EpochBatches& made, int64_t first) const;
 
-  std::optional<int64_t> samples_elsewhere_{};  // of the rank that reads for this one
+  std::optional<int64_t> samples_elsewhere_{};  // order length of the rank that reads for this one
 };
 
 }  // namespace accelerate::data

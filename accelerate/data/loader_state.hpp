@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// state::LoaderState as JSON, for files; there when the program has nlohmann's library:
+// Converts state::LoaderState to and from JSON. Available if the program has nlohmann's library.
 //
 //   nlohmann::json saved = loader.state();
 //   loader.load_state(accelerate::data::loader_state_from_json(saved));
@@ -19,7 +19,7 @@ namespace accelerate::state {
 /// Version 2 contains the kind of order.
 inline constexpr int64_t kLoaderStateVersion = 2;
 
-/// Found by nlohmann::json.
+/// Customization point of nlohmann::json.
 inline void to_json(nlohmann::json& json, const LoaderState& state) {
   json = {{"version", kLoaderStateVersion},
           {"epoch", state.epoch},

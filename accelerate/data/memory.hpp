@@ -27,29 +27,30 @@ namespace accelerate::data {
 /// \throws Error (usage) if both have different N.
 [[nodiscard]] std::shared_ptr<const Source> memory_source(at::Tensor data, at::Tensor target = {});
 
-/// As above, with all data copied to an accelerator now and gathered there: a step transfers only sample numbers. For
-/// data that fits beside the training; each rank has its own copy. Read by the loop's thread: num_workers must be 0.
+/// As above, but this call copies all data to an accelerator, and batches are gathered there: a step transfers only
+/// sample numbers. For data that fits into device memory besides the training; each rank has its own copy. The thread
+/// of the loop reads it: num_workers must be 0.
 ///
-/// \param device  An accelerator's, such as accelerator.device(); with the CPU it is the source above.
+/// \param device  An accelerator, such as accelerator.device(). With the CPU, the source is the one above.
 /// \throws Error (device) if the data does not fit.
 [[nodiscard]] std::shared_ptr<const Source> memory_source(at::Tensor data, at::Tensor target, c10::Device device);
 
-/// Both of the above for the pair in braces: memory_source({data, target}).
+/// The same for a pair: memory_source({data, target}).
 [[nodiscard]] std::shared_ptr<const Source> memory_source(Batch batch);
 [[nodiscard]] std::shared_ptr<const Source> memory_source(Batch batch, c10::Device device);
 
 /// A loader over memory_source(data, target).
 [[nodiscard]] Loader from_tensors(at::Tensor data, at::Tensor target, const LoaderOptions& options = {});
-/// The same for the pair in braces, as torch.utils.data.TensorDataset(x, y): from_tensors({x, y}, {.batch_size = 32}).
-/// More than two tensors are given as a tuple: from_tensors(std::tuple(x, y, z)).
+/// The same for a pair, as torch.utils.data.TensorDataset(x, y): from_tensors({x, y}, {.batch_size = 32}). For more
+/// than two tensors use a tuple: from_tensors(std::tuple(x, y, z)).
 [[nodiscard]] Loader from_tensors(Batch batch, const LoaderOptions& options = {});
 
 namespace detail {
 
-/// Counts the rows of a tree's leaves as they are shown.
+/// Counts the rows of a tree, leaf by leaf.
 class RowCount {
  public:
-  /// \throws Error (usage) for a leaf without rows, one that is not on the CPU, and one with another N.
+  /// \throws Error (usage) for a leaf without rows, with another N, or not on the CPU.
   void add(const LeafPath& path, const at::Tensor& tensor);
   void add(const LeafPath& path, int64_t items);
   /// \throws Error (usage) if no leaf had rows.
@@ -68,11 +69,11 @@ class Residence {
   Residence(const Residence&) = delete;
   Residence& operator=(const Residence&) = delete;
 
-  /// \throws Error (device) if it does not fit.
+  /// \throws Error (device) if the tensor does not fit.
   [[nodiscard]] at::Tensor move_in(const at::Tensor& tensor);
   /// \param indices  [B] int64 on the CPU.
   /// \returns the indices on the device, valid when the current stream reaches them; the host does not wait.
-  /// \throws Error (usage) in a loader's worker, whose stream is not the loop's.
+  /// \throws Error (usage) in a loader's worker, because its stream is not the loop's.
   [[nodiscard]] at::Tensor numbers(const at::Tensor& indices);
 
  private:
@@ -81,7 +82,7 @@ class Residence {
   int64_t bytes_ = 0;
   std::unique_ptr<Lane> lane_;
 };
-/// null for the CPU
+/// Null for the CPU.
 [[nodiscard]] std::shared_ptr<Residence> residence_on(c10::Device device);
 
 template <typename T>
@@ -121,7 +122,7 @@ class MemoryTree final : public DerivedSource<T> {
     return table_.read(indices, context, residence_ ? residence_->numbers(indices) : at::Tensor());
   }
 
-  std::shared_ptr<Residence> residence_;  // none: the data are on the CPU
+  std::shared_ptr<Residence> residence_;  // null if the data is on the CPU
   RowTable<T> table_;
 };
 
@@ -132,7 +133,7 @@ concept MemoryData = tree::holds_tensors<T> && !std::convertible_to<T, at::Tenso
 
 /// Samples in memory in the structure of their batches: a pair, tuple, vector, map or struct (with tree_members) of
 /// tensors [N, ...] on the CPU, which are referenced, and of lists of N items without tensors. Batches have the same
-/// structure; numbers and strings belong to all samples.
+/// structure. Numbers and strings are common to all samples.
 /// \throws Error (usage) if two parts have different N.
 template <detail::MemoryData T>
 [[nodiscard]] SourcePtr<T> memory_source(T tree) {
@@ -140,7 +141,7 @@ template <detail::MemoryData T>
   return std::make_shared<detail::MemoryTree<T>>(std::move(tree), rows);
 }
 
-/// The same, its tensors copied to an accelerator now and gathered there; see memory_source(data, target, device).
+/// The same with the tensors copied to an accelerator; see memory_source(data, target, device).
 template <detail::MemoryData T>
 [[nodiscard]] SourcePtr<T> memory_source(T tree, c10::Device device) {
   const int64_t rows = detail::count_rows(tree);

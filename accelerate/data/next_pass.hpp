@@ -12,22 +12,22 @@ namespace accelerate::data {
 
 /// Start of a loader's next pass: consumed samples of its epoch, and skipped batches of this rank.
 struct NextPass {
-  std::optional<state::LoaderState> resumed{};  ///< the place that was loaded; unset: it begins an epoch
-  int64_t skipped = 0;                          ///< by every pass
-  int64_t skipped_of_rest = 0;                  ///< of these, skipped from the remainder of a resumed pass
+  std::optional<state::LoaderState> resumed{};  ///< loaded position; if unset, the pass begins an epoch
+  int64_t skipped = 0;                          ///< batches that every pass skips
+  int64_t skipped_of_rest = 0;                  ///< part of skipped that applies to the remainder of a resumed pass
 
   void skip(int64_t batches) {
     skipped += batches;
     if (resumed) skipped_of_rest += batches;
   }
-  /// What was seen of an epoch is not skipped again.
+  /// Skipped batches that count from the start of the epoch; consumed ones are not skipped again.
   [[nodiscard]] int64_t skipped_of_epoch() const { return skipped - skipped_of_rest; }
-  /// It is a whole one.
+  /// Makes the next pass a whole one.
   void forget_position() {
     resumed.reset();
     skipped_of_rest = 0;
   }
-  /// The same pass including what it omits; unset if it omits nothing.
+  /// The same pass including the skipped and consumed batches; unset if there are none.
   ///
   /// \param here  Current state: a re-sharded position has its own front.
   [[nodiscard]] std::optional<NextPass> with_front(const state::LoaderState& here) const {
@@ -40,7 +40,8 @@ struct NextPass {
   }
 };
 
-/// Core of a loader with that next pass, for use beside the original: without log lines and on the calling thread.
+/// Core of a loader with that next pass, for use beside the original. It logs no report and reads on the calling
+/// thread.
 template <typename Core>
 [[nodiscard]] std::shared_ptr<Core> core_beside(const Core& core, const std::optional<NextPass>& pass) {
   if (!pass) return nullptr;
@@ -52,7 +53,7 @@ template <typename Core>
   return beside;
 }
 
-/// Another rank, which reads for this one, has reached the loaded position: behaves as a pass that was left there.
+/// For a rank that another rank reads for: behaves as if a pass had ended early at the loaded position.
 template <typename Core>
 void leave_where_loaded(Core& core) {
   if (!core.resumed) return;  // between passes

@@ -22,7 +22,7 @@ class Prefetch {
   /// \param read       Returns the pass's batch of that number; called on the workers, once per number.
   /// \param batches    Number of batches of the pass.
   /// \param ahead      Maximum number of batches that are read and not yet taken.
-  /// \param base_seed  Of the workers.
+  /// \param base_seed  Base seed of the workers.
   Prefetch(std::function<AnyBatch(int64_t number)> read, int64_t batches, int64_t ahead, uint64_t base_seed)
       : ring_(std::make_shared<Ring>(static_cast<size_t>(ahead))) {
     queue_ = std::make_shared<ReadQueue>(
@@ -40,7 +40,7 @@ class Prefetch {
     AnyBatch batch;
     ReadQueue::Clock::time_point since;
   };
-  /// Batch `number`, in order. none: it is not there within the timeout
+  /// Takes batch `number`, in order. Returns nothing after the timeout.
   std::optional<Taken> take(int64_t number, std::optional<ReadQueue::Clock::duration> timeout) {
     const auto ready = queue_->wait(number, timeout);
     if (!ready) return std::nullopt;
@@ -56,15 +56,13 @@ class Prefetch {
   std::shared_ptr<ReadQueue> queue_;
 };
 
-/// Batches that `workers` threads may read ahead in a pass of `batches`: `each` times as many, and no more than there
-/// are.
+/// Number of batches that `workers` threads may read ahead: `each` per worker, and at most `batches`.
 [[nodiscard]] inline int64_t read_ahead_of(int64_t workers, int64_t each, int64_t batches) {
   const int64_t all = std::max<int64_t>(batches, 1);
   return each > all / workers ? all : workers * each;
 }
 
-/// The workers of a loader: one pool for one pass after another. A pass that begins while another one is under way has
-/// a pool of its own.
+/// The workers of a loader: one pool for consecutive passes. A pass that begins during another one has its own pool.
 class LoaderWorkers {
  public:
   /// \returns the owner of the pool that serves the queue.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pairs, tuples and maps of the same kind with other contents.
+// Replaces the value types of pairs, tuples and maps.
 #pragma once
 
 #include <map>
@@ -17,7 +17,7 @@ template <typename A, typename B, typename First, typename Second>
 struct RebindTuple<std::pair<A, B>, First, Second> {
   using type = std::pair<First, Second>;
 };
-/// A pair where it was one.
+/// std::pair for a pair, otherwise std::tuple.
 template <typename Tuple, typename... Members>
 using rebind_tuple = typename RebindTuple<Tuple, Members...>::type;
 
@@ -33,7 +33,7 @@ template <typename Key, typename Old, typename Hash, typename Equal, typename Al
 struct RebindMap<std::unordered_map<Key, Old, Hash, Equal, Allocator>, Value> {
   using type = std::unordered_map<Key, Value, Hash, Equal>;
 };
-/// Of the same keys; a map of another kind becomes a std::map.
+/// Keeps the key type. A map other than std::map and std::unordered_map becomes a std::map.
 template <typename Map, typename Value>
 using rebind_map = typename RebindMap<Map, Value>::type;
 

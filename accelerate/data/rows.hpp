@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of trees: those with given numbers read out of one, or written into it.
+// Reads and writes rows of trees by number.
 //
-// What has rows: tensors [n, ...], and lists of n items that hold no tensors. A whole tree may be a list of n samples
-// (structs, pairs and tuples). Inside a tree such a list holds columns. Numbers, strings and 0-dim tensors belong to
+// Tensors [n, ...] have rows, and so do lists of n items without tensors. A whole tree may be a list of n samples
+// (structs, pairs and tuples). Inside a tree such a list has columns. Numbers, strings and 0-dim tensors are common to
 // all rows.
 #pragma once
 
@@ -81,8 +81,8 @@ bool walk_parts(T& value, T& other, const LeafPath& path, Fn&& fn) {
   }
 }
 
-/// Calls fn(path, leaf, the same leaf of other) for tensors and lists that may have rows.
-/// Returns false where the two are built otherwise: a key, an item or a value is missing in one.
+/// Calls fn(path, leaf, the same leaf of other) for tensors and lists that may have rows. Returns false if the
+/// structures differ: a key, an item or a value is missing in one of them.
 template <typename T, typename Fn>
 bool walk_rows(T& value, T& other, const LeafPath& path, Fn&& fn) {
   if constexpr (tree::detail::Samples<T>) {
@@ -93,18 +93,18 @@ bool walk_rows(T& value, T& other, const LeafPath& path, Fn&& fn) {
   }
 }
 
-/// The same without another.
+/// The same for a single tree.
 template <typename T, typename Fn>
 void walk_rows(T& value, Fn&& fn) {
   (void)walk_rows(value, value, LeafPath{}, [&](const LeafPath& path, auto& leaf, auto&) { fn(path, leaf); });
 }
 
-/// Which rows are read, and into what.
+/// Rows to read, and the memory for the result.
 struct RowChoice {
-  const at::Tensor& numbers;  // [B] int64 on the CPU, contiguous, of rows that are there
+  const at::Tensor& numbers;  // [B] int64 on the CPU, contiguous, of existing rows
   BatchMemory& memory;
   bool pinned = false;
-  at::Tensor there{};  // the indices on the accelerator that holds the tensors
+  at::Tensor there{};  // the indices on the accelerator that has the tensors
 };
 
 /// \returns a copy of the rows with these numbers.
@@ -126,7 +126,7 @@ List room(const List& list, int64_t rows) {
   return many;
 }
 
-/// Writes rows to the places. Returns false where they are of another shape or dtype.
+/// Writes rows to the places. Returns false if shape or dtype differ.
 bool put_rows(at::Tensor& into, const at::Tensor& rows, const at::Tensor& places);
 template <RowList List>
 bool put_rows(List& into, const List& rows, const at::Tensor& places) {
@@ -135,7 +135,7 @@ bool put_rows(List& into, const List& rows, const at::Tensor& places) {
   return true;
 }
 
-/// The same numbers, NaN for NaN.
+/// True if all numbers are equal; NaN equals NaN.
 bool are_equal(const at::Tensor& one, const at::Tensor& other);
 
 /// True for items with a usable ==; std::vector declares it for any item type.
@@ -163,7 +163,7 @@ bool are_equal(const List& one, const List& other) {
   if constexpr (may_be_compared<List>()) {
     return are_equal_items(one, other);
   } else {
-    return one.size() == other.size();  // what its items hold is not known
+    return one.size() == other.size();  // items of an unknown type cannot be compared
   }
 }
 
@@ -177,18 +177,18 @@ int64_t rows_of(const Leaf& leaf) {
   }
 }
 
-/// A tree of N rows, read and written by row.
+/// A tree of N rows that is read and written by row.
 template <typename T>
 class RowTable {
  public:
-  /// What of tree has `rows` rows is a row's, the rest belongs to all.
+  /// Parts of the tree with `rows` rows are per row; other parts are common to all rows.
   RowTable(T tree, int64_t rows) : tree_(std::move(tree)), empty_(tree_), rows_(rows) {
     walk_rows(empty_, [&](const LeafPath&, auto& leaf) {
       if (rows_of(leaf) == rows_) leaf = std::remove_cvref_t<decltype(leaf)>();
     });
   }
 
-  /// Room for `rows` rows like those of a batch, of which there is at least one.
+  /// Allocates `rows` rows like those of a batch, which must have at least one.
   [[nodiscard]] static RowTable with_room(T batch, int64_t rows_of_batch, int64_t rows) {
     walk_rows(batch, [&](const LeafPath&, auto& leaf) {
       if (rows_of(leaf) == rows_of_batch) leaf = detail::room(leaf, rows);
@@ -198,7 +198,7 @@ class RowTable {
 
   /// \param indices  [B] int64 on the CPU, contiguous, of existing rows.
   /// \param context  Determines whether pinned memory is used.
-  /// \param there    The indices on the accelerator that holds the tensors.
+  /// \param there    The indices on the accelerator that has the tensors.
   [[nodiscard]] T read(const at::Tensor& indices, const ReadContext& context = {}, const at::Tensor& there = {}) const {
     const RowChoice rows{indices, *memory_, context.pinned, there};
     T batch = empty_;
@@ -216,7 +216,7 @@ class RowTable {
     const LeafPath whole{};
     const auto write = [&](const LeafPath& path, auto& mine, auto& leaf) {
       const bool fits = rows_of(mine) == rows_ ? rows_of(leaf) == places.size(0) && detail::put_rows(mine, leaf, places)
-                                               : detail::are_equal(mine, leaf);  // what belongs to all rows
+                                               : detail::are_equal(mine, leaf);  // common to all rows
       if (!fits) refuse(path);
     };
     if (!walk_rows(tree_, const_cast<T&>(batch), whole, write)) refuse(whole);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One sample of a batch: what collation puts together, taken apart again.
+// Takes one sample out of a batch, the inverse of collation.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -83,9 +83,8 @@ auto sample_part(const T& batch, int64_t row, int64_t rows) {
 
 /// One sample of a batch of `rows`.
 ///
-/// \returns the same structure with tensors [...] of those that are [rows, ...] in the batch, as views, and items of
-/// lists
-///          with one entry per sample; other parts unchanged. A struct with such lists becomes a std::tuple.
+/// \returns the same structure: tensors [rows, ...] become views [...], and lists with one entry per sample become
+///          their items; other parts are unchanged. A struct with such lists becomes a std::tuple.
 template <typename AnyBatch>
 [[nodiscard]] auto sample_of(const AnyBatch& batch, int64_t row, int64_t rows) {
   if constexpr (tree::detail::Samples<AnyBatch>) {

@@ -32,7 +32,7 @@ at::Generator generator_of(uint64_t seed, int64_t epoch) {
 
 using Draw = std::function<at::Tensor(const at::Generator&)>;
 
-/// An order that is drawn.
+/// A random order, drawn for each epoch.
 class Drawn : public Sampler {
  public:
   Drawn(std::string_view kind, int64_t size, Draw draw) : kind_(kind), size_(size), draw_(std::move(draw)) {}
@@ -123,10 +123,10 @@ at::Tensor permutations(int64_t samples, int64_t draws, const at::Generator& gen
   return parts.size() == 1 ? parts.front() : at::cat(parts);
 }
 
-/// Most weights that torch.multinomial takes.
+/// Maximum number of weights of torch.multinomial.
 constexpr int64_t most_for_multinomial = int64_t{1} << 24;
 
-/// The algorithms of torch.multinomial on the CPU, without its limit on the number of weights.
+/// The CPU algorithms of torch.multinomial, without its limit on the number of weights.
 ///
 /// \param weights  [N] float64, not negative; the sum is above 0.
 /// \returns        [draws] int64.
@@ -137,12 +137,12 @@ at::Tensor draw_weighted(const at::Tensor& weights, int64_t draws, bool replacem
     const at::Tensor points = at::rand({draws}, generator, weights.options());
     return at::searchsorted(cumulative, points, /*out_int32=*/false, /*right=*/true);
   }
-  at::Tensor keys = at::empty_like(weights).exponential_(1, generator);  // the exponential race of Efraimidis, Spirakis
+  at::Tensor keys = at::empty_like(weights).exponential_(1, generator);  // exponential race (Efraimidis and Spirakis)
   at::div_out(keys, weights, keys);
   return std::get<1>(keys.topk(draws));
 }
 
-/// Of transformers.trainer_pt_utils.get_length_grouped_indices.
+/// Ports transformers.trainer_pt_utils.get_length_grouped_indices.
 at::Tensor grouped(const std::vector<int64_t>& lengths, int64_t batch_size, const at::Generator& generator) {
   const auto samples = static_cast<int64_t>(lengths.size());
   auto order = at::randperm(samples, generator, kLongOptions);

@@ -7,7 +7,7 @@
 namespace accelerate::data {
 namespace {
 
-/// batch_size of the result: of one rank.
+/// Validates the options. The batch_size of the result is per rank.
 ShardOptions checked(int64_t samples, ShardOptions options, const Place& place) {
   using base::fail;
   if (samples < 0) fail(ErrorKind::usage, place, "shard", "{} samples, must be at least 0", samples);
@@ -64,7 +64,7 @@ BatchRange ShardPlan::strided_batch(int64_t number) const {
 
 BatchRange ShardPlan::batch(int64_t number) const {
   if (options_.strided) return strided_batch(number);
-  const int64_t begin = options_.rank * options_.batch_size;  // within the round
+  const int64_t begin = options_.rank * options_.batch_size;  // offset within the round
   if (number < full_rounds_) return {.first = number * round_ + begin, .real = options_.batch_size};
   const int64_t real = std::clamp<int64_t>(tail_ - begin, 0, options_.batch_size);
   BatchRange range{.first = number * round_ + begin, .real = real};

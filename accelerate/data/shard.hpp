@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sharding of an epoch's samples: batches are dealt round-robin, or each batch is cut into a part per rank.
+// Shards the samples of an epoch: batches are dealt round-robin, or each batch is cut into one part per rank.
 #pragma once
 
 #include <cstdint>
@@ -13,25 +13,25 @@ namespace accelerate::data {
 struct ShardOptions {
   int64_t rank = 0;
   int64_t world_size = 1;
-  /// Samples per batch of one rank; with split_batches of all ranks together.
+  /// Samples per batch of one rank, or with split_batches of all ranks together.
   int64_t batch_size = 1;
-  /// Each batch is cut into world_size equal parts, a rank's after another's, instead of dealt as a whole.
+  /// If true, each batch is cut into world_size equal parts in rank order, instead of being dealt as a whole.
   bool split_batches = false;
-  /// Leaves out the samples that do not fill one batch on every rank.
+  /// Drops the samples that do not fill one batch on every rank.
   bool drop_last = false;
-  /// Fills the last batches from the front of the order, so that every rank runs the same number of equal batches.
-  /// Off: the last batches may be short, and some ranks may have one batch less.
+  /// If true, the last batches are padded from the front of the order, so that every rank runs the same number of equal
+  /// batches. If false, the last batches may be short, and some ranks may have one batch less.
   bool even_batches = true;
-  /// Samples are dealt one by one instead of batches, rank r gets the order's r, r + world_size, r + 2 world_size ...,
-  /// as torch.utils.data.DistributedSampler deals them. The order is then filled up to a multiple of world_size and no
-  /// further: the last batches are short, on every rank alike.
+  /// If true, single samples are dealt instead of batches, as torch.utils.data.DistributedSampler does: rank r gets
+  /// samples r, r + world_size, r + 2 world_size, ... of the order. The order is padded to a multiple of world_size
+  /// only, so the last batches may be short, equally on all ranks.
   bool strided = false;
-  /// Of strided: the samples beyond a multiple of world_size are left out instead.
+  /// With strided: drops the samples beyond a multiple of world_size instead of padding.
   bool drop_uneven = false;
 };
 
-/// One batch as positions in the order: first, first+stride ... `real` of them, then `filling` more that start at
-/// fill_first and go round the first `pool` positions.
+/// One batch as positions in the order: `real` positions first, first+stride, ..., then `filling` positions of padding.
+/// The padding starts at fill_first and cycles through the first `pool` positions.
 struct BatchRange {
   int64_t first = 0;
   int64_t real = 0;
@@ -43,18 +43,17 @@ struct BatchRange {
   bool operator==(const BatchRange&) const = default;
 };
 
-/// The batches of one rank in one epoch as arithmetic: nothing is stored per sample.
+/// Computes the batches of one rank in one epoch; stores nothing per sample.
 class ShardPlan {
  public:
   /// \param samples  N, length of the order.
   /// \throws Error (usage) for a batch_size or world_size below 1, a negative N, a rank outside the world, or a
-  /// batch_size
-  ///         that split_batches cannot split.
+  ///         batch_size that split_batches cannot split.
   ShardPlan(int64_t samples, const ShardOptions& asked, const Place& place = {});
 
   /// Samples per batch of one rank, with and without split_batches.
   [[nodiscard]] int64_t batch_size() const { return options_.batch_size; }
-  /// Batches of this rank, the true count.
+  /// Number of batches of this rank, including padding.
   [[nodiscard]] int64_t size() const { return size_; }
   /// \param number  0 <= number < size()
   [[nodiscard]] BatchRange batch(int64_t number) const;
@@ -66,12 +65,12 @@ class ShardPlan {
  private:
   [[nodiscard]] BatchRange strided_batch(int64_t number) const;
 
-  ShardOptions options_;  // batch_size: of one rank
+  ShardOptions options_;  // batch_size is per rank
   int64_t samples_;
   int64_t positions_;
-  int64_t round_;        // samples in one batch of every rank
-  int64_t full_rounds_;  // rounds in which every rank's batch is full
-  int64_t tail_;         // samples after them
+  int64_t round_;        // samples per step of all ranks
+  int64_t full_rounds_;  // rounds in which the batches of all ranks are full
+  int64_t tail_;         // samples after the full rounds
   int64_t size_;
 };
 

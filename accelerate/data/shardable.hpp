@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Concepts of loaders for prepare(). Every range of batches is a loader; these are optional capabilities.
+// Concepts of loaders for prepare(). Every range of batches is a loader; the concepts are optional capabilities.
 #pragma once
 
 #include <concepts>
@@ -16,13 +16,13 @@ namespace accelerate::data {
 struct Share {
   int64_t rank = 0;
   int64_t world_size = 1;
-  /// Every rank runs the same number of equal batches: the last ones are filled from the front.
+  /// If true, the last batches are padded, so that every rank runs the same number of equal batches.
   bool even_batches = true;
-  /// batch_size is that of all ranks together: each takes its part of every batch.
+  /// If true, batch_size counts the samples of all ranks, and each rank takes its part of every batch.
   bool split_batches = false;
   /// If false, another rank reads for this one, which may have no data. load_state() then provides position and length.
   bool reads = true;
-  /// If false, the caller of its passes reports about them (LoaderOptions::log_report).
+  /// If false, the caller logs the reports of its passes (LoaderOptions::log_report).
   bool reports = true;
 };
 
@@ -32,15 +32,15 @@ concept TakesShare = requires(Loader& loader, const Share& share) {
   loader.shard(share);
 };
 
-/// Told its rank and world it reads only that rank's share: TakesShare, or loader.shard(rank, world_size). Any other
-/// loader is read whole and dealt.
+/// Reads only its own shard: TakesShare, or loader.shard(rank, world_size). Any other loader is read whole, and its
+/// batches are dealt.
 template <typename Loader>
 concept Shardable = TakesShare<Loader> || requires(Loader& loader, int64_t rank, int64_t world_size) {
   loader.shard(rank, world_size);
 };
 
-/// Has a seed for its order, which is set to rank 0's: loader.seed(), loader.set_seed(uint64_t). With shuffles() it may
-/// declare that it needs none.
+/// Has a seed for its order, which is set to rank 0's: loader.seed(), loader.set_seed(uint64_t). If it has shuffles()
+/// and that returns false, the seed is not set.
 template <typename Loader>
 concept Seedable = requires(Loader& loader, uint64_t seed) {
   { loader.seed() } -> std::convertible_to<uint64_t>;
@@ -62,11 +62,11 @@ concept ReadsAhead = requires(const Iterator& position) {
   { position.read_ahead() } -> std::same_as<typename Iterator::value_type*>;
 };
 
-/// What an epoch's order is, in short: two ranks that compute the same one have the same.
+/// Fingerprint of an epoch's order: equal on two ranks that compute the same order.
 struct OrderPrint {
   int64_t epoch = 0;
-  int64_t samples = 0;    ///< of all ranks, from the pass's origin on
-  uint64_t checksum = 0;  ///< of their numbers and of where batches begin
+  int64_t samples = 0;    ///< number of samples of all ranks, from the pass's origin on
+  uint64_t checksum = 0;  ///< checksum of the sample numbers and batch boundaries
 
   bool operator==(const OrderPrint&) const = default;
 };
@@ -89,32 +89,31 @@ concept SaysWhyEmpty = requires {
   requires Loader::says_why_empty;
 };
 
-/// It knows its number of batches: of this rank where it is Shardable, else of all together.
+/// Has a number of batches: of this rank if it is Shardable, otherwise of all ranks together.
 template <typename Loader>
 concept Counted = requires(const Loader& loader) {
   { loader.size() } -> std::integral;
 };
 
-/// The same where that may be unknown.
+/// The same, but the number may be unknown.
 template <typename Loader>
 concept MaybeCounted = requires(const Loader& loader) {
   { loader.size() } -> std::same_as<std::optional<int64_t>>;
 };
 
-/// It knows how many samples all ranks together take per step, as it is shared out.
+/// Has the number of samples per step of all ranks together, after sharding.
 template <typename Loader>
 concept Batched = requires(const Loader& loader) {
   { loader.total_batch_size() } -> std::convertible_to<int64_t>;
 };
 
-/// It leaves out the first batches of its passes without reading them: loader.skip_first_batches(n) returns another
-/// one.
+/// Can skip the first batches of its passes without reading them: loader.skip_first_batches(n) returns another loader.
 template <typename Loader>
 concept Skippable = requires(const Loader& loader, int64_t batches) {
   { loader.skip_first_batches(batches) } -> std::same_as<Loader>;
 };
 
-/// \throws Error (usage) for a negative number, and for one beyond any epoch.
+/// \throws Error (usage) if the number is negative or beyond any epoch.
 inline void check_skipped(int64_t batches, const Place& place = {}) {
   constexpr int64_t most = int64_t{1} << 40;
   if (batches < 0) {
@@ -134,7 +133,7 @@ concept Resumable = requires(Loader& loader, const state::LoaderState& state) {
   loader.load_state(state);
 };
 
-/// \throws Error (usage) for split_batches if the loader does not support it, and the loader's exceptions.
+/// \throws Error (usage) for split_batches if the loader does not support it. The loader's exceptions propagate.
 template <Shardable Loader>
 void give_share(Loader& loader, const Share& share, const Place& place) {
   if constexpr (requires { loader.shard(share, place); }) {

@@ -4,10 +4,10 @@
 namespace accelerate::data {
 namespace {
 
-/// Full size of a short batch of that many rows: all ranks' parts are equal.
+/// Full size of a short batch of that many rows: the parts of all ranks are equal.
 int64_t whole_batch(int64_t rows, int64_t ranks) { return (rows + ranks - 1) / ranks * ranks; }
 
-/// \param rows  Of all batches.
+/// \param rows  Rows of all batches.
 ShardPlan plan_of_parts(int64_t rows, int64_t each, const DealOptions& options, const Place& place) {
   return {rows,
           {.rank = options.rank,
@@ -28,7 +28,7 @@ int64_t split_count(int64_t batches, int64_t first_rows, int64_t last_rows, cons
 }
 
 SplitRows::SplitRows(const DealOptions& options, const Place& place) : options_(options), place_(place) {
-  (void)deal_batches(0, options, place);  // checks them
+  (void)deal_batches(0, options, place);  // validates the options
 }
 
 void SplitRows::add(std::optional<int64_t> rows) {

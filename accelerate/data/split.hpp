@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole batches cut into a part for every rank: for loaders that make their batches themselves.
+// Cuts whole batches into one part per rank, for loaders that create their batches themselves.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace accelerate::data {
 
-/// Number of parts that one rank gets of these batches, all of which except the last have the first one's rows.
+/// Number of parts of one rank. All batches except the last have the rows of the first one.
 [[nodiscard]] int64_t split_count(int64_t batches, int64_t first_rows, int64_t last_rows, const DealOptions& options);
 
 /// \throws Error (usage) always: the rows of a batch cannot be distinguished from its columns.
@@ -27,11 +27,11 @@ class SplitRows {
   void add(std::optional<int64_t> rows);
 
   [[nodiscard]] int64_t batches() const { return batches_; }
-  /// This rank's part of the latest batch, as rows of the stream; nothing if it has none of a short one.
+  /// This rank's part of the latest batch, as rows of the stream. Unset if the batch is too short for this rank.
   [[nodiscard]] std::optional<BatchRange> part() const;
-  /// Where that batch begins in the stream.
+  /// Start of the latest batch in the stream.
   [[nodiscard]] int64_t begin() const { return (batches_ - 1) * each_; }
-  /// state::BatchInfo's, once the stream has ended.
+  /// Remainder for state::BatchInfo, after the end of the stream.
   [[nodiscard]] int64_t remainder() const;
   [[noreturn]] void fail_as_other() const;
 
@@ -46,15 +46,15 @@ class SplitRows {
   int64_t last_ = 0;
 };
 
-/// The parts that one rank gets of a stream's batches. A short last batch is filled from the front of the first one, as
-/// Accelerate fills it.
+/// The parts of one rank of a stream's batches. A short last batch is padded from the front of the first one, as in
+/// Accelerate.
 template <typename Batch>
 class BatchSplitter {
  public:
   explicit BatchSplitter(const DealOptions& options, const Place& place = {}) : rows_(options, place) {}
 
   /// \param batch  Next batch of the stream.
-  /// \returns a copy of this rank's part, or nothing if it has none of a short batch.
+  /// \returns a copy of this rank's part, or nothing if the batch is too short for this rank.
   /// \throws Error (usage) as SplitRows does, and for a short batch with another structure than the first.
   std::optional<Batch> feed(Batch batch) {
     rows_.add(tree::rows(batch));

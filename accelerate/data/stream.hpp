@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Samples in sequence: a log, a socket, files too large to be numbered.
+// Samples in sequence: a log, a socket, files that are too large for numbered access.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace accelerate::data {
 
-/// A new kind of stream is one subclass, or make_stream. Every pass over it gives the same samples for the same
-/// context: that is how ranks that each read all of it agree, and how an interrupted pass is found again.
+/// Derive from this class for a new kind of stream, or use make_stream. Every pass with the same context must return
+/// the same samples: ranks that each read the whole stream depend on it, and so does a resumed pass.
 template <typename AnySample>
 class StreamOf {
  public:
@@ -27,24 +27,24 @@ class StreamOf {
   StreamOf& operator=(const StreamOf&) = delete;
   virtual ~StreamOf() = default;
 
-  /// Begins a pass. Readers of one stream may be in use at once, each by one thread.
+  /// Begins a pass. Several readers of one stream may be in use concurrently, each by one thread.
   [[nodiscard]] virtual Reader begin(const ReadContext& context) const = 0;
-  /// Samples of a pass, where that is known.
+  /// Number of samples in a pass, if known.
   [[nodiscard]] virtual std::optional<int64_t> size() const { return std::nullopt; }
-  /// True if the samples depend on the context's seed, which is then rank 0's on all ranks.
+  /// True if the samples depend on the context's seed. All ranks then use rank 0's seed.
   [[nodiscard]] virtual bool seeded() const { return false; }
 };
 
 template <typename AnySample>
 using StreamPtr = std::shared_ptr<const StreamOf<AnySample>>;
 
-/// A stream of a function: begin(context), or begin(), returns a function that returns an optional sample.
+/// A stream from a function: begin(context) or begin() returns a function that returns an optional sample.
 ///
 ///   auto lines = data::make_stream([path] {
 ///     return [file = std::make_shared<std::ifstream>(path)]() -> std::optional<std::string> { ... };
 ///   });
 ///
-/// \param size    Samples of a pass, if known.
+/// \param size    Number of samples in a pass, if known.
 /// \param seeded  True if the samples depend on context.seed.
 template <typename Begin>
 [[nodiscard]] auto make_stream(Begin begin, std::optional<int64_t> size = {}, bool seeded = false) {

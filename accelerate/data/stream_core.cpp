@@ -12,7 +12,7 @@
 namespace accelerate::data {
 namespace {
 
-constexpr int64_t kUnknown = -1;  // number of samples in a state
+constexpr int64_t kUnknown = -1;  // sample count of a state with unknown length
 
 /// Number of following samples that are repeated; 0 if unknown.
 int64_t repeated_of(const state::LoaderState& before, const ShardOptions& now) {
@@ -93,7 +93,7 @@ StreamCore::Beginning StreamCore::next_pass() {
     if (anew) say_shared_out_anew(*resumed, pass.shard);
   }
   const int64_t of_rest =
-      std::max<int64_t>(skipped_of_epoch() * round - pass.origin, 0) / round * round;  // whole batches
+      std::max<int64_t>(skipped_of_epoch() * round - pass.origin, 0) / round * round;  // in whole rounds
   pass.consumed = std::max(pass.consumed, of_rest) + skipped_of_rest * round;
   return pass;
 }

@@ -22,17 +22,17 @@
 namespace accelerate::data {
 
 struct StreamOptions {
-  /// Samples per batch of one rank; with Share::split_batches of all ranks together.
+  /// Samples per batch of one rank, or with Share::split_batches of all ranks together.
   int64_t batch_size = 1;
-  /// Leaves out the last samples where they do not fill a batch on every rank.
+  /// Drops the last samples if they do not fill a batch on every rank.
   bool drop_last = false;
   /// For random streams. If unset, as in LoaderOptions.
   std::optional<uint64_t> seed{};
-  /// As LoaderOptions' is.
+  /// As in LoaderOptions.
   std::optional<bool> pin_memory{};
   /// If 1, a thread reads and collates ahead of the loop. Larger values are refused, because one thread reads a stream.
   int64_t num_workers = 0;
-  /// As LoaderOptions'.
+  /// As in LoaderOptions.
   int64_t prefetch_factor = 2;
   std::chrono::milliseconds timeout{0};
   bool log_report = false;
@@ -40,7 +40,7 @@ struct StreamOptions {
 
 class StreamCore : public NextPass {
  public:
-  /// \param samples  Of a pass; unset if unknown.
+  /// \param samples  Number of samples in a pass; unset if unknown.
   /// \throws Error (usage) for a batch_size below 1, and more than one worker.
   StreamCore(const StreamOptions& options, std::optional<int64_t> samples, bool seeded);
 
@@ -52,22 +52,22 @@ class StreamCore : public NextPass {
 
   struct Beginning {
     ReadContext context;
-    ShardOptions shard;  // batch_size: of one rank
-    int64_t origin;      // samples that are left out of this pass
-    int64_t consumed;    // of the others, those that are only read
+    ShardOptions shard;  // batch_size is per rank
+    int64_t origin;      // samples that this pass omits
+    int64_t consumed;    // samples after origin that are read and dropped
   };
-  /// The next epoch's pass, or the rest of a resumed one; it has begun once begin() is called, for one that cannot
-  /// begin is none.
+  /// Prepares the next epoch's pass, or the rest of a resumed one. The pass only counts after begin(), because
+  /// preparing it may fail.
   [[nodiscard]] Beginning next_pass();
   /// \returns the pass's number.
   int64_t begin(const Beginning& pass);
-  /// That pass has handed out everything up to there; complete: there is no more.
+  /// Records the position of a pass. \param complete  True if no more batches follow.
   void tell(int64_t pass, int64_t consumed, bool complete) { latest.tell(pass, consumed, complete); }
   void leave(int64_t pass, bool after_first_batch) { latest.leave(pass, after_first_batch); }
   void set_epoch(int64_t epoch);
   void end_pass(int64_t pass, int64_t epoch);
 
-  /// As of LoaderBase.
+  /// See LoaderOf::with_its_front.
   [[nodiscard]] std::shared_ptr<StreamCore> with_its_front();
 
   /// Logs why this rank received no batch in a pass.
@@ -75,7 +75,7 @@ class StreamCore : public NextPass {
   /// \param samples  Number of samples in the stream.
   void warn_of_no_batch(const Beginning& pass, int64_t samples) const;
 
-  /// Samples of a pass, where that is known: of the stream that is read.
+  /// Number of samples in a pass of the stream that is read, if known.
   [[nodiscard]] std::optional<int64_t> known_samples() const { return share.reads ? samples : samples_elsewhere_; }
 
   [[nodiscard]] ShardOptions shard_options() const { return shard_options_of(options, share); }
@@ -86,12 +86,12 @@ class StreamCore : public NextPass {
   Share share{};
   EpochCount epochs{};
   LatestPass latest{};
-  std::shared_ptr<LoadReport> report = std::make_shared<LoadReport>();  // of the pass that began last
+  std::shared_ptr<LoadReport> report = std::make_shared<LoadReport>();  // of the latest pass
 
  private:
   [[nodiscard]] state::LoaderState here();
 
-  Place place_{};  // of this rank
+  Place place_{};  // this rank, for errors
   std::optional<int64_t> samples_elsewhere_{};
 };
 

@@ -23,8 +23,8 @@
 
 namespace accelerate::data {
 
-/// A handle: copies refer to the same loader. prepare() has rank 0 read for all, unless dispatch_batches is off: then
-/// every rank reads all and keeps its part.
+/// A handle: copies refer to the same loader. After prepare(), rank 0 reads for all ranks, unless dispatch_batches is
+/// off; then every rank reads the whole stream and keeps its part.
 template <typename AnySample, typename Collate = DefaultCollate>
 class StreamLoader {
  public:
@@ -40,20 +40,20 @@ class StreamLoader {
         collate_(std::move(collate)),
         core_(std::make_shared<StreamCore>(options, checked().size(), checked().seeded())) {}
 
-  /// Begins the next epoch's pass; a pass that was left early counts as its epoch.
+  /// Begins a pass of the next epoch. A pass that ends early counts as its epoch.
   [[nodiscard]] Iterator begin() { return Iterator(std::make_shared<typename Iterator::State>(*this)); }
   [[nodiscard]] std::default_sentinel_t end() const { return {}; }
 
   void shard(const Share& share, const Place& place = {}) { core_->take(share, place); }
   [[nodiscard]] const Share& share() const { return core_->share; }
   [[nodiscard]] const StreamOptions& options() const { return core_->options; }
-  /// Batches of this rank in a pass, where the stream's length is known.
+  /// Number of batches of this rank in a pass, if the length of the stream is known.
   [[nodiscard]] std::optional<int64_t> size() const {
     const auto samples = core_->known_samples();
     if (!samples) return std::nullopt;
     return std::max<int64_t>(ShardPlan(*samples, core_->shard_options()).size() - core_->skipped, 0);
   }
-  /// Samples of a pass, where that is known.
+  /// Number of samples in a pass, if known.
   [[nodiscard]] std::optional<int64_t> sample_count() const { return core_->known_samples(); }
   [[nodiscard]] int64_t batch_size() const { return ShardPlan(0, core_->shard_options()).batch_size(); }
   [[nodiscard]] int64_t total_batch_size() const { return batch_size() * core_->share.world_size; }
@@ -66,11 +66,11 @@ class StreamLoader {
   /// True if the samples depend on the seed.
   [[nodiscard]] bool shuffles() const { return core_->seeded; }
 
-  /// As LoaderBase's; consumed samples are read again and dropped.
+  /// As LoaderBase::state. A resumed pass reads consumed samples again and drops them.
   [[nodiscard]] state::LoaderState state() const { return core_->state(); }
   void load_state(const state::LoaderState& state) { core_->load_state(state); }
   void stands_at(const state::LoaderState& state) { core_->stands_at(state); }
-  /// Returns a loader with the same settings, as LoaderOf's; earlier samples are read and dropped.
+  /// As LoaderOf::skip_first_batches; the skipped samples are read and dropped.
   /// \throws Error (usage) for a negative number.
   [[nodiscard]] StreamLoader skip_first_batches(int64_t batches) const {
     check_skipped(batches);
@@ -80,7 +80,7 @@ class StreamLoader {
     return with(std::move(core));
   }
 
-  /// As of LoaderOf.
+  /// See LoaderOf::with_its_front.
   [[nodiscard]] std::optional<StreamLoader> with_its_front() const {
     auto core = core_->with_its_front();
     return core ? std::optional(with(std::move(core))) : std::nullopt;
@@ -103,7 +103,7 @@ class StreamLoader {
     return *stream_;
   }
 
-  // maximum number of batches for any prefetch_factor, because the length is unknown
+  // Maximum number of batches for any prefetch_factor, because the length is unknown.
   static constexpr int64_t kMostAhead = 4096;
 
   StreamPtr<AnySample> stream_;
@@ -120,7 +120,7 @@ template <typename StreamPointer, typename Collate>
 StreamLoader(StreamPointer, const StreamOptions&, Collate)
     -> StreamLoader<typename StreamPointer::element_type::SampleType, Collate>;
 
-/// One pass; ends compare equal to std::default_sentinel. Copies share the pass.
+/// One pass; its end compares equal to std::default_sentinel. Copies share the pass.
 template <typename AnySample, typename Collate>
 class StreamLoader<AnySample, Collate>::Iterator {
  public:
@@ -174,7 +174,7 @@ class StreamLoader<AnySample, Collate>::Iterator {
       loader.core_->report = clock.report();
       try {
         start();
-      } catch (...) {  // there is no destructor yet that leaves it
+      } catch (...) {  // the destructor does not run for a throwing constructor
         loader.core_->leave(pass, /*after_first_batch=*/true);
         throw;
       }
@@ -188,7 +188,8 @@ class StreamLoader<AnySample, Collate>::Iterator {
         // A reader may refer to the stream, and a hanging worker outlives the loader.
         prefetch.emplace([stream = stream, kept = loader.stream_](int64_t) { return stream->next(); }, kNobodyKnows,
                          std::min(loader.options().prefetch_factor, kMostAhead),
-                         base_seed_of(loader.seed(), beginning.context.epoch, /*rank=*/0));  // all read the same
+                         // equal on all ranks, because all read the same samples
+                         base_seed_of(loader.seed(), beginning.context.epoch, /*rank=*/0));
         pool = loader.workers_->serve(prefetch->queue(), workers);
       }
       advance();
@@ -238,7 +239,8 @@ class StreamLoader<AnySample, Collate>::Iterator {
         give_up();
       }
     }
-    /// What another run has seen is read again first, as long as that takes: it must only go on within the timeout.
+    /// Waits for the first batch of a resumed pass. The worker first reads the consumed samples again, which may take
+    /// longer than the timeout; only its progress must not stop for that long.
     auto wait_for_first(std::optional<Clock::duration> longest) {
       decltype(prefetch->take(number, longest)) taken;
       const int64_t seen = beginning.origin + beginning.consumed;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One pass over a stream: one rank's part of every window of world_size batches.
+// One pass over a stream: this rank's part of every window of world_size batches.
 #pragma once
 
 #include <ATen/ops/tensor.h>
@@ -55,18 +55,18 @@ class StreamPass {
   }
 
   [[nodiscard]] const state::BatchInfo& info() const { return info_; }
-  /// Samples from the stream's beginning on that all ranks have been given.
+  /// Number of samples from the start of the stream that the ranks have received.
   [[nodiscard]] int64_t handed_out() const { return handed_out_; }
-  /// Samples from the stream's beginning on that were read.
+  /// Number of samples from the start of the stream that were read.
   [[nodiscard]] int64_t read() const { return read_; }
-  /// Numbers in the stream of what next() gave last.
+  /// Numbers in the stream of the samples that next() returned last.
   [[nodiscard]] at::Tensor numbers() const {
     std::vector<int64_t> numbers(real_);
     std::iota(numbers.begin(), numbers.end(), first_);
     for (int64_t i = 0; i < filling_.filling; ++i) numbers.push_back(origin_ + front_place(i));
     return at::tensor(numbers, at::kLong);
   }
-  /// No rank gets anything more.
+  /// True if no rank receives another batch.
   [[nodiscard]] bool complete() const {
     return !failure_ && (ahead_.samples == 0 || (shard_.drop_last && ahead_.samples < round_));
   }
@@ -85,7 +85,7 @@ class StreamPass {
     return shard_.even_batches || shard_.rank * shard_.batch_size < window.samples;
   }
 
-  /// With the first batch, and so where that is read: a worker's read has the timeout, and its thread is a worker's.
+  /// Runs at the first batch, on the thread that reads it: a worker's read has the timeout and its WorkerInfo.
   void start() {
     pass_over();
     for (int64_t left = consumed_; left > 0 && !ended_; left -= round_) (void)read_window();
@@ -93,7 +93,7 @@ class StreamPass {
     ahead_ = read_window();
   }
 
-  /// Samples that another run has seen.
+  /// Skips the samples before the origin.
   void pass_over() {
     try {
       while (read_ < origin_ && !ended_) {
@@ -116,7 +116,7 @@ class StreamPass {
     ended_ = true;
   }
 
-  /// Reports the sample once, even if further samples are requested.
+  /// Logs the sample once, even if further samples are requested.
   [[noreturn]] void fail() {
     if (const auto number = std::exchange(failed_at_, std::nullopt)) log_failed_sample("stream", *number, failure_);
     std::rethrow_exception(failure_);
@@ -159,13 +159,13 @@ class StreamPass {
   int64_t consumed_;
   int64_t read_ = 0;
   int64_t handed_out_ = 0;
-  int64_t first_ = 0;  // of this rank's samples that were given last
-  size_t real_ = 0;    // how many these are
+  int64_t first_ = 0;  // number of this rank's first sample in the last window
+  size_t real_ = 0;    // number of this rank's samples in the last window, without padding
   BatchRange filling_{};
   bool started_ = false;
   bool ended_ = false;
   std::exception_ptr failure_;
-  std::optional<int64_t> failed_at_;  // the sample, until it was named
+  std::optional<int64_t> failed_at_;  // sample of the failure, until it is logged
   std::vector<AnySample> front_;
   Window ahead_;
   state::BatchInfo info_{};
@@ -174,8 +174,8 @@ class StreamPass {
 /// A batch of a pass, with the position of the pass.
 template <typename AnyBatch>
 struct StreamBatch {
-  std::optional<AnyBatch> batch{};  // none: the end, or failure
-  std::exception_ptr failure{};     // reading it failed
+  std::optional<AnyBatch> batch{};  // unset at the end and after a failure
+  std::exception_ptr failure{};     // set if the read failed
   state::BatchInfo info{};
   int64_t samples = 0;
   int64_t handed_out = 0;
@@ -183,7 +183,7 @@ struct StreamBatch {
   bool complete = false;
 };
 
-/// A pass with samples that one thread collates.
+/// A pass that one thread collates.
 template <typename AnySample, typename Collate, typename AnyBatch>
 class CollatedStream {
  public:

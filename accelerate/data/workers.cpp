@@ -19,12 +19,12 @@ namespace accelerate::data {
 namespace {
 
 thread_local std::optional<WorkerInfo> this_worker;
-thread_local std::atomic<int64_t>* this_sample = nullptr;  // of the read that this worker is in
-thread_local int64_t this_ahead = 0;                       // of the pass that it reads for
+thread_local std::atomic<int64_t>* this_sample = nullptr;  // sample of the worker's current read
+thread_local int64_t this_ahead = 0;                       // batches that the worker's pass may read ahead
 
 constexpr int64_t most_listed = 8;
 
-/// The first few of them: "3, 17, 4 ... (64 samples)".
+/// Lists the first numbers: "3, 17, 4 ... (64 samples)".
 std::string listed(const at::Tensor& indices) {
   const auto* const first = indices.const_data_ptr<int64_t>();
   auto text = fmt::format("{}", fmt::join(first, first + std::min(indices.numel(), most_listed), ", "));
@@ -135,7 +135,7 @@ struct WorkerPool::State {
   std::mutex mutex;
   std::condition_variable has_work;
   std::shared_ptr<ReadQueue> queue;
-  int64_t turn = 0;  // of the queue
+  int64_t turn = 0;  // number of the queue, counted from 1
   bool stop = false;
   bool given_up = false;
   std::vector<std::thread> threads;
@@ -157,7 +157,7 @@ struct WorkerPool::State {
 
 WorkerPool::WorkerPool() : state_(std::make_shared<State>()) {}
 
-// The destructor ends the threads that there are when one more cannot be had.
+// If a thread cannot be created, the destructor ends the existing ones.
 WorkerPool::WorkerPool(int64_t num_workers) : WorkerPool() {
   for (int64_t id = 0; id < num_workers; ++id) {
     try {

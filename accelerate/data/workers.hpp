@@ -21,7 +21,7 @@
 
 namespace accelerate::data {
 
-/// The reading thread, as in torch.utils.data.get_worker_info.
+/// Identifies a worker thread, as torch.utils.data.get_worker_info does.
 struct WorkerInfo {
   int64_t id = 0;
   int64_t num_workers = 0;
@@ -29,15 +29,15 @@ struct WorkerInfo {
   /// sample_generator.
   uint64_t seed = 0;
 };
-/// Unset in a thread that is no loader's.
+/// Returns nothing if the calling thread is not a loader's worker.
 [[nodiscard]] std::optional<WorkerInfo> get_worker_info();
-/// Batches of its pass that may be read and not yet taken; 0 in a thread that is no loader's.
+/// Maximum number of batches of this pass that are read and not yet taken; 0 if the calling thread is not a worker.
 [[nodiscard]] int64_t batches_read_ahead();
-/// For sources that read one sample after another: sets the sample that a worker reads now, which the error about a
-/// hanging read names. Has no effect elsewhere.
+/// Sets the sample that the calling worker reads now, for the timeout error. For sources that read one sample at a
+/// time; has no effect outside workers.
 void now_reading(int64_t sample);
-/// Like now_reading(), and prevents calls in its scope from naming another sample: a stream may read a source with
-/// other numbers.
+/// Like now_reading(), and disables now_reading() in its scope, because a stream may read a source with other sample
+/// numbers.
 class SampleNamed {
  public:
   explicit SampleNamed(int64_t sample);
@@ -48,43 +48,45 @@ class SampleNamed {
  private:
   std::atomic<int64_t>* slot_;
 };
-/// Base seed of the workers of one pass: different in each epoch, and equal after a resume with the same seed, which is
-/// either given or, for a shuffling loader, part of its state.
+/// Base seed of the workers of one pass. It differs between epochs, and is the same after a resume with the same seed.
+/// That seed is either an option or, for a shuffling loader, part of its state.
 ///
-/// \param seed  The loader's.
-/// \param rank  A rank that reads for itself; 0 if all ranks read the same.
+/// \param seed  Seed of the loader.
+/// \param rank  This rank if it reads its own samples; 0 if all ranks read the same samples.
 [[nodiscard]] uint64_t base_seed_of(uint64_t seed, int64_t epoch, int64_t rank);
 
-/// One pass's batches between the workers that read them and the loop that takes them. At most `capacity` are read and
-/// not yet taken.
+/// Ring buffer of one pass's batches between the workers and the loop. At most `capacity` batches are read and not yet
+/// taken.
 class ReadQueue {
  public:
   using Clock = std::chrono::steady_clock;
-  /// Reads batch `number` to that index of its ring buffer. Called on the workers, each number once.
+  /// Reads batch `number` to `index` of the ring buffer. Called on the workers, once per number.
   using Read = std::function<void(int64_t number, size_t index)>;
 
-  /// \param base_seed  Of the workers.
+  /// \param base_seed  Base seed of the workers.
   ReadQueue(int64_t batches, int64_t capacity, Read read, uint64_t base_seed = 0);
 
-  /// On a worker: reads until there is nothing left to read, or the pass is over.
+  /// On a worker: reads batches until all are read or the pass is cancelled.
   void run(WorkerInfo worker);
 
   struct Ready {
     size_t index;
     Clock::time_point since;
   };
-  /// On the loop, for 0, 1, 2 ...: waits until batch `number` is there. Its index is free again with done().
-  /// Rethrows what reading it threw. returns   none: it is not there within the timeout
+  /// On the loop, for 0, 1, 2 ...: waits for batch `number`. done() frees its index.
+  ///
+  /// \returns nothing after the timeout.
+  /// \throws the exception of the read, if the read failed.
   std::optional<Ready> wait(int64_t number, std::optional<Clock::duration> timeout);
   void done();
-  /// Who reads that batch, and since when.
+  /// Worker that reads a batch, and the start time of the read.
   struct Reader {
-    int64_t worker = -1;  ///< none does yet
+    int64_t worker = -1;  ///< -1 if no worker has begun the read
     Clock::time_point since{};
-    int64_t sample = -1;  ///< sample that it reads now, if the source reports it
+    int64_t sample = -1;  ///< current sample, if the source reports it; otherwise -1
   };
   [[nodiscard]] Reader reader_of(int64_t number);
-  /// The pass is over: nothing more is begun.
+  /// Ends the pass: the workers begin no further read.
   void cancel();
   [[nodiscard]] bool cancelled();
 
@@ -94,7 +96,7 @@ class ReadQueue {
     Clock::time_point since{};
     std::exception_ptr failure;
     Reader reader;
-    std::atomic<int64_t> sample{-1};  // of the reader; written without the lock
+    std::atomic<int64_t> sample{-1};  // written by the reader without the lock
   };
   [[nodiscard]] size_t index_of(int64_t number) const { return static_cast<size_t>(number) % ring_.size(); }
 
@@ -104,24 +106,24 @@ class ReadQueue {
   std::mutex mutex_;
   std::condition_variable may_read_, is_there_;
   std::vector<Entry> ring_;
-  int64_t next_ = 0;   // to be read
-  int64_t taken_ = 0;  // by the loop
+  int64_t next_ = 0;   // next batch to read
+  int64_t taken_ = 0;  // number of batches that the loop took
   bool cancelled_ = false;
 };
 
-/// Threads that live as long as their loader and serve one pass after another.
+/// Threads with the lifetime of their loader. They serve one pass after another.
 class WorkerPool {
  public:
-  /// Throws Error (environment) where the system gives no such number of threads.
+  /// \throws Error (environment) if the system cannot create that number of threads.
   explicit WorkerPool(int64_t num_workers);
-  /// Waits for reads under way, but not for one that was given up.
+  /// Joins the threads after their current reads. After give_up(), it detaches them.
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  /// They turn to it when they are through with what they read now.
+  /// Switches the workers to `queue` as soon as they finish their current reads.
   void serve(std::shared_ptr<ReadQueue> queue);
-  /// A read does not come back: nobody waits for these threads any more.
+  /// Makes the destructor detach the threads, because a read does not return.
   void give_up();
 
  private:
@@ -130,17 +132,17 @@ class WorkerPool {
   std::shared_ptr<State> state_;
 };
 
-/// Error (data): a worker has been reading a batch for longer than the loader's timeout.
+/// Error (data) for a worker that has been reading a batch for longer than the loader's timeout.
 [[nodiscard]] std::exception_ptr slow_read(int64_t batch, const at::Tensor& indices, const ReadQueue::Reader& reader,
                                            std::chrono::milliseconds timeout);
-/// The same of a stream, whose batches are not known before they are read.
+/// The same for a stream, where the sample numbers of a batch are unknown before the read.
 [[nodiscard]] std::exception_ptr slow_stream(int64_t batch, const ReadQueue::Reader& reader,
                                              std::chrono::milliseconds timeout);
-/// A line that names the sample, for what a user's function throws says nothing of it.
+/// Logs the sample, because the exception of a user-defined function does not name it.
 ///
-/// reader   who called it, a name that the user knows
+/// \param reader  Name of the calling function, as users know it.
 void log_failed_sample(std::string_view reader, int64_t sample, const std::exception_ptr& failure);
-/// The same for those who only know the batch.
+/// The same for readers that only know the batch.
 void log_failed_read(int64_t batch, const at::Tensor& indices, const std::exception_ptr& failure);
 
 }  // namespace accelerate::data

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which device a rank computes on.
+// Selects the device of a rank.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -13,7 +13,7 @@
 
 namespace accelerate::device {
 
-/// What this process could compute on beside the CPU. LibTorch has one type of accelerator in a process.
+/// Accelerator type of this process and number of its devices. LibTorch supports one accelerator type per process.
 struct AcceleratorType {
   c10::DeviceType type = c10::DeviceType::CUDA;
   int64_t count = 0;  ///< visible devices of that type
@@ -21,7 +21,8 @@ struct AcceleratorType {
   bool operator==(const AcceleratorType&) const = default;
 };
 
-/// Of this process: CUDA, XPU, a vendor's own. No device without a driver, or in a build without any. Never throws.
+/// Returns the accelerator type of this process: CUDA, XPU, or a vendor's own. The count is 0 without a driver or in a
+/// CPU-only build. Never throws.
 AcceleratorType accelerator() noexcept;
 
 /// Returns exactly settings.device if given; otherwise the CPU if it is requested or there is no accelerator; otherwise
@@ -37,8 +38,8 @@ c10::Device choose(const env::ProcessEnv& process, const env::Settings& settings
 void check_visible(c10::Device device, const AcceleratorType& accelerator, std::string_view operation,
                    const Place& place = {});
 
-/// From now on it is this thread's current device: what LibTorch takes where only the type is named, and where kernels
-/// without a tensor run. Nothing for the CPU.
+/// Makes it the current device of this thread: LibTorch uses it if only the device type is named, and for kernels
+/// without a tensor. No effect for the CPU.
 void make_current(c10::Device device);
 
 }  // namespace accelerate::device

@@ -30,7 +30,7 @@ bool are_bytes(const CopyPair& pair) {
          pair.to.sizes() == pair.from.sizes() && pair.to.nbytes() >= block_bytes;
 }
 
-// As copy_() would be seen by autograd: what saved the old values finds them changed.
+// Increments the version counter as copy_() does, so that autograd detects the overwritten values.
 void changed(const at::Tensor& tensor) {
   if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
 }

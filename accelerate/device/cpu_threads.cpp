@@ -28,7 +28,7 @@ std::string all_of(const std::string& path) {
   return text.str();
 }
 
-/// The folder of this process in a version 2 hierarchy.
+/// Returns the cgroup folder of this process in a version 2 hierarchy.
 std::string cgroup_folder() {
   std::ifstream file("/proc/self/cgroup");
   std::string line;
@@ -117,7 +117,7 @@ std::optional<int64_t> cpu_quota(const std::string& cgroups, const FirstLine& fi
     const std::string names = "," + line.substr(controllers, path - 1 - controllers) + ",";
     const bool version1 = names.find(",cpu,") != std::string::npos;
     if (!version1 && names != ",,") continue;
-    // A limit further up holds here as well; the topmost folder is "".
+    // Limits of parent groups apply as well; the root folder is "".
     for (size_t end = line.size(); end != std::string::npos && end >= path; end = line.rfind('/', end - 1)) {
       const auto quota = quota_of(line.substr(path, end - path), version1, first_line_of);
       if (quota) least = std::min(*quota, least.value_or(*quota));

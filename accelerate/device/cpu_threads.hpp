@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many threads LibTorch gets in one rank.
+// Determines the number of LibTorch threads of a rank.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,18 @@ namespace accelerate::device {
 
 /// Physical cores: two hardware threads of one core count once.
 struct Cores {
-  int64_t machine = 1;  ///< that the job may use on this machine (cgroup, its CPU quota)
-  int64_t mine = 1;  ///< that this process is bound to (affinity); ranks of one machine may be bound to different ones
+  int64_t machine = 1;  ///< available to the job on this machine (cgroup, CPU quota)
+  int64_t mine = 1;     ///< in this process's affinity mask; ranks of one machine may have different masks
 };
 
-/// set if given, else machine / local_ranks, not more than this process is bound to, at least 1. Pure.
+/// Returns `set` if given, otherwise machine / local_ranks, at most `mine` and at least 1. Pure function.
 int64_t threads_per_rank(const Cores& cores, int64_t local_ranks, std::optional<int64_t> set);
 
-/// Of this machine and process, from /sys, the cgroup and the affinity mask; what cannot be read does not limit.
+/// Reads the cores of this machine and process from /sys, the cgroup and the affinity mask. Unreadable sources impose
+/// no limit.
 Cores physical_cores();
 
-/// LibTorch's threads within one operator.
+/// Returns the number of LibTorch threads within one operator.
 int64_t threads();
 void set_threads(int64_t threads);
 
@@ -35,7 +36,7 @@ using FirstLine = std::function<std::string(const std::string& path)>;
 /// "0-3,8" -> {0, 1, 2, 3, 8}; other text -> {}.
 std::vector<int64_t> parse_cpu_list(std::string_view text);
 
-/// How many different texts siblings(cpu) gives; a CPU without text is a core of its own.
+/// Returns the number of distinct texts of siblings(cpu); a CPU without text counts as a separate core.
 int64_t count_cores(const std::vector<int64_t>& cpus, const std::function<std::string(int64_t cpu)>& siblings);
 
 /// "150000 100000" -> 2 (rounded up), "max 100000" and other text -> no limit.

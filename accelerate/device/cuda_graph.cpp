@@ -8,7 +8,8 @@ namespace {
 
 class CudaGraph final : public Graph {
  public:
-  // Of this thread only: NCCL's watchdog and workers of loaders may go on with calls that a capture forbids.
+  // Restricts the capture to this thread, because NCCL's watchdog and loader threads may make calls that a global
+  // capture forbids.
   void begin() override { graph_.capture_begin(/*pool=*/{0, 0}, cudaStreamCaptureModeThreadLocal); }
   void end() override { graph_.capture_end(); }
   void replay() override { graph_.replay(); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: the row of CUDA's graphs; null in a build without CUDA.
+// Private: the table row for CUDA graphs; null in a build without CUDA.
 #pragma once
 
 #include "accelerate/device/graph.hpp"

@@ -25,7 +25,7 @@ void Download::begin(const at::Tensor& target, const at::Tensor& source) {
   lane.ready.block(lane.stream);
   const c10::StreamGuard guard(lane.stream);
   target.copy_(source, /*non_blocking=*/true);
-  source.record_stream(lane.stream);  // its memory may be of a stream that is not the current one
+  source.record_stream(lane.stream);  // its memory may belong to another stream
 }
 
 void Download::finish() {

@@ -22,7 +22,7 @@ class Download {
   /// Call once after all copies have started. Later work on the current streams follows the copies, so the sources may
   /// then be modified and freed. Does not block the host.
   void finish();
-  /// The host waits for all copies; from any thread, after finish().
+  /// The host waits for all copies. Call it after finish(), from any thread.
   void arrive();
 
  private:

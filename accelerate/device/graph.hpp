@@ -10,8 +10,8 @@
 
 namespace accelerate::device {
 
-/// One recording. What is recorded does not run; memory that it allocates is the graph's own and stays where it is as
-/// long as the graph lives. Not to be used by several threads at once.
+/// One captured graph. Captured work does not run during the capture. Memory that it allocates belongs to the graph and
+/// keeps its address during the graph's lifetime. Not thread-safe.
 class Graph {
  public:
   virtual ~Graph() = default;
@@ -20,22 +20,23 @@ class Graph {
   virtual void begin() = 0;
   /// Ends the capture. \throws if the device could not capture an operation.
   virtual void end() = 0;
-  /// Gives all of it to the current stream; the host does not wait.
+  /// Enqueues all captured work on the current stream. The host does not wait.
   virtual void replay() = 0;
 };
 
-/// Graphs of one type of device.
+/// Graph implementation for one device type.
 struct GraphRow {
   c10::DeviceType type;
   std::unique_ptr<Graph> (*make)();
-  /// Whose collectives can be recorded too.
+  /// Name of the backend with collectives that can be captured.
   std::string_view backend;
 };
 
-/// Null where such devices have no graphs, or this build does not know them.
+/// Returns null if this device type has no graphs, or if this build does not support them.
 [[nodiscard]] const GraphRow* find_graphs(c10::DeviceType type);
 
-/// For a device that this library does not know: as comm::add_backend(). The row must outlive the program's graphs.
+/// Registers graphs of an external device type, as comm::add_backend() does for backends. The row must outlive all its
+/// graphs.
 void add_graphs(const GraphRow& row);
 
 /// Captures the device work of `work` on a separate stream, which is ordered after the current stream and before its

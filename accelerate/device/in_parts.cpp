@@ -26,7 +26,7 @@ struct Handover {
   }
 };
 
-// Of all calls: one that a call captured would be read before it is taken.
+// Shared by all calls: a captured local object would itself be read before the acquire.
 Handover begun, done;
 
 }  // namespace

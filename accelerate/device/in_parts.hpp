@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work on the CPU, cut into parts for LibTorch's threads.
+// Splits CPU work into parts for LibTorch's threads.
 #pragma once
 
 #include <c10/util/FunctionRef.h>

@@ -8,7 +8,7 @@
 namespace accelerate::device {
 namespace {
 
-// The CPU's allocator has no type of its own for it.
+// The CPU allocator has no exception type for this error.
 constexpr std::string_view cpu_allocator = "DefaultCPUAllocator: can't allocate memory";
 
 /// Returns " (parameters 3.5 MiB, gradients 3.5 MiB, optimizer 7.0 MiB)" in the given order, or "" without kinds.
@@ -27,12 +27,12 @@ std::string by_kind(const std::vector<KnownTensor>& known) {
   return text.empty() ? text : text + ")";
 }
 
-/// "; known to be there: 14 MiB in 16 tensors (...), the largest are ..., and the rest is mostly what forward keeps for
-/// backward: ..."; empty where nothing is known.
+/// Returns "; known to be there: 14 MiB in 16 tensors (...), the largest ...; the rest is mostly what forward keeps for
+/// backward: ...", or "" if no tensor is known.
 std::string what_is_there(std::vector<KnownTensor> known) {
   if (known.empty()) return "";
   constexpr size_t shown = 3;
-  const std::string kinds = by_kind(known);  // in their order, not in that of size
+  const std::string kinds = by_kind(known);  // before sorting, to keep the given order
   std::stable_sort(known.begin(), known.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
   int64_t sum = 0;
   for (const auto& tensor : known) sum += tensor.bytes;
@@ -58,7 +58,7 @@ void fail_out_of_memory(const c10::Error& error, const Place& place, std::string
   if (const auto at = said.find(cpu_allocator); at != std::string::npos) {
     said.erase(std::min(said.find('\n', at), said.size()));
     const auto source =
-        said.find('[');  // "[enforce fail at alloc_cpu.cpp:121] err == 0. ": the place in LibTorch's source
+        said.find('[');  // "[enforce fail at alloc_cpu.cpp:121] err == 0. ": position in LibTorch's source
     if (source < at) said.erase(source, at - source);
   }
   while (!said.empty() && (said.back() == '.' || said.back() == '\n' || said.back() == ' ')) said.pop_back();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that runs out on a device, as an error of ours.
+// Converts out-of-memory exceptions of a device to the library's Error.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -27,8 +27,7 @@ using KnownTensors = std::function<std::vector<KnownTensor>()>;
 [[nodiscard]] bool says_out_of_memory(const std::exception& error);
 
 /// \throws Error (device) with place, operation, the allocator's text, known memory by kind, the largest tensors and
-/// the
-///         remedy.
+///   the remedy.
 [[noreturn]] void fail_out_of_memory(const c10::Error& error, const Place& place, std::string_view operation,
                                      const std::vector<KnownTensor>& known = {});
 

@@ -28,7 +28,7 @@ void set_seed(uint64_t seed, const SeedOptions& options, int64_t rank) {
 }
 
 void set_deterministic(bool on) {
-  // cuBLAS reads it when its first handle is made; a value of the user's stays.
+  // cuBLAS reads the variable when it creates its first handle. A value that the user has set is kept.
   if (on) setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
   auto& context = at::globalContext();
   context.setDeterministicAlgorithms(on, /*warn_only=*/false);

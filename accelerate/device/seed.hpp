@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random numbers: seeds, the state of generators, deterministic operators.
+// Random numbers: seeds, generator states, deterministic operators.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,13 +11,13 @@
 namespace accelerate::device {
 
 struct SeedOptions {
-  /// Rank r seeds seed + r: every rank draws other numbers.
+  /// If true, rank r uses seed + r, so that every rank draws different numbers.
   bool device_specific = false;
-  /// Operators take their deterministic version, and fail where they have none; slower.
+  /// If true, operators use their deterministic implementation, which is slower, and throw if they have none.
   bool deterministic = false;
 };
 
-/// What rank r seeds to draw numbers of its own: seed + rank.
+/// Returns the seed of a rank that draws its own numbers: seed + rank.
 uint64_t rank_seed(uint64_t seed, int64_t rank);
 
 /// Seeds the default generators of the CPU and of all GPUs of this process.
@@ -29,10 +29,10 @@ void seed_all(uint64_t seed);
 /// deterministic also sets CUBLAS_WORKSPACE_CONFIG unless it is set: call it before the first use of a GPU.
 void set_seed(uint64_t seed, const SeedOptions& options, int64_t rank);
 
-/// PyTorch's use_deterministic_algorithms(on), cuDNN included.
+/// Same as PyTorch's use_deterministic_algorithms(on), including cuDNN.
 void set_deterministic(bool on);
 
-/// The state of the device's default generator, uint8 [n] on the CPU, n = 5056 (CPU) or 16 (GPU).
+/// Returns the state of the device's default generator: uint8 [n] on the CPU, with n = 5056 (CPU) or 16 (GPU).
 at::Tensor rng_state(c10::Device device);
 
 /// \param state  Result of rng_state() for a device of the same type. \throws Error (usage) for another shape or dtype.

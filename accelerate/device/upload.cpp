@@ -24,7 +24,7 @@ bool rides(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor.is_quantized() && !tensor.requires_grad();
 }
 
-/// On the current stream. Undefined for what does not ride.
+/// Allocates the targets on the current stream. Undefined for tensors that are not part of the upload.
 std::vector<at::Tensor> room_for(const std::vector<at::Tensor>& tensors, c10::Device device) {
   std::vector<at::Tensor> targets;
   for (const auto& tensor : tensors) {
@@ -60,10 +60,10 @@ struct UploadLane::Staging {
     return at::from_blob(memory.mutable_data_ptr(), tensor.sizes(), target.strides(), options).copy_(tensor);
   }
 
-  std::vector<at::Tensor> pinned;  // [n] uint8 each, at least as large as its largest content so far
+  std::vector<at::Tensor> pinned;  // [n] uint8 each; only ever grow
   std::vector<at::Tensor> kept;    // the user's own pinned tensors
   c10::Event copied;
-  bool open = false;  // an upload has yet to arrive
+  bool open = false;  // true while an upload has not arrived
 };
 
 UploadLane::UploadLane(c10::Device device)
@@ -73,7 +73,7 @@ UploadLane::~UploadLane() {
   for (const auto& staging : stagings_) {
     try {
       if (!staging->copied.query()) staging->copied.synchronize();
-    } catch (const std::exception&) {  // the device is lost, and with it what would read this memory
+    } catch (const std::exception&) {  // the device is lost, so no copy reads this memory any more
     }
   }
 }
@@ -101,7 +101,7 @@ Upload UploadLane::begin(const std::vector<at::Tensor>& tensors) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (copies(upload.targets_[i])) staged[i] = staging.stage(i, tensors[i], upload.targets_[i]);
   }
-  // Earlier work of `home` on that memory completes first.
+  // The copies follow earlier work of `home` on the targets' memory.
   memory_free_.record(home);
   memory_free_.block(stream_);
   const c10::StreamGuard guard(stream_);
@@ -127,7 +127,7 @@ void Upload::arrive() {
   const auto staging = std::exchange(staging_, nullptr);
   if (staging) staging->copied.block(current);
   if (current == home_) return;
-  if (staging) staging->copied.block(home_);  // later users of the memory there wait for the copy
+  if (staging) staging->copied.block(home_);  // later users of that memory wait for the copy
   c10::Event made(device_.type());
   made.record(home_);
   made.block(current);
@@ -141,8 +141,8 @@ at::Tensor Upload::take(const at::Tensor& tensor) {
   const size_t i = taken_++;
   if (i < sources_.size() && sources_[i].is_same(tensor) && targets_[i].defined())
     return std::exchange(targets_[i], {});
-  // A loader reuses pinned memory as soon as it has no owner, and this function does not own it until the copy
-  // completes.
+  // A copy from pinned memory blocks, because a loader reuses pinned memory as soon as it has no owner, and this
+  // function does not own it until the copy completes.
   return tensor.to(device_, tensor.scalar_type(), /*non_blocking=*/!tensor.is_pinned());
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors of the host on their way to an accelerator, while the host and the device's other streams go on.
+// Asynchronous copies of host tensors to an accelerator.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,15 +14,15 @@ namespace accelerate::device {
 
 class Upload;
 
-/// To one accelerator: a stream for copies, and the pinned memory that they read.
+/// A copy stream of one accelerator, and the pinned staging buffers that its copies read.
 ///
-/// Pinned memory is used again once its copy is over; there is as much of it as copies are under way at a time. Not for
-/// use from several threads at once; outlives its uploads.
+/// A staging buffer is reused after its copy has completed, so there are as many as concurrent uploads. Not
+/// thread-safe. Must outlive its uploads.
 class UploadLane {
  public:
   /// \param device  Accelerator device with an index.
   explicit UploadLane(c10::Device device);
-  /// The host waits for copies that are under way.
+  /// The host waits for pending copies.
   ~UploadLane();
   UploadLane(const UploadLane&) = delete;
   UploadLane& operator=(const UploadLane&) = delete;
@@ -37,7 +37,7 @@ class UploadLane {
 
  private:
   friend class Upload;
-  /// What the copies of one upload read.
+  /// Source memory of the copies of one upload.
   struct Staging;
   [[nodiscard]] Staging& free_staging();
 
@@ -47,19 +47,18 @@ class UploadLane {
   std::vector<std::unique_ptr<Staging>> stagings_;
 };
 
-/// Tensors under way. One that is dropped before it arrived leaves its memory in order.
+/// Pending copies of one call of UploadLane::begin(). It may be destroyed before arrive().
 class Upload {
  public:
   Upload(Upload&&) noexcept = default;
   Upload& operator=(Upload&&) = delete;
   ~Upload();
 
-  /// The current stream waits for the copies, the host does not. Once, before take().
+  /// Makes the current stream wait for the copies; the host does not wait. Call it once, before take().
   void arrive();
   /// Call once for each tensor of begin(), in that order.
   /// \returns the tensor on the device. A tensor that was left out, or that is not the one given to begin(), is copied
-  /// on
-  ///          the current stream now.
+  ///   on the current stream now.
   [[nodiscard]] at::Tensor take(const at::Tensor& tensor);
 
  private:
@@ -71,10 +70,10 @@ class Upload {
       : device_(device), home_(home), sources_(std::move(sources)), targets_(std::move(targets)) {}
 
   c10::Device device_;
-  c10::Stream home_;  // current when it began: the targets' memory is of that stream
+  c10::Stream home_;  // current stream at begin(); it owns the targets' memory
   std::vector<at::Tensor> sources_;
-  std::vector<at::Tensor> targets_;                          // undefined: did not ride along
-  std::unique_ptr<UploadLane::Staging, Release> staging_{};  // none: nothing rode, or it has arrived
+  std::vector<at::Tensor> targets_;                          // undefined for tensors that are left to take()
+  std::unique_ptr<UploadLane::Staging, Release> staging_{};  // null after arrive(), or if there are no copies
   size_t taken_ = 0;
 };
 

@@ -16,7 +16,7 @@ struct Names {
   };
 };
 
-/// One a process, as the names that a program may be given are.
+/// The backend names of this process, including those added by the program.
 Names& names() {
   static Names all;
   return all;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backends by name: what settings and the launcher accept, and comm connects.
+// Backend names that settings and the launcher accept and that comm can connect.
 #pragma once
 
 #include <string>
@@ -15,19 +15,19 @@ struct BackendName {
   bool operator==(const BackendName&) const = default;
 };
 
-/// Those of backends.def, then those that were added.
+/// Returns the backends of backends.def, then the added ones.
 std::vector<BackendName> backends();
 
-/// Makes the name of a backend from outside the library known to this process. The same row again is nothing.
+/// Registers the name of an external backend in this process. Repeated registration has no effect.
 void add_backend(const BackendName& backend);
 
-/// With a device: one for it.
+/// \param device  If given, only backends for this device type count.
 bool is_backend(std::string_view name, std::string_view device = "");
 
 /// Requests any available backend. Overrides a backend name from a weaker source.
 inline constexpr std::string_view any_backend = "auto";
 
-/// "mpi, gloo or nccl"; with a device only those for it.
+/// Returns "mpi, gloo or nccl". If a device type is given, only its backends are listed.
 std::string backend_choice(std::string_view device = "");
 
 }  // namespace accelerate::env

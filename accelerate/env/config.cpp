@@ -49,7 +49,7 @@ bool is_only_a_group(const std::string& key, const YAML::Node& value) {
 
 void read_entry(const std::string& key, const YAML::Node& value, Config& config) {
   if (value.IsNull() || ((value.IsMap() || value.IsSequence()) && value.size() == 0)) return;
-  std::string text = "{...}";  // of another's keys only whether they are there counts
+  std::string text = "{...}";  // only the presence of another tool's key matters
   if (value.IsScalar()) {
     text = value.Scalar();
   } else if (!is_foreign(key)) {
@@ -81,13 +81,13 @@ void check_kind(const YAML::Node& root, const std::string& path) {
   check_distributed_type(kind, path);
 }
 
-/// The other's name for a setting; ours wins.
+/// Renames Hugging Face Accelerate's key of a setting. This library's key takes precedence.
 void rename(Config& config, const std::string& from, const std::string& to) {
   auto found = config.values.extract(from);
   if (!found.empty()) config.values.try_emplace(to, found.mapped());
 }
 
-/// Before mixed_precision there was fp16.
+/// Reads fp16, the predecessor of mixed_precision.
 void read_fp16(Config& config) {
   auto found = config.values.extract("fp16");
   if (found.empty()) return;
@@ -96,7 +96,7 @@ void read_fp16(Config& config) {
   if (*flag) config.values.try_emplace("mixed_precision", "fp16");
 }
 
-/// What `accelerate config` writes for "not chosen".
+/// Drops the values that `accelerate config` writes for "not chosen".
 void drop_unchosen(Config& config) {
   const std::array<std::pair<std::string, std::string>, 2> unchosen{{{"num_processes", "-1"}, {"gpu_ids", "all"}}};
   for (const auto& [key, value] : unchosen) {

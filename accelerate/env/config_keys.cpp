@@ -14,7 +14,7 @@ namespace accelerate::env {
 namespace {
 
 struct OtherTraining {
-  std::string_view type;  ///< how it starts
+  std::string_view type;  ///< prefix of distributed_type
   std::string_view instead;
 };
 
@@ -40,7 +40,7 @@ const OtherTraining* other_training(std::string_view type) {
 
 bool is_ours(std::string_view type) { return type == "NO" || type == "MULTI_CPU" || type == "MULTI_GPU"; }
 
-/// "no" is what YAML and people make of NO.
+/// Suggests "NO" for "no", which users and YAML tools write.
 std::string meant_type(std::string type) {
   std::transform(type.begin(), type.end(), type.begin(),
                  [](unsigned char c) { return c == '-' ? '_' : static_cast<char>(std::toupper(c)); });

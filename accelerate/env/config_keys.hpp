@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of a config file that are no settings: accelerate_launch's own, and those that `accelerate config` writes
-// besides.
+// Keys of a config file that are not settings: those of accelerate_launch, and further keys that `accelerate config`
+// writes.
 #pragma once
 
 #include <map>
@@ -12,13 +12,13 @@
 
 namespace accelerate::env {
 
-/// What accelerate_launch reads (launch/plan/options_table.hpp), the library does not.
+/// Returns the keys that only accelerate_launch reads (launch/plan/options_table.hpp).
 const std::vector<std::string_view>& launcher_keys();
 
 /// A key of Hugging Face Accelerate that has no meaning here or has another name.
 struct ForeignKey {
   std::string_view key;
-  /// The setting that it is; "": none.
+  /// Equivalent setting of this library. Empty if there is none.
   std::string_view setting = "";
   /// A value without effect, in addition to empty, "no" and "false".
   std::string_view asks_nothing = "";
@@ -26,7 +26,7 @@ struct ForeignKey {
 
 const std::vector<ForeignKey>& foreign_keys();
 
-/// Every key that a file may have, ours first.
+/// Returns all valid keys of a config file, this library's keys first.
 std::vector<std::string> known_keys();
 
 /// Returns the keys with an effective value that have no meaning here.

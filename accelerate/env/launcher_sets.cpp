@@ -16,7 +16,7 @@ LauncherSet plain_set(const Variables& variables, Source source, const std::vect
   return set;
 }
 
-/// The processes of this step on this node, as plain number.
+/// Returns the number of processes of this step on this node.
 Field slurm_local_size(const Variables& variables) {
   Field found = first_set(variables, {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"});
   if (!found.text) return found;
@@ -30,7 +30,7 @@ Field slurm_local_size(const Variables& variables) {
 LauncherSet slurm_set(const Variables& variables) {
   LauncherSet set{Source::slurm, {}};
   if (!slurm::in_step(variables)) return set;
-  // In a step its own count is right; SLURM_NTASKS may still be the job's.
+  // Inside a step the step's count is correct; SLURM_NTASKS may still be that of the job.
   set.fields = {field(variables, "SLURM_PROCID"), first_set(variables, {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}),
                 field(variables, "SLURM_LOCALID"), slurm_local_size(variables)};
   return set;
@@ -42,7 +42,7 @@ std::string join(const std::vector<std::string>& words) {
   return text;
 }
 
-/// "RANK=3"
+/// Returns the variables that are set, as "RANK=3".
 std::vector<std::string> given(const LauncherSet& set) {
   std::vector<std::string> list;
   for (const Field& one : set.fields) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Environment variables with which launchers describe a process's place in its job. process_env.cpp interprets them.
+// Environment variables by which launchers define the ranks of a process. process_env.cpp interprets them.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace accelerate::env {
 
-/// A variable, set or not.
+/// A variable; `text` is unset if the variable is.
 struct Field {
   std::string name;
   std::optional<std::string> text;
@@ -25,22 +25,22 @@ struct LauncherSet {
 };
 
 Field field(const Variables& variables, const std::string& name);
-/// The first of them that is set.
+/// Returns the first variable that is set.
 Field first_set(const Variables& variables, const std::vector<std::string>& names);
 
-/// "RANK is 'one', must be an integer", Error (environment).
+/// \throws Error (environment): "RANK is 'one', must be an integer".
 [[noreturn]] void refuse_text(const Field& wrong, std::string_view expected);
 /// \param from  A field that is set.
 int64_t number(const Field& from);
 
-/// A launcher is a row here; the first complete set counts.
+/// Returns one set per launcher, in order of precedence: the first complete set is used.
 std::vector<LauncherSet> sets_in_order(const Variables& variables);
 
 bool has_trace(const LauncherSet& set);
-/// All four, or rank and world size of a job of one.
+/// True if all four variables are set, or rank and world size of a job of one process.
 bool is_complete(const LauncherSet& set);
 
-/// "RANK=3 and WORLD_SIZE=4"
+/// Returns "RANK=3 and WORLD_SIZE=4".
 std::string said(const LauncherSet& set);
 /// \throws Error (environment) with the variables that are set, those that are missing, and the remedy.
 [[noreturn]] void refuse_half(const LauncherSet& set);

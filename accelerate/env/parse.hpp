@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text to values, as environment variables and config files give them.
+// Parsers for the values of environment variables and config files.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,17 @@
 
 namespace accelerate::env {
 
-/// A decimal integer and nothing else; otherwise nothing.
+/// Parses a decimal integer. Returns nothing for any other text.
 std::optional<int64_t> parse_integer(std::string_view text);
 
-/// y yes t true on 1 and n no f false off 0, in any case; otherwise nothing.
+/// Parses y yes t true on 1 and n no f false off 0, case-insensitively. Returns nothing for any other text.
 std::optional<bool> parse_bool(std::string_view text);
 
-/// cpu, cuda, cuda:N, or another device in LibTorch's way of writing; otherwise nothing. Whether LibTorch knows one of
-/// that name shows when it is chosen.
+/// Parses cpu, cuda, cuda:N, or another device in LibTorch's notation. Returns nothing for any other text. Whether
+/// LibTorch supports the device is checked only when the device is selected.
 std::optional<DeviceName> parse_device(std::string_view text);
 
-/// The variable's text; an empty one counts as not set.
+/// Returns the value of a variable. An empty value counts as unset.
 std::optional<std::string> find(const Variables& variables, const std::string& name);
 
 }  // namespace accelerate::env

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one rule of precedence: code > variable > config file, for one setting.
+// Precedence of the sources of a setting: code > environment variable > config file.
 #pragma once
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ enum class Origin { unset, config, variable, code };
 
 struct Came {
   Origin origin = Origin::unset;
-  std::string name{};   ///< of the setting, as its origin calls it
+  std::string name{};   ///< of the setting, as written in that source
   std::string where{};  ///< "the code", "ACCELERATE_TIMEOUT", the config file's path
 };
 
@@ -28,10 +28,11 @@ template <typename T>
 struct Resolved {
   std::optional<T> value{};
   Came from{};
-  std::string conflict{};  ///< what lost to a different value, one sentence; empty: nothing did
+  std::string conflict{};  ///< one sentence about an overridden, different value; otherwise empty
 };
 
-/// The value in a variable or the config file; `where` names it in the error, like "ACCELERATE_TIMEOUT".
+/// Parses the value of a variable or of the config file. `where` is its source for messages, such as
+/// "ACCELERATE_TIMEOUT".
 template <typename Row>
 auto read_setting(const Row& row, const std::string& text, const std::string& where) {
   const auto value = row.type.parse(row.first_of_list ? text.substr(0, text.find(',')) : text);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a program computes in, by name.
+// Names of the compute precisions.
 #pragma once
 
 #include <array>
@@ -10,9 +10,9 @@ namespace accelerate::env {
 
 /// Dtype of forward and backward; parameters and optimizers stay in float32.
 enum class Precision {
-  no,    ///< everything as it is
+  no,    ///< no autocast
   bf16,  ///< bfloat16: float32's range, 8 bits of precision
-  fp16,  ///< float16: 11 bits of precision, a small range, so that the loss is scaled
+  fp16,  ///< float16: 11 bits of precision and a small range, so the loss is scaled
 };
 
 inline constexpr std::array<std::pair<Precision, std::string_view>, 3> kPrecisions{

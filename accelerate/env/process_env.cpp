@@ -76,7 +76,7 @@ void read_elastic(const Variables& variables, ProcessEnv& process) {
   }
 }
 
-/// Where rank 0 of a Slurm step is; MASTER_ADDR and MASTER_PORT, when the user gives them, win.
+/// Determines the address of rank 0 of a Slurm step. MASTER_ADDR and MASTER_PORT take precedence if they are set.
 void read_slurm_master(const Variables& variables, ProcessEnv& process) {
   const Field nodes = first_set(variables, {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"});
   if (!process.master_addr && nodes.text) {
@@ -128,13 +128,14 @@ bool agrees(const LauncherSet& half, const ProcessEnv& chosen) {
   return true;
 }
 
-/// Half a set that is right so: PMIx has no size, and MPICH under srun no local names.
+/// True for partial sets that are normal: PMIx has no size, and MPICH under srun has no local ranks.
 bool is_always_half(const LauncherSet& set) {
   if (set.source == Source::pmix) return !set.fields[1].text && !set.fields[2].text && !set.fields[3].text;
   return set.source == Source::pmi && !set.fields[2].text && !set.fields[3].text;
 }
 
-/// Whoever sets RANK and WORLD_SIZE means them: to run as another rank because the rest is missing would surprise.
+/// RANK and WORLD_SIZE that a user has set must not be ignored, so a partial torchrun set with other values is an
+/// error.
 void check_half(const LauncherSet& half, const ProcessEnv& chosen) {
   if (is_always_half(half) || agrees(half, chosen)) return;
   const Field& rank = half.fields[0];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The place of a process in its job: the contract between launcher and library.
+// Ranks and rendezvous address of a process: the contract between launcher and library.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ namespace accelerate::env {
 /// Environment variables as a value, so that reading them is a pure function.
 using Variables = std::map<std::string, std::string>;
 
-/// A copy of this process's environment.
+/// Returns a copy of this process's environment.
 Variables current_variables();
 
-/// Whose variables described the job.
+/// Launcher that set the variables.
 enum class Source { single, torchrun, open_mpi, pmi, mvapich, pmix, slurm };
 
 std::string_view name(Source source);
@@ -33,7 +33,7 @@ struct ProcessEnv {
   std::optional<int64_t> master_port{};
   /// How often the launcher restarted this job; keys in the rendezvous store carry it.
   int64_t restart_count = 0;
-  /// torchrun's agent already holds the store at master_addr:master_port, so every rank is a client.
+  /// True if torchrun's agent hosts the store at master_addr:master_port, so that every rank is a client.
   bool agent_store = false;
   /// Identifies the job. It is part of every key in the rendezvous store, so unrelated jobs on the same port never join
   /// each other. Value of ACCELERATE_JOB_ID (random, set by accelerate_launch); otherwise the launcher's id: torchrun's
@@ -46,11 +46,11 @@ struct ProcessEnv {
 /// Reads the first complete set of variables of torchrun, Open MPI, PMI (MPICH, Intel MPI), PMIx, MVAPICH or Slurm.
 /// Without any set, the job has one process.
 /// \throws Error (environment), with the variables and their values, for a partial set without a complete one, for a
-///         partial torchrun set whose RANK or WORLD_SIZE differs from the complete set, for text instead of a number,
-///         for a rank outside the world size, or for a contradiction within one set.
+///   partial torchrun set with another RANK or WORLD_SIZE than the complete set, for text instead of a number, for a
+///   rank outside the world size, or for a contradiction within one set.
 ProcessEnv read(const Variables& variables);
 
-/// The torchrun names of it; read(write(e)) equals e but for the source.
+/// Returns the process as torchrun's variables. read(write(e)) equals e except for the source.
 Variables write(const ProcessEnv& process);
 
 }  // namespace accelerate::env

@@ -12,7 +12,7 @@ template <typename Member, typename Value>
 void put(Member& member, const Value& value) {
   member = value;
 }
-/// The code gives a device as text, like all others.
+/// In code, a device is given as text.
 void put(std::optional<DeviceName>& member, const std::string& text) { member = parse_device(text); }
 
 /// cpu and an accelerator by name exclude one another.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings that the code, the command line, a variable or a config file may give. The first of them wins, in that
-// order. Their names, checks and help: settings_table.hpp.
+// Settings from code, command line, environment variable or config file, in order of precedence. settings_table.hpp
+// defines their names, checks and help texts.
 #pragma once
 
 #include <chrono>
@@ -32,42 +32,42 @@ struct GivenSettings {
   bool operator==(const GivenSettings&) const = default;
 };
 
-/// A device by name: the CPU, or an accelerator as LibTorch calls it.
+/// The CPU, or an accelerator by LibTorch's name.
 struct DeviceName {
   std::string type = "cpu";
-  std::optional<int64_t> index{};  ///< of the accelerator; unset: the local rank's
+  std::optional<int64_t> index{};  ///< index of the accelerator; if unset, the local rank
 
   [[nodiscard]] bool is_cpu() const { return type == "cpu"; }
   [[nodiscard]] std::string str() const { return index ? type + ":" + std::to_string(*index) : type; }
   bool operator==(const DeviceName&) const = default;
 };
 
-/// What holds. The values here are the defaults.
+/// Resolved settings. The initial values are the defaults.
 struct Settings {
   /// Micro-batches per optimizer step, at least 1. ACCELERATE_GRADIENT_ACCUMULATION_STEPS
   int64_t gradient_accumulation_steps = 1;
-  /// What forward and backward compute in. ACCELERATE_MIXED_PRECISION
+  /// Compute precision of forward and backward. ACCELERATE_MIXED_PRECISION
   Precision mixed_precision = Precision::no;
-  /// Stay on the CPU although there is a GPU. ACCELERATE_USE_CPU
+  /// If true, the CPU is used even if there is a GPU. ACCELERATE_USE_CPU
   bool cpu = false;
-  /// CPU backend, "mpi" or "gloo"; unset: comm chooses. ACCELERATE_BACKEND
+  /// CPU backend, "mpi" or "gloo". If unset, comm chooses it. ACCELERATE_BACKEND
   std::optional<std::string> backend{};
-  /// Longest wait for a peer, 1 s to 1000000000 s. ACCELERATE_TIMEOUT, in seconds
+  /// Time limit of a collective, 1 s to 1000000000 s. ACCELERATE_TIMEOUT, in seconds
   std::chrono::seconds timeout{600};
-  /// Compare every collective across the ranks. ACCELERATE_DEBUG_MODE
+  /// If true, every collective is compared across the ranks. ACCELERATE_DEBUG_MODE
   bool debug = false;
-  /// Exactly this device: cpu, or an accelerator's name with or without :N; unset: chosen by local rank.
+  /// Device: cpu, or an accelerator's name with or without :N. If unset, it is chosen by local rank.
   /// ACCELERATE_TORCH_DEVICE
   std::optional<DeviceName> device{};
-  /// Threads of LibTorch in this rank, 1 to 65536; unset: physical cores divided by local ranks. OMP_NUM_THREADS
+  /// LibTorch threads of this rank, 1 to 65536. If unset, physical cores divided by local ranks. OMP_NUM_THREADS
   std::optional<int64_t> threads_per_rank{};
-  /// More local ranks than GPUs: the ranks share them in turn. ACCELERATE_ALLOW_SHARED_GPUS
+  /// If true, more local ranks than GPUs are allowed; the GPUs are assigned round-robin. ACCELERATE_ALLOW_SHARED_GPUS
   bool allow_shared_gpus = false;
 
   bool operator==(const Settings&) const = default;
 };
 
-/// A config file as text: setting to value.
+/// Settings and values of a config file, as text.
 struct Config {
   std::string path{};
   std::map<std::string, std::string> values{};
@@ -81,18 +81,18 @@ Config parse_config(std::string_view text, const std::string& path);
 /// \throws Error (io) if the file cannot be read.
 Config read_config(const Variables& variables);
 
-/// The settings, and a sentence for every value that lost to a different one.
+/// The resolved settings, and one sentence for every overridden value that differs.
 struct Resolution {
   Settings settings{};
   std::vector<std::string> conflicts{};
 };
 
 /// Precedence of every setting: code > environment > config file > default. A GPU in `device` and `cpu` exclude each
-/// other: the stronger source wins, and `cpu` wins within one source. Pure function.
+/// other: the stronger source takes precedence, and `cpu` does within one source. Pure function.
 ///
 /// \param given_by  Name of the source of `from_code` for messages.
 /// \throws Error (usage) for an invalid value from code; Error (environment) for an invalid variable or config value,
-///         with its source.
+///   with its source.
 Resolution weigh(const GivenSettings& from_code, const Variables& variables, const Config& config,
                  std::string_view given_by = "the code");
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one table of settings. What reads the code's options, the config file, the environment and the command line of
-// accelerate_launch, and what writes its help and the ranks' variables, is a loop over these rows.
+// The table of all settings. Reading the code's options, the config file, the environment and the command line of
+// accelerate_launch, and writing its help and the variables of the ranks, are loops over these rows.
 #pragma once
 
 #include <string>
@@ -14,10 +14,10 @@
 
 namespace accelerate::env {
 
-/// The option of accelerate_launch for a setting.
+/// Option of accelerate_launch for a setting.
 struct CommandLineOption {
   std::string_view name;        ///< without dashes
-  std::string_view value_name;  ///< "N", as the help calls it; empty: the option takes no value
+  std::string_view value_name;  ///< placeholder in the help, "N"; empty if the option takes no value
   std::string help;
 };
 
@@ -32,15 +32,15 @@ struct Setting {
   std::string_view key;       ///< in the config file
   std::string_view variable;  ///< in the environment
   CommandLineOption option;
-  Type type;            ///< which values it may have (value_types.hpp)
+  Type type;            ///< valid values (value_types.hpp)
   Default otherwise{};  ///< value if none is given
-  Member member;        ///< its member in a struct of all settings
-  /// A variable of OpenMP's, which may hold a number per level of nesting, "5,2": the first is ours.
+  Member member;        ///< member in a struct of all settings
+  /// True for an OpenMP variable with one number per nesting level, "5,2": the first number is used.
   bool first_of_list = false;
 
   static constexpr bool has_default = !std::is_same_v<Default, FoundOut>;
 
-  /// The default in help texts.
+  /// Returns the default as shown in help texts.
   [[nodiscard]] std::string default_text() const {
     if constexpr (has_default) {
       return type.text(typename Type::Value(otherwise));
@@ -49,11 +49,11 @@ struct Setting {
     }
   }
 
-  /// This setting in GivenSettings, Settings or AcceleratorOptions.
+  /// Returns this setting's member in GivenSettings, Settings or AcceleratorOptions.
   [[nodiscard]] auto& of(auto& all) const { return *member(all); }
 };
 
-/// each(row) for every setting, in the order of Settings.
+/// Calls each(row) for every setting, in the order of Settings.
 template <typename Each>
 void for_each_setting(Each&& each) {
   each(Setting{.name = "gradient_accumulation_steps",
@@ -85,7 +85,7 @@ void for_each_setting(Each&& each) {
       .type = Word{[](std::string_view text) { return text == any_backend || is_backend(text); }, backend_choice()},
       .otherwise = FoundOut{"auto, what is there"},
       .member = [](auto& all) { return &all.backend; }});
-  // Beyond the bounds of seconds and threads overflows what LibTorch and the clock can hold.
+  // Larger seconds or thread counts would overflow the clock or LibTorch.
   each(Setting{.name = "timeout",
                .key = "timeout",
                .variable = "ACCELERATE_TIMEOUT",

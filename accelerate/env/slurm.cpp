@@ -6,9 +6,9 @@
 namespace accelerate::env::slurm {
 namespace {
 
-constexpr int64_t first_reserved_step = 0xfffffffa;  // slurm.h: interactive, batch, extern, ... are above
+constexpr int64_t first_reserved_step = 0xfffffffa;  // slurm.h: interactive, batch, extern, ... have ids from here on
 
-/// One item "2(x3)" or "2": how many tasks on how many nodes.
+/// One item, "2(x3)" or "2": number of tasks and of nodes.
 struct Run {
   int64_t tasks = 0;
   int64_t nodes = 1;

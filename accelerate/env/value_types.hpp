@@ -71,7 +71,7 @@ struct Seconds {
   static std::string show(Value value) { return text(value) + " s"; }
 };
 
-/// One of an enum's values, by name; the code gives the value.
+/// One of an enum's values by name; in code, the enum value.
 template <typename Enum, size_t count>
 struct Choice {
   using Value = Enum;
@@ -101,7 +101,7 @@ struct Choice {
   [[nodiscard]] std::string show(Enum value) const { return text(value); }
 };
 
-/// A text that a function knows; the code gives text too.
+/// A text that a predicate accepts; in code, text as well.
 struct Word {
   using Value = std::string;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: the one document of a config file.
+// Private: parses the single YAML document of a config file.
 #pragma once
 
 #include <yaml-cpp/yaml.h>

@@ -9,7 +9,7 @@
 namespace accelerate::gradient {
 namespace {
 
-// A bucket that still takes items, and the place in the order of its last one.
+// A bucket, and the position of its last item in the order.
 struct Open {
   Bucket bucket;
   int64_t cap;
@@ -32,7 +32,7 @@ BucketPlan plan_buckets(std::span<const BucketItem> items, std::span<const int64
                         const Place& place) {
   check(options, place);
   std::vector<Open> all;
-  std::vector<size_t> open;  // indices into all, one per key
+  std::vector<size_t> open;  // indices into all of the buckets that accept items, one per key
   for (size_t at = 0; at < order.size(); ++at) {
     const BucketItem& item = items[static_cast<size_t>(order[at])];
     auto found = std::find_if(open.begin(), open.end(), [&](size_t i) { return all[i].bucket.key == item.key; });
@@ -49,7 +49,7 @@ BucketPlan plan_buckets(std::span<const BucketItem> items, std::span<const int64
     taker.bucket.bytes += item.bytes;
     taker.last = static_cast<int64_t>(at);
   }
-  // A bucket is complete when its last item arrives: with several keys that is not the order of opening.
+  // A bucket is complete when its last item arrives. With several keys that order differs from the order of creation.
   std::stable_sort(all.begin(), all.end(), [](const Open& a, const Open& b) { return a.last < b.last; });
   BucketPlan plan;
   for (Open& one : all) plan.buckets.push_back(std::move(one.bucket));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which parameters share one all-reduce, and in which order the all-reduces start. A value, no tensors.
+// Groups parameters into all-reduces and orders them. Pure values, no tensors.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 namespace accelerate::gradient {
 
 struct BucketOptions {
-  /// Largest bucket, in bytes; a parameter that is larger has a bucket of its own. Smaller overlaps earlier, larger
-  /// uses the link better.
+  /// Maximum size of a bucket in bytes; a larger parameter has its own bucket. Small buckets overlap earlier, large
+  /// ones use the network better.
   int64_t cap_bytes = 25 << 20;
-  /// First bucket, in bytes; small, so that the first all-reduce starts early.
+  /// Maximum size of the first bucket in bytes; small, so that the first all-reduce starts early.
   int64_t first_cap_bytes = 1 << 20;
   bool operator==(const BucketOptions&) const = default;
 };
@@ -23,10 +23,10 @@ struct BucketOptions {
 /// \throws Error (usage) for sizes below 1.
 void check(const BucketOptions& options, const Place& place);
 
-/// One parameter as the plan sees it.
+/// Properties of one parameter.
 struct BucketItem {
   int64_t bytes = 0;
-  /// Only items of one key share a bucket: dtype and device, "Float cpu".
+  /// Only items with equal keys share a bucket: dtype and device, "Float cpu".
   std::string key{};
 };
 
@@ -38,7 +38,7 @@ struct Bucket {
 };
 
 struct BucketPlan {
-  /// In the order in which they are complete, which is the order in which they are reduced.
+  /// Buckets in the order in which they complete and are reduced.
   std::vector<Bucket> buckets{};
   bool operator==(const BucketPlan&) const = default;
 };
@@ -49,7 +49,7 @@ struct BucketPlan {
 [[nodiscard]] BucketPlan plan_buckets(std::span<const BucketItem> items, std::span<const int64_t> order,
                                       const BucketOptions& options = {}, const Place& place = {});
 
-/// "Float cpu 1000 bytes: 3 2 | Float cpu 20 bytes: 0", one bucket between bars.
+/// Returns "Float cpu 1000 bytes: 3 2 | Float cpu 20 bytes: 0"; bars separate buckets.
 [[nodiscard]] std::string to_string(const BucketPlan& plan);
 
 }  // namespace accelerate::gradient

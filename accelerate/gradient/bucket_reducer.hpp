@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the gradients of a bucket are averaged over the ranks: by an all-reduce or a communication hook.
+// Averages the gradients of a bucket over the ranks with an all-reduce or a communication hook.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,30 +15,30 @@
 
 namespace accelerate::gradient {
 
-/// The gradients of some parameters, in one flat tensor.
+/// Gradients of several parameters in one flat tensor.
 struct GradientBucket {
   int64_t index = 0;  ///< buckets are reduced in this order, which is the same on all ranks
   bool is_last = false;
-  /// [n] of one dtype and device. Before the reduction this rank's gradients, each times share, and zeros where it has
-  /// none; after it the sums over the ranks, which therefore are means. A multiple of 64 bytes times the ranks long;
-  /// what no view covers is zero and stays so.
+  /// [n] of one dtype and device. Before the reduction: this rank's gradients times share, with zeros for missing ones.
+  /// Afterwards: the sums over the ranks, which are therefore means. The length is a multiple of 64 bytes times the
+  /// ranks; elements outside the views must stay zero.
   at::Tensor gradients{};
-  /// Of each parameter's shape and strides, into gradients.
+  /// Views of gradients with the shape and strides of each parameter.
   std::vector<at::Tensor> views{};
-  /// The parameters' places in the model, one for each view: the same in every run.
+  /// Index of each view's parameter in the model; the same in every run.
   std::vector<int64_t> members{};
-  /// [parameters of the model] in the last bucket, else undefined: to be summed over the ranks too.
+  /// [parameters of the model] in the last bucket, otherwise undefined. Must be summed over the ranks too.
   at::Tensor counts{};
-  /// Gradients and counts, one behind the other in memory.
+  /// Gradients, then counts, contiguous in memory.
   at::Tensor flat{};
-  /// The place of one of the views in another tensor that is laid out as gradients are.
+  /// The same view of another tensor with the layout of gradients.
   [[nodiscard]] at::Tensor same_place(const at::Tensor& view, const at::Tensor& other) const;
 
-  /// 1 / ranks; where ranks have run out of batches, as join_uneven_inputs divides.
+  /// 1 / ranks. After ranks have run out of batches, the divisor of join_uneven_inputs applies.
   double share = 1.0;
 };
 
-/// State of a reducer under names of its choice; local to this rank.
+/// Named tensors with the state of a reducer; local to this rank.
 using ReducerState = std::vector<NamedTensor>;
 
 /// Reducer of one engine with its own group. Every rank makes the same calls in the same order: start() for buckets
@@ -46,20 +46,20 @@ using ReducerState = std::vector<NamedTensor>;
 class BucketReducer {
  public:
   virtual ~BucketReducer() = default;
-  /// Begins; does not wait. execution: deferred where finish follows at once.
+  /// Starts the reduction without waiting. \param execution  deferred if finish() follows immediately.
   virtual void start(const GradientBucket& bucket, comm::Execution execution) = 0;
-  /// Completes with the sums in gradients and counts, with equal bits on every rank. \throws errors of peers.
+  /// Completes with the sums in gradients and counts, with equal bits on every rank. \throws the errors of other ranks.
   virtual void finish(const GradientBucket& bucket) = 0;
-  /// The buckets are laid out again, or a reduction was aborted: drops state about them.
+  /// Drops the state of buckets, after a new layout or an aborted reduction.
   virtual void forget() = 0;
-  /// Of this rank's data given to collectives since it was made, replays left out. For a function: as if it had sent
-  /// the bucket.
+  /// Bytes of this rank that were passed to collectives so far, without replays. For a ReduceFunction: the size of the
+  /// bucket per call.
   [[nodiscard]] virtual int64_t bytes_given() const = 0;
-  /// Between two reductions. Empty where one is like the other.
+  /// State between two reductions. Empty if reductions are independent.
   [[nodiscard]] virtual ReducerState state() const { return {}; }
   /// Restores the state; entries that do not match a parameter are dropped.
   virtual void load_state(const ReducerState&) {}
-  /// After finish(): no rank used this member of the bucket, so its result is not used.
+  /// Called after finish() if no rank used this member of the bucket, so its result is dropped.
   virtual void give_back(const GradientBucket&, size_t /*member*/) {}
 
   /// Reason why reductions cannot be captured and replayed without calling this object (a graphed step). Empty if the
@@ -68,11 +68,11 @@ class BucketReducer {
     return "the hook's reducer may decide on the host, which replays do not ask; its why_not_recorded() is for it to "
            "say";
   }
-  /// Another one than when a reduction was recorded: that recording counts no more, its memory is gone.
+  /// Changes if memory that a captured reduction uses was released. Such a capture is invalid.
   [[nodiscard]] virtual int64_t memory_version() const { return 0; }
 };
 
-/// One all-reduce for each bucket.
+/// One all-reduce per bucket.
 class AllReduce final : public BucketReducer {
  public:
   explicit AllReduce(comm::Group group) : group_(std::move(group)) {}

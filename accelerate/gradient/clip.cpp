@@ -20,7 +20,7 @@ namespace {
 
 at::Tensor norm_of_groups(const std::vector<std::vector<at::Tensor>>& groups, double norm_type) {
   const at::Device device = groups.front().front().device();
-  // Half precision would round the norm of a large tensor away; one dtype, so that the norms stack.
+  // Half precision would lose digits of a large tensor's norm. All norms have one dtype, so that they can be stacked.
   const bool has_double = std::any_of(groups.begin(), groups.end(), [](const auto& group) {
     return c10::toRealValueType(group.front().scalar_type()) == at::kDouble;
   });
@@ -35,12 +35,12 @@ at::Tensor norm_of_groups(const std::vector<std::vector<at::Tensor>>& groups, do
   return norms.size() == 1 ? norms.front() : at::linalg_vector_norm(at::stack(norms), norm_type);
 }
 
-// Of all ranks' parts; on each rank of the dtype and on the device that its own part's is.
+// Norm over the parts of all ranks. The result has the dtype and device of this rank's part.
 at::Tensor norm_over(const comm::Group& group, const at::Tensor& part, double norm_type) {
   // One dtype and device for the sum, independent of this rank's gradients.
   at::Tensor sum = part.to(group.device().value_or(at::kCPU), at::kDouble);
   if (std::isinf(norm_type)) {
-    sum = sum.nan_to_num(norm_type, norm_type);  // the larger of a number and NaN is either
+    sum = sum.nan_to_num(norm_type, norm_type);  // because the maximum of a number and NaN is unspecified
     group.all_reduce(sum, comm::ReduceOp::max);
   } else {
     sum = sum.pow(norm_type);
@@ -77,7 +77,7 @@ std::vector<at::Tensor> dense_gradients(const std::vector<at::Tensor>& parameter
     at::Tensor& gradient = parameter.mutable_grad();
     if (!gradient.defined()) continue;
     if (gradient.is_sparse()) {
-      // Rows that occur twice count as their sum.
+      // Sums duplicate rows.
       gradient = gradient.coalesce();
       gradients.push_back(gradient._values());
     } else {

@@ -25,7 +25,7 @@ constexpr int64_t kAlign = 16;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-// Tensors grouped by a key, groups in order of first appearance: the same on every rank.
+// Groups tensors by a key. Groups are in order of first appearance, so they are the same on every rank.
 template <typename Key>
 auto group_by(const std::vector<at::Tensor>& tensors, Key key) {
   std::vector<std::pair<decltype(key(tensors[0])), std::vector<at::Tensor>>> groups;
@@ -38,7 +38,7 @@ auto group_by(const std::vector<at::Tensor>& tensors, Key key) {
   return groups;
 }
 
-// Without the repetitions of an expanded tensor, which share memory and refuse to be written one by one.
+// Removes the repetitions of an expanded tensor, which share memory and cannot be written individually.
 at::Tensor without_repetitions(at::Tensor tensor, const at::Tensor& like) {
   for (int64_t axis = 0; axis < like.dim(); ++axis) {
     if (like.stride(axis) == 0 && like.size(axis) > 1) tensor = tensor.narrow(axis, 0, 1);
@@ -50,7 +50,7 @@ void write(const at::Tensor& tensor, const at::Tensor& values) {
   without_repetitions(tensor, tensor).copy_(without_repetitions(values, tensor), true);
 }
 
-// Whether batch normalisation calls its buffers so, in C++, Python and TorchScript.
+// True if batch normalisation uses this buffer name in C++, Python and TorchScript.
 bool names_statistics(std::string_view name) {
   const std::string_view last = name.substr(name.rfind('.') + 1);  // npos + 1 is 0
   return last == "running_mean" || last == "running_var";
@@ -58,7 +58,7 @@ bool names_statistics(std::string_view name) {
 
 int64_t version_of(const at::Tensor& tensor) { return tensor.is_inference() ? 0 : tensor._version(); }
 
-// Bit for bit on the CPU, so that NaN equals itself. On another device the host waits for the answer.
+// Compares bits on the CPU, so that NaN equals itself. On another device the host waits for the result.
 bool equals(const at::Tensor& tensor, const at::Tensor& values) {
   if (!tensor.is_cpu()) return !tensor.ne(values).any().item<bool>();
   const at::Tensor dense = tensor.resolve_conj().resolve_neg().contiguous();
@@ -132,7 +132,7 @@ BufferBroadcast::BufferBroadcast(comm::Group group, const std::vector<NamedTenso
 void BufferBroadcast::follow() {
   if (now_) return pack_buffers(now_());
   if (std::all_of(packs_.begin(), packs_.end(), [](const Pack& one) { return one.fits(); })) return;
-  std::vector<NamedTensor> buffers;  // unnamed, because the knowledge about each buffer is carried over
+  std::vector<NamedTensor> buffers;  // without names, because the recorded state per buffer is carried over
   for (const Pack& one : packs_) {
     for (const at::Tensor& tensor : one.tensors) buffers.push_back({{}, tensor});
   }
@@ -154,10 +154,10 @@ void BufferBroadcast::pack_buffers(const std::vector<NamedTensor>& buffers) {
   }
 }
 
-// A graph of autograd that saved a buffer must not compute with other values unnoticed. So a buffer that changes counts
-// a new version, and backward throws PyTorch's error. A buffer that keeps its values is not written: constants (masks,
+// A graph that saved a buffer must not compute with other values unnoticed. A buffer that changes therefore gets a new
+// version, and backward throws PyTorch's error. A buffer that keeps its values is not written: constants (masks,
 // tables) may be used by several forwards before one backward. Batch normalisation saves its statistics in training
-// without using them in backward, and writes them past the version counter itself: those are written the same way.
+// without using them in backward, and updates them without a new version; this function does the same for them.
 void BufferBroadcast::receive(Pack& pack) {
   for (size_t i = 0; i < pack.tensors.size(); ++i) {
     const at::Tensor& tensor = pack.tensors[i];
@@ -168,7 +168,7 @@ void BufferBroadcast::receive(Pack& pack) {
       write_uncounted(tensor, values);
       continue;
     }
-    // A graph holds what it saved. Without one the host need not wait for a device to compare.
+    // A graph holds its saved tensors. If nothing else holds the buffer, the host need not wait for a comparison.
     const bool compares = tensor.is_cpu() || tensor.use_count() > known.least_holders;
     if (!compares || !equals(tensor, values)) write(tensor, values);
   }
@@ -204,7 +204,7 @@ std::vector<BufferBroadcast::WithRoot> BufferBroadcast::with_root(int64_t root) 
   follow();
   for (const Pack& one : packs_) {
     broadcast(group_, one, root);
-    // One copy of the whole pack: the next forward writes to the pack's memory again.
+    // Copies the whole pack, because the next forward overwrites its memory.
     const at::Tensor bytes = one.bytes.clone();
     int64_t offset = 0;
     for (const at::Tensor& tensor : one.tensors) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many tensors in one collective.
+// Collectives over many tensors at once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +15,7 @@
 
 namespace accelerate::gradient {
 
-/// Every tensor becomes root's, in place, in flat pieces of at most cap_bytes. Any mix of dtypes and devices.
+/// Broadcasts all tensors of rank root, in place, in flat pieces of at most cap_bytes. Dtypes and devices may be mixed.
 void broadcast_tensors(const comm::Group& group, const std::vector<at::Tensor>& tensors, int64_t root = 0,
                        int64_t cap_bytes = 25 << 20);
 
@@ -30,27 +30,30 @@ struct JoinCoordinator;
 class BufferBroadcast {
  public:
   BufferBroadcast() = default;
-  /// Compares names, shapes and dtypes across the ranks; the error names the first that differs, on every rank.
+  /// Compares names, shapes and dtypes across the ranks. \throws an error on every rank that names the first
+  /// difference.
   BufferBroadcast(comm::Group group, const std::vector<NamedTensor>& buffers);
 
-  /// Every buffer becomes root's, in place. Inside an UnevenJoin root is the highest rank that still has batches.
+  /// Copies all buffers of rank root to the other ranks, in place. Inside an UnevenJoin root is the highest rank that
+  /// still has batches.
   ///
-  /// If a graph of autograd saved a buffer whose values change here, its backward throws, as in PyTorch. A buffer that
-  /// keeps its values leaves graphs usable, and so do the statistics of batch normalisation (running_mean and
-  /// running_var, unless user code wrote to them since the last forward), whose training does not use them in backward.
-  /// On an accelerator the host waits for a comparison if somebody holds a buffer, as a graph does.
+  /// If a graph saved a buffer and its values change here, its backward throws, as in PyTorch. A buffer that keeps its
+  /// values leaves graphs usable. So do the statistics of batch normalisation (running_mean and running_var) in
+  /// training, because its backward does not use them, unless user code wrote to them since the last forward. On an
+  /// accelerator the host waits for a comparison if other code, such as a graph, holds a buffer.
   void run(int64_t root = 0);
   /// \param now  Returns the current tensors of the same buffers, if a forward replaces them.
   void exchanges(std::function<std::vector<NamedTensor>()> now) { now_ = std::move(now); }
-  /// PyTorch's rule: run() before the first forward of all and before each one that follows a synchronised forward, in
-  /// evaluation too. synchronised: this one trains, and its backward will be reduced.
+  /// Calls run() if it is due. As in PyTorch, that is before the first forward of all and before each forward after a
+  /// synchronised one, also in evaluation.
+  /// \param synchronised  True if this forward is in training and its backward will be reduced.
   void before_forward(bool synchronised);
-  /// The next before_forward() runs: until then ranks may differ.
+  /// True if the next before_forward() calls run(). Until then ranks may differ.
   [[nodiscard]] bool due() const { return due_; }
-  /// Restores what due() was when a checkpoint was saved. Every rank must give the same value.
+  /// Restores the value of due() from a checkpoint. Every rank must pass the same value.
   void resume(bool due) { due_ = due; }
 
-  /// A buffer of this rank and a copy of the root's values of it.
+  /// A buffer of this rank and a copy of root's values.
   struct WithRoot {
     at::Tensor own, of_root;
   };
@@ -63,8 +66,8 @@ class BufferBroadcast {
 
  private:
   struct Known {
-    bool is_statistics = false;  ///< of batch normalisation, by its name
-    int64_t version = 0;         ///< at the last forward
+    bool is_statistics = false;  ///< true for batch normalisation, by the buffer's name
+    int64_t version = 0;         ///< version at the last forward
     size_t least_holders = SIZE_MAX;
   };
   // Tensors of one device with their bytes for the transfer.
@@ -72,8 +75,8 @@ class BufferBroadcast {
     at::Tensor bytes;
     std::vector<at::Tensor> tensors;
     std::vector<at::Tensor> views;
-    std::vector<Known> known{};       ///< of each buffer
-    [[nodiscard]] bool fits() const;  ///< no tensor has moved to another dtype or device
+    std::vector<Known> known{};       ///< one entry per buffer
+    [[nodiscard]] bool fits() const;  ///< false if a tensor moved to another dtype or device
   };
   friend class UnevenJoin;
   friend void broadcast_tensors(const comm::Group&, const std::vector<at::Tensor>&, int64_t, int64_t);
@@ -89,8 +92,8 @@ class BufferBroadcast {
   comm::Group group_{};
   std::vector<Pack> packs_{};
   std::function<std::vector<NamedTensor>()> now_{};
-  std::string what_{};  ///< these buffers, for messages about peers
-  bool due_ = true;     ///< before the next forward
+  std::string what_{};  ///< lists the buffers, for errors of other ranks
+  bool due_ = true;     ///< true if run() is due before the next forward
   JoinCoordinator* join_coordinator_ = nullptr;
   int64_t join_operation_ = 0;
 };

@@ -42,7 +42,7 @@ std::vector<ParameterState> trainable(const std::vector<NamedTensor>& parameters
   return states;
 }
 
-// One place for "locked, in the engine's state".
+// Locks the state of an engine.
 auto locked(Engine::Core& core) { return std::unique_lock(core.mutex); }
 
 }  // namespace
@@ -121,7 +121,7 @@ void Engine::renew_hooks() {
   core_->complete();
   core_->unhook();
   core_->hook_up();
-  // What is recorded next must not contain the copies for gradients that user code keeps.
+  // The capture must not record the copies of gradients that user code keeps.
   for (ParameterState& state : core_->states) state.release_view();
 }
 
@@ -162,7 +162,7 @@ bool Engine::manages_exactly(const std::vector<at::Tensor>& parameters) const {
       if (parameter.grad().defined()) return false;
       continue;
     }
-    if (listed[found->second]) return false;  // counts twice, a bucket does not
+    if (listed[found->second]) return false;  // a list counts a duplicate twice, a bucket only once
     listed[found->second] = true;
     ++ours;
   }
@@ -189,7 +189,7 @@ void run_backward(std::span<Engine* const> engines, const comm::Group& group, co
     engine->core_->rule.backward();
   }
   {
-    // When backward throws, the deferral ends and the engines know that their reduction has died.
+    // If backward throws, the expired token marks the reductions of the engines as failed.
     struct Deferral {
       explicit Deferral(std::vector<Engine::Core*>& the_cores) : cores(the_cores) {
         const auto token = std::make_shared<char>();
@@ -208,7 +208,8 @@ void run_backward(std::span<Engine* const> engines, const comm::Group& group, co
   if (cores.size() > 1 && !uneven) {
     reached = at::zeros({static_cast<int64_t>(cores.size())}, at::kInt);
     for (size_t i = 0; i < cores.size(); ++i) {
-      // What a rank gathered without a reduction waits for this one, also where no rank's loss reaches the model now.
+      // Gradients that a rank accumulated without a reduction are reduced now, even if no rank's loss reaches the
+      // model.
       const auto lock = locked(*cores[i]);
       reached.mutable_data_ptr<int>()[i] = cores[i]->begun() || cores[i]->unreduced() != nullptr ? 1 : 0;
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Averages gradients over the ranks of a group while backward runs.
+// Averages gradients over the ranks of a group during backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,14 +21,14 @@ namespace accelerate::gradient {
 
 struct EngineOptions {
   BucketOptions buckets{};
-  /// Every backward uses the same parameters on every rank: those that are unused in the first reduction stay unused.
-  /// Saves counting; another set of used parameters is then an error.
+  /// If true, every backward must use the same parameters on every rank: unused parameters of the first reduction stay
+  /// unused. Saves the usage counts; using other parameters is an error.
   bool static_graph = false;
-  /// How buckets are reduced.
+  /// Reduces the buckets.
   CommHook hook{};
-  /// Buckets are laid out like that at once, instead of in the order that the first reduction learns. Its indices count
-  /// the parameters that need a gradient, each once, those of a bucket of one dtype and device; keys and bytes are not
-  /// looked at. Sparse gradients become dense. Not with static_graph, which has to learn.
+  /// If set, determines the buckets, instead of the order of arrival in the first reduction. Its indices count the
+  /// parameters that need a gradient, each once; the parameters of a bucket must have one dtype and device. Keys and
+  /// bytes are ignored. Sparse gradients become dense. Cannot be combined with static_graph.
   std::optional<BucketPlan> plan{};
   bool operator==(const EngineOptions&) const = default;
 };
@@ -55,70 +55,72 @@ class Engine {
   struct Core;
 
   /// Compares names, shapes and dtypes over the ranks, then sets every value to rank 0's. Existing gradients count as
-  /// this rank's own, not yet reduced. \param group       For exclusive use by this engine: pass Group::duplicate().
-  /// \param parameters  Of one model, of any dtypes and devices. Those without a gradient are broadcast and otherwise
-  ///                    ignored; duplicates count once.
+  /// this rank's own, not yet reduced.
+  /// \param group       For exclusive use by this engine: pass Group::duplicate().
+  /// \param parameters  Parameters of one model, of any dtypes and devices. Those without a gradient are broadcast and
+  ///                    otherwise ignored; duplicates count once.
   /// \throws Error (usage) if another engine averages one of the parameters, because both would sum the other's
-  /// results.
+  ///         results.
   Engine(comm::Group group, const std::vector<NamedTensor>& parameters, EngineOptions options = {});
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
-  /// Gradients are averaged no more; another engine may take the parameters over. Nothing else may be called after it
-  /// but by an UnevenJoin that still knows this engine.
+  /// Stops averaging; another engine may then use the parameters. Afterwards only an UnevenJoin that still refers to
+  /// this engine may call it.
   void retire();
 
   /// True if the next backward's gradients are reduced; otherwise they stay local until the next synchronised backward.
   /// Initially true. SyncRule defines the decision.
   [[nodiscard]] bool sync() const;
-  /// True within an UnevenJoin, whose ranks may have no batches left.
+  /// True within an UnevenJoin, where ranks may have no batches left.
   [[nodiscard]] bool joining() const;
-  /// A prepared forward runs; sync: neither no_sync nor a window holds it back.
+  /// Announces a prepared forward. \param sync  False within no_sync or an open accumulation window.
   void forward(bool sync);
   void open_no_sync();
   void close_no_sync();
-  /// One micro-batch of an accumulation window. A parameter that changes while it holds a local gradient of the window
-  /// is an error in the next backward: a step passed the window by.
+  /// Announces a micro-batch of an accumulation window. The next backward throws if a parameter with a local gradient
+  /// of the window changed, because an optimizer stepped within the window.
   void open_window(bool sync);
   void close_window();
-  /// Applies until the next decision.
+  /// Sets sync() until the next decision.
   void set_sync(bool sync);
 
   /// Joins a reduction of the other ranks with this rank's accumulated gradients, or zeros. run_backward() calls it if
   /// this rank's graph did not reach the model.
   void join_backward();
 
-  /// A backward reached a parameter since the last reduction ended.
+  /// True if a backward reached a parameter since the end of the last reduction.
   [[nodiscard]] bool touched() const;
-  /// True if there are gradients that were never reduced (including assigned ones), or whose reduction was aborted.
+  /// True if a gradient was never reduced (including assigned ones), or its reduction was aborted.
   [[nodiscard]] bool unreduced() const;
-  /// Steps on local gradients are wanted (local SGD).
+  /// Allows steps on local gradients (local SGD).
   void allow_local(bool allowed);
-  /// Every rank makes each step, on equal gradients: neither local SGD nor a join of uneven inputs is open.
+  /// True if every rank runs each step, on equal gradients: neither local SGD nor a join of uneven inputs is active.
   [[nodiscard]] bool steps_alike() const;
   /// Call before an optimizer step. \throws Error (usage) if unreduced() and local steps are not allowed.
   void before_step();
 
-  /// Hooks on new gradient accumulators: autograd runs one on the stream that was current when it was made.
+  /// Creates hooks on new gradient accumulators, because autograd runs an accumulator on the stream that was current at
+  /// its creation.
   void renew_hooks();
-  /// A reduction that was begun is forgotten, and gradients become undefined; for one that never ran on any rank.
+  /// Drops a reduction that never ran on any rank; gradients become undefined.
   void abandon();
 
-  /// Gradients become undefined, as after the stock zero_grad().
+  /// Sets all gradients to undefined, as zero_grad() does.
   void zero_all();
-  /// The same for some parameters; those that are not this engine's are left alone. set_to_none false: gradients that
-  /// are there stay there, as zeros that optimizers step on (weight decay acts); one fill for each bucket.
+  /// The same for some parameters; those of other engines are ignored. If set_to_none is false, existing gradients
+  /// become zeros, on which optimizers step (weight decay applies), with one fill per bucket.
   void zero(const std::vector<at::Tensor>& parameters, bool set_to_none = true);
   [[nodiscard]] bool manages(const at::Tensor& parameter) const;
-  /// All of them once, and nothing of this engine's is missing in the list.
+  /// True if the list has each parameter of this engine exactly once, and no other parameter with a gradient.
   [[nodiscard]] bool manages_exactly(const std::vector<at::Tensor>& parameters) const;
 
-  /// Dense tensors that together hold every gradient: whole buckets (values of sparse gradients apart). Before the
-  /// first reduction the gradients themselves. For clip_norm_of() and clip_value_of(); valid until the next backward.
+  /// Dense tensors that together contain every gradient: whole buckets, and the values of sparse gradients. Before the
+  /// first reduction, the gradients themselves. For clip_norm_of() and clip_value_of(); valid until the next backward.
   [[nodiscard]] std::vector<at::Tensor> gradients();
 
-  /// What this rank steps on, with the gradients that are there now: the whole of each parameter, bucket by bucket in
-  /// the order in which they are reduced, sparse ones last. Before the first reduction in the parameters' order.
+  /// The parameters with their current gradients for a step of this rank, in the order of the reduction, sparse ones
+  /// last. Before the first reduction, in the order of the parameters.
   [[nodiscard]] std::vector<state::Piece> pieces();
 
   /// Layout of the parameters in buckets; indices count the reduced parameters. Empty before the first reduction,
@@ -129,7 +131,7 @@ class Engine {
   /// State of the hook that reduces the buckets; call between backwards.
   [[nodiscard]] ReducerState reducer_state() const;
   void load_reducer_state(const ReducerState& state);
-  /// What this rank gave to the collectives that reduced its buckets.
+  /// Bytes of this rank that were passed to the collectives of its buckets.
   [[nodiscard]] int64_t bytes_given() const;
 
  private:
@@ -138,9 +140,9 @@ class Engine {
   std::shared_ptr<Core> core_;
 };
 
-/// Runs a backward, then finishes the reductions of the engines in the given order, which must be equal on all ranks. A
-/// rank whose graph misses a model joins with zeros if another rank's graph reached it: with several engines the ranks
-/// exchange one integer per engine over `group`.
+/// Runs a backward, then finishes the reductions of the engines in the given order, which must be equal on all ranks.
+/// If this rank's graph does not reach a model but another rank's graph does, this rank joins with zeros. With several
+/// engines the ranks therefore exchange one integer per engine over `group`.
 ///
 /// Engines with sync() == false stay local.
 void run_backward(std::span<Engine* const> engines, const comm::Group& group, const std::function<void()>& backward);

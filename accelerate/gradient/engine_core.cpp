@@ -32,7 +32,7 @@ void Engine::Core::for_backward(const Collective& collective) const {
   comm::in_user_call("backward", what_, group.place(), collective);
 }
 
-// What user code writes to a parameter while it holds a local gradient of the window is a step on that gradient.
+// A write to a parameter with a local gradient of the window is taken for a step on that gradient.
 void Engine::Core::refuse_passing_step(const ParameterState& state) const {
   if (!state.local || !state.imprint || local_allowed || *state.imprint == imprint_of(state.parameter)) return;
   base::fail(ErrorKind::usage, group.place(), "backward",
@@ -42,7 +42,7 @@ void Engine::Core::refuse_passing_step(const ParameterState& state) const {
              state.name, group.size());
 }
 
-// The graph of a gradient ends at the mean, as with c10d::Reducer.
+// The mean has no graph, as in c10d::Reducer.
 void Engine::Core::warn_of_graph(const ParameterState& state) {
   if (std::exchange(said_graph_, true)) return;
   base::log(base::LogLevel::warning, group.place(),
@@ -55,7 +55,7 @@ void Engine::Core::warn_of_graph(const ParameterState& state) {
 void Engine::Core::arrived_locally(ParameterState& state) {
   state.local = true;
   if (in_window) state.imprint = imprint_of(state.parameter);
-  // later gradients are added there, so memory is not doubled
+  // Later gradients accumulate in the bucket, so memory is not doubled.
   if (state.view.defined() && state.used()) state.attach();
 }
 
@@ -91,7 +91,7 @@ void Engine::Core::arrived(size_t index) {
 void Engine::Core::begin() {
   const int id = torch::autograd::get_current_graph_task_id();
   if (active_ && !backward_alive_.expired()) {
-    // A nested backward (activation checkpointing): weights may appear again, so nothing is launched early.
+    // In a nested backward (activation checkpointing) weights may get further gradients, so nothing is launched early.
     if (id != graph_task_) early_ = false;
     return;
   }
@@ -100,7 +100,7 @@ void Engine::Core::begin() {
   graph_task_ = id;
   backward_alive_ = deferral;
   if (deferral != nullptr) return;
-  // The graph task owns its callbacks: when backward throws, the token dies with them uncalled.
+  // The graph task owns its callbacks: if backward throws, they are destroyed uncalled, and the token expires.
   auto token = std::make_shared<char>();
   backward_alive_ = token;
   torch::autograd::Engine::get_default_engine().queue_callback([core = weak_from_this(), token] {
@@ -112,7 +112,7 @@ void Engine::Core::end_of_backward() {
   const std::lock_guard lock(mutex);
   if (!active_) return;
   launch();
-  // After the callbacks of the other engines: each of them launches before one waits.
+  // Runs after the callbacks of the other engines, because all must launch before one waits.
   torch::autograd::Engine::get_default_engine().queue_callback([core = weak_from_this()] {
     if (const auto alive = core.lock()) alive->end_of_launch();
   });
@@ -142,7 +142,7 @@ void Engine::Core::abandon() {
     reducer->forget();
     reset();
   }
-  forget_blanks();  // the capture's assumption about completed work does not hold
+  forget_blanks();  // because the captured work did not run
   for (FlatBucket& bucket : buckets) bucket.handed_out = true;
   zero_all();
 }
@@ -160,8 +160,9 @@ void Engine::Core::divide_by(int64_t ranks) {
   share_ = number(1.0 / static_cast<double>(ranks));
 }
 
-// Divided before they are summed, as in PyTorch (float16 overflows later then): on their way into the bucket, which
-// costs no pass over the memory, or, when some were accumulated in it, all in one.
+// Divides before the sum, as PyTorch does, because float16 then overflows later. The copy into the bucket divides
+// without another pass over the memory. If some gradients accumulated in the bucket, the whole bucket is divided at
+// once.
 void Engine::Core::fill(FlatBucket& bucket) {
   bool accumulated = false;
   for (const int64_t i : bucket.members) {
@@ -176,7 +177,7 @@ void Engine::Core::fill(FlatBucket& bucket) {
     state.contributes ? state.attach(accumulated ? at::Tensor() : share_) : state.blank_out();
   }
   if (accumulated) bucket.gradients.mul_(share_);
-  // Whoever multiplied the whole by infinity or NaN left NaN there, too.
+  // User code that multiplied the whole bucket by infinity or NaN wrote NaN to the gaps.
   if (std::exchange(bucket.handed_out, false) && !bucket.gaps.empty()) at::_foreach_zero_(bucket.gaps);
 }
 
@@ -189,13 +190,13 @@ void Engine::Core::launch_bucket(FlatBucket& bucket) {
     }
     if (bucket.counts.defined()) write_counts(bucket.counts);
   }
-  // run_backward() waits for the last one at once, and for all engines in one order.
+  // run_backward() waits for the last bucket at once, for all engines in one order.
   const bool waits_at_once = bucket.is_last && deferral != nullptr;
   bucket.share = 1.0 / static_cast<double>(divisor_);
   try {
     for_backward([&] { reducer->start(bucket, waits_at_once ? comm::Execution::deferred : comm::Execution::eager); });
   } catch (...) {
-    broken_off = true;  // the rest is completed, so that the ranks stay in step, but not stepped on
+    broken_off = true;  // finish() still completes on all ranks, but steps are refused
     throw;
   }
 }
@@ -216,7 +217,7 @@ void Engine::Core::finish() {
   } catch (...) {
     broken_off = true;
     reducer->forget();
-    forget_blanks();  // other ranks' sums may be there
+    forget_blanks();  // views may have partial sums
     reset();
     throw;
   }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: what an Engine does. Its life is a cycle of reductions:
+// Private: the state of an Engine. A reduction has these phases:
 //
 //   begin     the first gradient of a backward arrives, or this rank joins without one
-//   arrived   gradient by gradient; full buckets are launched in order
-//   launch    backward is over: the late buckets follow
-//   finish    waits, settles what unused parameters get; then everything is as before begin
+//   arrived   called per gradient; full buckets are launched in order
+//   launch    after backward: launches the remaining buckets
+//   finish    waits, sets the gradients of unused parameters, and returns to the state before begin
 //
-// launch and finish are apart, because with several engines all of them must have launched before one waits.
-// Before the first reduction there are no buckets: finish then learns their layout and launches them. Parameters that
-// module->to() moved have other accumulators: follow_parameters() hooks those, and the layout is learnt again.
+// launch and finish are separate, because with several engines all of them must launch before one waits.
+// The finish of the first reduction determines the layout of the buckets and launches them. If module->to() replaces
+// accumulators, follow_parameters() hooks the new ones, and the layout is determined again.
 #pragma once
 
 #include <torch/csrc/autograd/variable.h>
@@ -31,10 +31,10 @@ struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
   ~Core();
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
-  /// After construction: the hooks know the core by a weak pointer.
+  /// Call after construction, because the hooks have a weak pointer to the core.
   void hook_up();
   void unhook();
-  /// To be called wherever parameters may have moved to another dtype or device: costs a look at each.
+  /// Call where parameters may have moved to another dtype or device. Checks every parameter.
   void follow_parameters();
 
   // arrived(), end_of_backward() and end_of_launch() run on the threads of a backward and lock the mutex themselves.
@@ -43,23 +43,23 @@ struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
   void arrived(size_t index);
   void end_of_backward();
   void end_of_launch();
-  /// This rank takes part in a reduction that has not ended.
+  /// True during a reduction of this rank.
   [[nodiscard]] bool begun() const { return active_; }
-  void join();      ///< begin without a graph
+  void join();      ///< begins without a graph
   void launch();    ///< launches the remaining buckets
-  void finish();    ///< waits and settles; throws what peers do
-  void abandon();   ///< a reduction that never ran is forgotten, with its gradients
-  void complete();  ///< completes a reduction whose backward failed, so that the ranks stay in step
+  void finish();    ///< waits for the results; throws errors of other ranks
+  void abandon();   ///< drops a reduction that never ran, and its gradients
+  void complete();  ///< completes a reduction with a failed backward, so that the ranks stay synchronised
 
   void zero(ParameterState& state);           ///< drops the gradient
-  void zero_in_place(ParameterState& state);  ///< a gradient that is there becomes zeros that count as a gradient
-  /// The same for the states that are listed, bucket by bucket.
+  void zero_in_place(ParameterState& state);  ///< an existing gradient becomes zeros, which still count as a gradient
+  /// The same for the listed states, bucket by bucket.
   void zero_in_place(std::vector<bool> listed);
   [[nodiscard]] std::vector<state::Piece> pieces();
   void zero_all();
-  void forgive();  ///< a reduction that broke off is forgotten when no gradient of it is left
+  void forgive();  ///< clears broken_off once no gradient is left
   void before_step();
-  [[nodiscard]] const ParameterState* unreduced() const;  ///< a state with a gradient that no reduction has seen
+  [[nodiscard]] const ParameterState* unreduced() const;  ///< a state with an unreduced gradient, or null
   [[nodiscard]] std::vector<at::Tensor> gradients();
 
   comm::Group group;
@@ -68,15 +68,15 @@ struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
   std::vector<ParameterState> states;
   std::unordered_map<const void*, size_t> index_of;  ///< by TensorImpl
   BucketPlan plan;
-  std::vector<FlatBucket> buckets;  ///< empty before the first reduction, unless the options gave a plan
+  std::vector<FlatBucket> buckets;  ///< empty before the first reduction, unless the options have a plan
   std::unique_ptr<BucketReducer> reducer;
 
   SyncRule rule;
   bool in_window = false;
   bool touched = false;
   bool local_allowed = false;
-  bool broken_off = false;  ///< a reduction failed, gradients are neither local nor reduced
-  /// Set while run_backward() will finish the reductions itself; gone when that backward is over or has thrown.
+  bool broken_off = false;  ///< a reduction failed, so gradients are neither local nor reduced
+  /// Set while run_backward() will finish the reductions itself; reset when its backward ends or throws.
   std::shared_ptr<void> deferral;
   JoinCoordinator* join_coordinator = nullptr;
   int64_t join_operation = 0;
@@ -108,19 +108,19 @@ struct Engine::Core : std::enable_shared_from_this<Engine::Core> {
   void check_static_graph() const;
   void reset();
 
-  std::string what_;         ///< these gradients, for messages about peers
-  bool said_graph_ = false;  ///< the warning about create_graph
+  std::string what_;         ///< lists the gradients, for errors of other ranks
+  bool said_graph_ = false;  ///< the warning about create_graph was logged
   std::vector<Accumulator> accumulators_;
   std::vector<uintptr_t> hook_keys_;
 
   bool active_ = false;
   int graph_task_ = -1;
-  std::weak_ptr<void> backward_alive_;  ///< expires when the backward that began the reduction is over or died
+  std::weak_ptr<void> backward_alive_;  ///< expires when the backward that began the reduction ends or throws
   bool early_ = true;                   ///< buckets may be launched before backward ends
   size_t next_ = 0;                     ///< first bucket not yet launched
   int64_t divisor_ = 1;
   at::Tensor share_;            ///< 1 / divisor_
-  std::vector<int64_t> order_;  ///< of arrival, in the first reduction
+  std::vector<int64_t> order_;  ///< order of arrival in the first reduction
 };
 
 }  // namespace accelerate::gradient

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where an engine sits: on the gradient accumulators of its parameters.
+// Hooks an engine to the gradient accumulators of its parameters.
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 
@@ -44,7 +44,7 @@ void Engine::Core::hook_up() {
                "its prepared model go)",
                state.name);
   }
-  // A tensor holds its accumulator weakly; ours keeps it, and the hook with it, alive.
+  // A tensor has only a weak reference to its accumulator. This reference keeps the accumulator and its hook alive.
   accumulators_ = std::move(accumulators);
   for (size_t i = 0; i < states.size(); ++i) {
     const bool frozen = accumulators_[i] == nullptr;
@@ -61,7 +61,7 @@ void Engine::Core::unhook() {
   hook_keys_.clear();
 }
 
-// Tensor::set_data(), which module->to() calls, drops the accumulator where dtype or device change.
+// Tensor::set_data(), called by module->to(), drops the accumulator if dtype or device change.
 bool Engine::Core::parameters_moved() const {
   for (size_t i = 0; i < accumulators_.size(); ++i) {
     const at::Tensor& parameter = states[i].parameter;

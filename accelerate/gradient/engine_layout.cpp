@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first reduction: layout of the gradients in buckets, agreed with the other ranks.
+// The first reduction: the ranks agree on the layout of the buckets.
 #include <ATen/ops/zeros.h>
 
 #include "accelerate/gradient/engine_core.hpp"
@@ -36,8 +36,8 @@ void check_given(const BucketPlan& plan, const std::vector<ParameterState>& stat
 
 }  // namespace
 
-// One exchange provides everything for the first reduction: per state the number of ranks with a dense and with a
-// sparse gradient, the sparse axes, and rank 0's order of arrival.
+// One exchange provides all data for the first reduction: per state the number of ranks with a dense and with a sparse
+// gradient, the sparse axes, and rank 0's order of arrival.
 void Engine::Core::learn_layout() {
   if (options.plan) return lay_out_as_given();
   const auto n = static_cast<int64_t>(states.size());
@@ -53,7 +53,7 @@ void Engine::Core::learn_layout() {
   if (group.rank() == 0) {
     std::vector<bool> listed(states.size());
     for (const int64_t i : order_) listed[static_cast<size_t>(i)] = true;
-    // What did not arrive: backward meets the last registered first.
+    // Appends missing states in reverse order, because backward usually reaches the last registered parameter first.
     for (int64_t i = n - 1; i >= 0; --i) {
       if (!listed[static_cast<size_t>(i)]) order_.push_back(i);
     }

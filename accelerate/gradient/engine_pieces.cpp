@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's parameters for those that step on them, and zeroing whole buckets of them.
+// Parameters of the engine as pieces for optimizers, and zeroing of whole buckets.
 #include <algorithm>
 
 #include "accelerate/gradient/engine_core.hpp"
@@ -19,7 +19,7 @@ std::vector<state::Piece> Engine::Core::pieces() {
   return all;
 }
 
-// A bucket without other gradients is zeroed as a whole; the rest is zeroed one by one.
+// Zeroes a bucket as a whole if all its gradients are listed, otherwise one by one.
 void Engine::Core::zero_in_place(std::vector<bool> listed) {
   for (FlatBucket& bucket : buckets) {
     const auto goes = [&](int64_t i) { return listed[static_cast<size_t>(i)]; };
@@ -30,7 +30,7 @@ void Engine::Core::zero_in_place(std::vector<bool> listed) {
     const auto lies_here = [&](int64_t i) { return goes(i) && states[static_cast<size_t>(i)].used(); };
     if (std::none_of(bucket.members.begin(), bucket.members.end(), lies_here)) continue;
     if (!std::all_of(bucket.members.begin(), bucket.members.end(), free_to_fill)) continue;
-    // A transposed or conjugated alias of the view that replaced the gradient is a holder, too.
+    // A transposed or conjugated alias of the view that replaced the gradient also holds the view.
     for (const int64_t i : bucket.members) states[static_cast<size_t>(i)].release_view();
     bucket.gradients.zero_();
     for (const int64_t i : bucket.members) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between reductions: whether gradients may be stepped on, zeroing, and gradients as flat tensors.
+// State between reductions: whether a step is allowed, zeroing, and gradients as flat tensors.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_zero.h>
 
@@ -63,7 +63,7 @@ void Engine::Core::before_step() {
         "one synchronised backward before the step",
         state->name, group.size());
   }
-  if (group.device()) group.check("optimizer.step");  // the CPU's have been waited for
+  if (group.device()) group.check("optimizer.step");  // reductions on the CPU have completed
 }
 
 void Engine::Core::zero(ParameterState& state) {
@@ -78,14 +78,14 @@ void Engine::Core::zero_in_place(ParameterState& state) {
     replace_by_view(state);
     state.view.zero_();
   } else {
-    // In place, as the stock zero_grad(false) does it. A view of autograd's cannot be detached in place.
+    // In place, as zero_grad(false) does. A view of autograd cannot be detached in place.
     gradient.is_view() ? void(gradient = gradient.detach()) : void(gradient.detach_());
     gradient.zero_();
   }
   state.mark_synchronized();
 }
 
-// A gradient that user code put in place becomes zero too, because user code may still hold it.
+// A gradient that user code assigned becomes zero too, because user code may still hold it.
 void Engine::Core::replace_by_view(ParameterState& state) {
   at::Tensor& gradient = state.gradient();
   if (!state.inside()) {
@@ -107,7 +107,7 @@ void Engine::Core::zero_all() {
   for (ParameterState& state : states) zero(state);
 }
 
-// What was computed in the views last is not known.
+// Marks the content of the views as unknown.
 void Engine::Core::forget_blanks() {
   for (ParameterState& state : states) state.blank = false;
 }
@@ -119,10 +119,10 @@ std::vector<at::Tensor> Engine::Core::gradients() {
   for (ParameterState& state : states) {
     at::Tensor& gradient = state.gradient();
     if (state.view.defined()) {
-      // What user code dropped or replaced must show in the bucket; it counts as local then, if it did.
+      // Gradients that user code dropped or replaced are updated in the bucket; replaced ones count as local.
       state.local = state.local || !state.in_place();
       state.used() ? state.attach() : state.blank_out();
-      state.blank = false;  // the owner of the whole bucket may multiply it by NaN
+      state.blank = false;  // the caller may multiply the whole bucket by NaN
       state.count_write();
     } else if (gradient.defined() && gradient.is_sparse()) {
       gradient = gradient.coalesce();

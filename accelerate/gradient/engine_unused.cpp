@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a reduction leaves in parameters that some ranks, or all, did not use, and in sparse ones.
+// Results of a reduction for parameters that some or all ranks did not use, and for sparse ones.
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ void Engine::Core::write_counts(const at::Tensor& counts) {
   const at::Tensor mine = at::empty({counts.numel()}, at::kFloat);
   auto* out = mine.mutable_data_ptr<float>();
   for (const ParameterState& state : states) *out++ = state.contributes ? 1.0F : 0.0F;
-  counts.copy_(mine, /*non_blocking=*/true);  // of pageable memory, which is read before it returns
+  counts.copy_(mine, /*non_blocking=*/true);  // safe: pageable memory is read before the call returns
 }
 
 // The host waits for the device here, so only ranks with unused parameters call it.
@@ -39,13 +39,14 @@ void Engine::Core::finish_unused() {
       state.blank = false;
     } else {
       state.gradient().reset();
-      if (options.static_graph) state.blank = false;  // it is the first reduction's word, not this one's
+      // the first reduction decided, so this one may have written the view
+      if (options.static_graph) state.blank = false;
       if (options.hook != CommHook()) give_back(i);
     }
   }
 }
 
-// The result may contain errors that lossy hooks carried from earlier reductions.
+// With lossy hooks the result may contain errors from earlier reductions.
 void Engine::Core::give_back(size_t index) {
   const FlatBucket& bucket = buckets[static_cast<size_t>(states[index].bucket)];
   const auto member = std::ranges::find(bucket.members, static_cast<int64_t>(index)) - bucket.members.begin();
@@ -63,7 +64,7 @@ void Engine::Core::finish_sparse(double factor) {
   }
 }
 
-// A rank that joins without its own graph has no information about the graph.
+// A rank that joins without its own graph cannot check the graph.
 void Engine::Core::check_static_graph() const {
   if (!touched) return;
   for (const ParameterState& state : states) {

@@ -14,13 +14,14 @@
 namespace accelerate::gradient {
 namespace {
 
-// Kernels like aligned starts: 64 bytes are a cache line and more than any vector register wants on a GPU.
+// Aligns to 64 bytes for the kernels: the size of a cache line, and at least the width of a vector access on GPUs.
 int64_t padded(int64_t elements, const at::Tensor& like, int64_t parts = 1) {
   const int64_t step = parts * static_cast<int64_t>(64 / like.element_size());
   return (elements + step - 1) / step * step;
 }
 
-// Made below autograd's view tracking: stock zero_grad() detaches gradients in place, which tracked views refuse.
+// Created below autograd's view tracking, because zero_grad() detaches gradients in place, which fails for tracked
+// views.
 at::Tensor view_into(const at::Tensor& flat, int64_t offset, const at::Tensor& parameter) {
   if (parameter.is_non_overlapping_and_dense()) {
     return flat.as_strided(parameter.sizes(), parameter.strides(), offset);
@@ -30,14 +31,14 @@ at::Tensor view_into(const at::Tensor& flat, int64_t offset, const at::Tensor& p
 
 void release_storage(void* storage) { delete static_cast<c10::Storage*>(storage); }
 
-// Memory of another tensor, which it keeps alive. No allocator knows this pointer, so record_stream() ignores it; a
-// bucket outlives the operations on its gradients anyway.
+// Shares the memory of another tensor and keeps it alive. No allocator knows this pointer, so record_stream() ignores
+// it. That is safe, because a bucket outlives the operations on its gradients.
 c10::DataPtr shared_memory(const at::Tensor& tensor) {
   void* const memory = tensor.numel() == 0 ? nullptr : tensor.mutable_data_ptr();
   return {memory, new c10::Storage(tensor.storage()), &release_storage, tensor.device()};
 }
 
-// Puts a tensor onto a storage of its own over the same memory.
+// Gives a tensor its own storage over the same memory.
 at::Tensor with_own_storage(at::Tensor tensor, c10::DataPtr memory) {
   auto* const impl = tensor.unsafeGetTensorImpl();
   impl->set_storage_keep_dtype(c10::make_storage_impl(c10::StorageImpl::use_byte_size_t(), tensor.nbytes(),
@@ -74,7 +75,8 @@ void ParameterState::attach(const at::Tensor& factor) {
   if (!inside()) {
     release_view();
     at::Tensor dense = now.is_sparse() ? now.to_dense() : now;
-    if (dense.is_conj() || dense.is_neg()) dense = dense.resolve_conj().resolve_neg();  // maybe of the view itself
+    // the copy may be the view itself
+    if (dense.is_conj() || dense.is_neg()) dense = dense.resolve_conj().resolve_neg();
     factor.defined() ? at::mul_out(view, dense, factor) : view.copy_(dense, true);
   }
   now = view;
@@ -101,7 +103,7 @@ void ParameterState::release_view() {
   const at::Tensor copy = view.clone();
   at::Tensor fresh = view.as_strided(view.sizes(), view.strides());
   c10::DataPtr own_memory = copy.storage().unsafeGetStorageImpl()->set_data_ptr({nullptr, view.device()});
-  // Aliases share the storage, so all of them move. What a graph saved keeps its values and needs no new version.
+  // Aliases share the storage, so all of them move. The saved tensors of a graph keep their values and versions.
   c10::DataPtr in_bucket = view.storage().unsafeGetStorageImpl()->set_data_ptr(std::move(own_memory));
   view = with_own_storage(std::move(fresh), std::move(in_bucket));
 }
@@ -133,7 +135,7 @@ std::string bucket_key(const at::Tensor& tensor) {
 
 std::vector<FlatBucket> lay_out(std::vector<ParameterState>& states, const BucketPlan& plan, int64_t n_counts,
                                 int64_t ranks) {
-  if (states.empty()) return {};  // all are frozen
+  if (states.empty()) return {};  // all parameters are frozen
   const at::AutoDispatchBelowADInplaceOrView untracked;
   std::vector<FlatBucket> buckets(std::max<size_t>(plan.buckets.size(), 1));
   for (size_t b = 0; b < buckets.size(); ++b) {

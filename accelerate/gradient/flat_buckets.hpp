@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: the memory of the engine's gradients and what every parameter's gradient is at the moment.
+// Private: memory of the engine's gradients, and the state of every parameter's gradient.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +16,7 @@
 
 namespace accelerate::gradient {
 
-/// One parameter.
+/// State of one parameter.
 struct ParameterState {
   std::string name{};
   at::Tensor parameter{};
@@ -25,68 +25,68 @@ struct ParameterState {
   /// holds this gradient or an alias of it.
   at::Tensor view{};
   int64_t bucket = -1;
-  /// Axes of a sparse gradient's indices; 0 is dense.
+  /// Number of axes of a sparse gradient's indices; 0 for dense gradients.
   int64_t sparse_dim = 0;
-  /// The view is known to be zero.
+  /// True if the view is known to be zero.
   bool blank = false;
-  /// Its gradient arrived in the backward under way.
+  /// True if the gradient arrived in the current backward.
   bool arrived = false;
-  /// This rank put a gradient into the reduction under way.
+  /// True if this rank contributes a gradient to the current reduction.
   bool contributes = false;
-  /// It has gradients that no reduction has seen.
+  /// True if the gradient contains unreduced values.
   bool local = false;
-  /// Stamp of the parameter after a window's micro-batch left a local gradient; a later change means a local step.
+  /// Imprint of the parameter when a window's micro-batch created a local gradient; a later change means a local step.
   std::optional<Imprint> imprint{};
   /// Without a view: the gradient that is equal on all ranks, from a reduction or zeroing. Weak, so that it uses no
   /// memory once it is dropped.
   std::optional<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> kept{};
-  /// Number of ranks that contributed to the last reduction, if this rank had to read it. With static_graph: to the
-  /// first.
+  /// Number of ranks that contributed to the last reduction, if this rank had to read it. With static_graph, to the
+  /// first reduction.
   int64_t uses = 0;
 
   [[nodiscard]] at::Tensor& gradient() const { return parameter.mutable_grad(); }
-  /// There is a gradient. Zeroing drops it, so autograd's next one is a tensor outside the bucket.
+  /// True if there is a gradient. Zeroing drops it, so autograd's next gradient is a tensor outside the bucket.
   [[nodiscard]] bool used() const { return gradient().defined(); }
   /// True if the gradient is in the bucket, as the view or (detached by user code) under another handle.
   [[nodiscard]] bool inside() const;
-  /// True if there is no gradient, or it is where a reduction or zeroing left it. Otherwise it was created locally by
-  /// backward or assigned.
+  /// True if there is no gradient, or it is where a reduction or zeroing placed it. Otherwise backward created it
+  /// locally, or user code assigned it.
   [[nodiscard]] bool in_place() const;
-  /// What the gradient is now counts as the same on all ranks.
+  /// Marks the current gradient as equal on all ranks.
   void mark_synchronized();
-  /// The gradient becomes the view, with the values it has, those from outside times factor (a number, or undefined for
-  /// 1). A sparse one is densified.
+  /// Makes the view the gradient, with the current values. Values from outside the bucket are multiplied by factor (a
+  /// number, or undefined for 1). A sparse gradient is densified.
   void attach(const at::Tensor& factor = {});
-  /// Its view becomes zero unless it is known to be; the gradient is left as it is.
+  /// Zeroes the view unless it is known to be zero; the gradient is unchanged.
   void blank_out();
-  /// Whether somebody besides the parameter and the engine holds the view or an alias of it: a kept gradient, a graph.
+  /// True if other code (a kept gradient, a graph) holds the view or an alias of it.
   [[nodiscard]] bool held() const;
-  /// To be called before the bucket's memory is overwritten. If the gradient was dropped or replaced while user code
-  /// holds it, the held tensor moves with its values to memory of its own, and the engine gets a new view. Without a
-  /// holder nothing is allocated.
+  /// Call before the bucket's memory is overwritten. If the gradient was dropped or replaced while user code holds it,
+  /// the held tensor moves with its values to its own memory, and the engine gets a new view. If no other code holds
+  /// it, nothing is allocated.
   void release_view();
-  /// To be called when the bucket is written as a whole: a graph that saved this gradient finds it changed.
+  /// Call when the bucket is written as a whole, so that a graph that saved this gradient detects the change.
   void count_write() const;
-  /// Leaves its bucket; the gradient follows the parameter to another dtype or device.
+  /// Removes the state from its bucket; the gradient follows the parameter to another dtype or device.
   void leave_bucket();
 };
 
 /// One flat tensor and the states of the parameters in it.
 struct FlatBucket : GradientBucket {
-  std::vector<at::Tensor> gaps{};  ///< between and behind the members
-  int64_t pending = 0;             ///< number of members whose gradient has not arrived
+  std::vector<at::Tensor> gaps{};  ///< memory between and after the members
+  int64_t pending = 0;             ///< number of members without a gradient in this reduction so far
   bool handed_out = false;         ///< user code received the whole bucket and may have written to the gaps
 };
 
-/// A factor for ParameterState::attach(). Like a literal it does not promote the dtype of its operand.
+/// A factor for ParameterState::attach(). Like a literal, it does not promote the dtype of its operand.
 at::Tensor number(double value);
 
-/// "Float cpu": tensors that may share a bucket.
+/// Returns "Float cpu". Tensors with equal keys may share a bucket.
 std::string bucket_key(const at::Tensor& tensor);
 
-/// Makes zeroed buckets for the dense states by plan and gives each state its view, unattached. The last bucket gets
-/// n_counts more elements. Without a dense state there is one bucket that holds only the counts. The gradients of each
-/// can be cut into as many equal, aligned parts as there are ranks.
+/// Creates zeroed buckets for the dense states by plan and gives each state its view, unattached. The last bucket gets
+/// n_counts more elements. Without a dense state there is one bucket with only the counts. The gradients of each bucket
+/// can be cut into equal, aligned parts, one per rank.
 std::vector<FlatBucket> lay_out(std::vector<ParameterState>& states, const BucketPlan& plan, int64_t n_counts,
                                 int64_t ranks);
 

@@ -10,8 +10,8 @@
 
 namespace accelerate::gradient {
 
-/// The version counter, and because LibTorch's SGD writes past it (through data()), the first bytes where the host may
-/// read them at once.
+/// The version counter and the first bytes if the host can read them immediately. The bytes are needed because
+/// LibTorch's SGD writes without a new version (through data()).
 struct Imprint {
   int64_t version = 0;
   std::array<std::byte, 64> head{};

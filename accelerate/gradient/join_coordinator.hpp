@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: how a collective is announced to ranks without batches.
+// Private: announces collectives to ranks without batches.
 #pragma once
 
 #include <cstdint>

@@ -7,7 +7,7 @@
 
 namespace accelerate::gradient {
 
-/// A parameter or buffer and the name the user knows it by. This room sees no modules, only these.
+/// A parameter or buffer with its name in the module. This folder does not use modules.
 struct NamedTensor {
   std::string name;
   at::Tensor tensor;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients that are inf or NaN.
+// Detects inf and NaN in gradients.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,8 +13,7 @@ namespace accelerate::gradient {
 
 /// \param norm  Result of norm_of(). Waits for the device.
 /// \throws Error (data) if the norm of the shards' gradients is inf or NaN. The error names the first parameter with
-/// such
-///         an element and the number of such parameters.
+///         such an element and the number of such parameters.
 void require_finite(const at::Tensor& norm, std::span<state::Piece> pieces, const Place& place);
 
 }  // namespace accelerate::gradient

@@ -29,14 +29,14 @@ Lines split_lines(const std::string& text) {
   return lines;
 }
 
-// FNV-1a, 62 bits of it so that its negation fits too.
+// FNV-1a, reduced to 62 bits so that its negation also fits.
 int64_t digest(const std::string& text) {
   uint64_t hash = 14695981039346656037ULL;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
   return static_cast<int64_t>(hash >> 2);
 }
 
-// max(x) == -max(-x): every rank has the same.
+// max(x) == -max(-x) if every rank has the same x.
 bool agrees(const comm::Group& group, const std::string& text) {
   const int64_t mine = digest(text);
   const at::Tensor extremes = at::tensor({mine, -mine}, at::kLong);

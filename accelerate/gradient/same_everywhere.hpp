@@ -18,7 +18,8 @@ namespace accelerate::gradient {
 ///         descriptions and the rank.
 void require_same(const comm::Group& group, std::string_view what, const std::vector<NamedTensor>& tensors);
 
-/// "0.weight [20, 10] Float", with ", frozen" when a floating tensor of what "parameter" needs no gradient.
+/// Returns "0.weight [20, 10] Float", with ", frozen" if `what` is "parameter" and a floating-point tensor needs no
+/// gradient.
 [[nodiscard]] std::string describe(const NamedTensor& tensor, std::string_view what);
 
 }  // namespace accelerate::gradient

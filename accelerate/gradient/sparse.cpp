@@ -10,7 +10,7 @@
 namespace accelerate::gradient {
 namespace {
 
-// Rows of this rank: indices [nnz, sparse_dim] and values [nnz, ...].
+// Returns this rank's rows: indices [nnz, sparse_dim] and values [nnz, ...].
 std::pair<at::Tensor, at::Tensor> rows_of(const at::Tensor& gradient, const at::Tensor& parameter, int64_t sparse_dim) {
   if (!gradient.defined()) {
     std::vector<int64_t> shape = parameter.sizes().slice(static_cast<size_t>(sparse_dim)).vec();

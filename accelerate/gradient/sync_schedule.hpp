@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rule of accumulate(): which micro-batch reduces, which one steps, and the factor of a short last window.
+// Rules of accumulate(): when to reduce, when to step, and the factor of a short last window.
 #pragma once
 
 #include <cstdint>
@@ -8,39 +8,39 @@
 
 namespace accelerate::gradient {
 
-/// How the last window of an epoch counts when it has m < k micro-batches. backward() always divides the loss by k.
+/// Weight of the last window of an epoch if it has m < k micro-batches. backward() always divides the loss by k.
 enum class ShortWindow {
-  true_length,  ///< its gradients are multiplied by k/m, so that it weighs like every other window
-  full_length,  ///< Accelerate's way: left divided by k, so it weighs less
+  true_length,  ///< gradients are multiplied by k/m, so that the window has the weight of the others
+  full_length,  ///< as in Accelerate: gradients stay divided by k, so the window has less weight
 };
 
 struct SyncOptions {
-  /// k: micro-batches summed into one optimizer step.
+  /// k, the number of micro-batches per optimizer step.
   int64_t steps = 1;
-  /// The last batch of the loader ends its window.
+  /// If true, the last batch of the loader ends its window.
   bool sync_with_dataloader = true;
-  /// Reduces every micro-batch (less memory with sharding); steps stay at the ends of windows.
+  /// If true, reduces every micro-batch (less memory with sharding); steps are still at the ends of windows.
   bool sync_each_batch = false;
   ShortWindow short_window = ShortWindow::true_length;
 };
 
-/// What is carried from one micro-batch to the next.
+/// State between micro-batches.
 struct SyncState {
-  /// Accelerate's counter: back to 0 where a loader ends, else counts on.
+  /// Accelerate's counter. The end of a loader resets it to 0.
   int64_t step = 0;
-  /// Micro-batches since the last optimizer step.
+  /// Number of micro-batches since the last optimizer step.
   int64_t window = 0;
   bool operator==(const SyncState&) const = default;
 };
 
 struct SyncDecision {
-  /// The optimizer steps after this micro-batch (Accelerate's sync_gradients).
+  /// True if the optimizer steps after this micro-batch (Accelerate's sync_gradients).
   bool sync = true;
-  /// Gradients are reduced in this micro-batch's backward.
+  /// True if this micro-batch's backward reduces the gradients.
   bool reduce = true;
-  /// Multiplied into the reduced gradients of this micro-batch: k/m at the end of a short window, else 1.
+  /// Factor of the reduced gradients of this micro-batch: k/m at the end of a short window, otherwise 1.
   double scale = 1.0;
-  /// To be given to the next call.
+  /// State for the next call.
   SyncState next{};
   bool operator==(const SyncDecision&) const = default;
 };

@@ -13,7 +13,7 @@
 namespace accelerate::gradient {
 namespace {
 
-// Operations of model m: its reduction, its buffer broadcast.
+// Operations of model m: its reduction and its buffer broadcast.
 int64_t reduction_of(size_t model) { return static_cast<int64_t>(2 * model); }
 int64_t broadcast_of(size_t model) { return static_cast<int64_t>(2 * model) + 1; }
 
@@ -117,9 +117,9 @@ void UnevenJoin::shadow(int64_t operation) {
   const JoinModel& model = models_[static_cast<size_t>(operation / 2)];
   coordinator_->shadowing = true;
   if (operation % 2 == 0) {
-    model.engine->zero_all();  // of the last step here, which the others have zeroed too
+    model.engine->zero_all();  // gradients of this rank's last step, which the other ranks have zeroed too
     model.engine->join_backward();
-    model.engine->zero_all();  // the others' step: no gradient of this rank's next one
+    model.engine->zero_all();  // gradients of the other ranks' step
   } else {
     model.buffers->run();
   }

@@ -16,7 +16,7 @@ namespace accelerate::job {
 bool is_out_of_memory(const std::exception& error) {
   if (device::says_out_of_memory(error)) return true;
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
-  // LibTorch gives these no type of their own; the texts are those Hugging Face Accelerate looks for.
+  // LibTorch has no exception type for these errors. Hugging Face Accelerate searches for the same texts.
   constexpr std::array<std::string_view, 3> texts{"out of memory", "CUBLAS_STATUS_ALLOC_FAILED",
                                                   "CUDNN_STATUS_NOT_SUPPORTED"};
   const std::string_view said = error.what();
@@ -38,7 +38,7 @@ int64_t find_executable_batch_size(const comm::Group& group, const std::function
       if (!is_out_of_memory(error)) throw;
       fitted = false;
     }
-    // One rank's failure is everybody's, or they would go on with different batches.
+    // If one rank fails, all ranks reduce the size, because otherwise their batch sizes would differ.
     const auto all_fitted = at::full({1}, fitted ? 1 : 0, at::kLong);
     comm::in_user_call("find_executable_batch_size", "whether the batch fitted on all ranks is not known",
                        group.place(), [&] { group.all_reduce(all_fitted, comm::ReduceOp::min); });

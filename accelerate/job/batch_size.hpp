@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The largest batch that fits into memory, found by trying.
+// Searches for the largest batch size that fits into memory.
 #pragma once
 
 #include <cstdint>

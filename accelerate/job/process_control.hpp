@@ -7,7 +7,7 @@
 
 namespace accelerate::job {
 
-/// Until all ranks are there, for the user's call of that name.
+/// Barrier over all ranks; `call` is the name of the user's call for messages.
 void wait_in_turn(const comm::Group& group, std::string_view call);
 
 /// One rank runs the function before the others. An exception is rethrown after the barrier, so that a failure on one

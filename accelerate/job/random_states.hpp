@@ -6,7 +6,7 @@
 
 namespace accelerate::job {
 
-/// Rank 0's states of LibTorch's default generators (CPU, this rank's accelerator) go to all ranks. Collective.
+/// Broadcasts rank 0's states of LibTorch's default generators (CPU and this rank's accelerator). Collective.
 void synchronize_rng_states(const comm::Group& group, at::Device device);
 
 /// Seeds the default generators of this rank; the rank comes from the environment or simulate().

@@ -11,7 +11,7 @@
 namespace accelerate::job {
 namespace {
 
-// The rank that this thread plays in simulate().
+// The group of this thread's rank inside simulate().
 thread_local std::optional<comm::Group> simulated;  // NOLINT: a thread's identity is what thread_local is for
 
 env::Settings settings_of(const env::GivenSettings& given, const env::Variables& variables, const Place& place) {
@@ -25,7 +25,7 @@ void set_threads(const env::ProcessEnv& process, const env::Settings& settings) 
   device::set_threads(settings.threads_per_rank ? share : std::min(share, device::threads()));
 }
 
-// One process, and its ranks count as on one machine.
+// Ranks as threads count as ranks of one machine.
 env::ProcessEnv process_of_thread(const comm::Group& group) {
   return {
       .rank = group.rank(), .world_size = group.size(), .local_rank = group.rank(), .local_world_size = group.size()};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an Accelerator finds out before it can be one: the job, the settings, the device, the peers.
+// Resolves environment, settings, device and process group for an Accelerator.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,10 +29,10 @@ Job start(const env::GivenSettings& given, bool force_process_group);
 /// settings (backend, timeout, debug) are those of the group.
 Job start_on(comm::Group group, const env::GivenSettings& given);
 
-/// This rank, before there is a group: of the thread of simulate(), else of the environment.
+/// Returns this rank without a group: the rank of a thread of simulate(), otherwise the rank from the environment.
 [[nodiscard]] int64_t rank_here();
 
-/// Runs main on threads, each a rank: start() called on them finds their group.
+/// Runs main on num_processes threads, one rank each. start() on such a thread uses that rank's group.
 void simulate(int64_t num_processes, const std::function<void()>& main);
 
 }  // namespace accelerate::job

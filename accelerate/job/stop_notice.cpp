@@ -14,7 +14,7 @@ std::atomic<bool> notice_came{false};
 std::atomic<bool> notice_lives{false};
 static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler may write it");
 
-/// The last first: of a signal that was named twice the first is what there was before us.
+/// Restores in reverse order: if a signal is listed twice, its first entry has the original handler.
 template <typename All>
 void restore(const All& before) {
   for (auto one = before.rbegin(); one != before.rend(); ++one) ::sigaction(one->signal, &one->action, nullptr);

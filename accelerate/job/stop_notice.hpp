@@ -7,7 +7,7 @@
 
 namespace accelerate::job {
 
-/// Exit code of a program that was asked to stop, has saved a checkpoint and requests a restart: EX_TEMPFAIL of
+/// Exit code with which a program, after a stop request and a saved checkpoint, requests a restart: EX_TEMPFAIL of
 /// <sysexits.h>.
 inline constexpr int resume_exit_code = 75;
 
@@ -22,8 +22,8 @@ class StopNotice {
   StopNotice(const StopNotice&) = delete;
   StopNotice& operator=(const StopNotice&) = delete;
 
-  /// True if this process received a signal. Other ranks may receive it at another time: agree with set_trigger() and
-  /// check_trigger().
+  /// True if this process has received a signal. Other ranks may receive it at another time; agree on it with
+  /// set_trigger() and check_trigger().
   [[nodiscard]] bool came() const;
 
  private:

@@ -13,7 +13,7 @@
 namespace accelerate::nn {
 namespace {
 
-// Half precision has too few digits to sum in.
+// Half precision has too few digits for sums.
 at::ScalarType statistics_dtype(const at::Tensor& input) {
   return input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
@@ -24,7 +24,7 @@ std::vector<int64_t> all_but_channels(const at::Tensor& input) {
   return dims;
 }
 
-/// [C] as [1, C, 1, ...], beside an input.
+/// Reshapes [C] to [1, C, 1, ...], to broadcast over an input.
 at::Tensor per_channel(const at::Tensor& values, const at::Tensor& input) {
   std::vector<int64_t> shape(static_cast<size_t>(input.dim()), 1);
   shape[1] = values.numel();
@@ -60,7 +60,7 @@ BatchMoments combine(const at::Tensor& of_ranks) {
 
 at::Tensor normalised(const at::Tensor& input, const at::Tensor& mean, const at::Tensor& invstd,
                       const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias) {
-  at::Tensor out = at::sub(input, per_channel(mean, input));  // of the statistics' dtype
+  at::Tensor out = at::sub(input, per_channel(mean, input));  // in the dtype of the statistics
   out.mul_(per_channel(weight ? invstd * *weight : invstd, input));
   if (bias) out.add_(per_channel(*bias, input));
   return out.to(input.scalar_type());

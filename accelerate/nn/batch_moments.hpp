@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: the arithmetic of batch normalisation over several ranks; no rank is known here.
+// Private: the arithmetic of batch normalisation over several ranks, without communication.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,23 +15,23 @@ namespace accelerate::nn {
 /// \returns [2C + 1], float64 for a float64 input, otherwise float32.
 at::Tensor moments_of(const at::Tensor& input);
 
-/// The whole batch.
+/// Moments of the batches of all ranks.
 struct BatchMoments {
   at::Tensor mean;      ///< [C]
-  at::Tensor variance;  ///< [C], biased: what normalises
-  at::Tensor unbiased;  ///< [C], what running statistics follow
+  at::Tensor variance;  ///< [C], biased, for the normalisation
+  at::Tensor unbiased;  ///< [C], for the running statistics
   at::Tensor values;    ///< 0-dim, values per channel
 };
 
-/// of_ranks   [P, 2C + 1], a row of moments_of each. Deviations are combined (Chan et al.), so a mean that is large
-///            beside its variance costs no digits. Ranks without values count for nothing.
+/// \param of_ranks  [P, 2C + 1], one row of moments_of per rank. Ranks without values have no effect.
+/// \note Deviations are combined (Chan et al.), so a mean that is large compared to its variance loses no digits.
 BatchMoments combine(const at::Tensor& of_ranks);
 
 /// \returns (input - mean) * invstd * weight + bias per channel, [N, C, ...] with input's dtype and memory format.
 at::Tensor normalised(const at::Tensor& input, const at::Tensor& mean, const at::Tensor& invstd,
                       const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias);
 
-/// One rank's part of a backward.
+/// This rank's part of a backward.
 struct BatchGradients {
   at::Tensor deviation;  ///< (input - mean) * invstd, [N, C, ...]
   at::Tensor sums;       ///< [2, C]: sum of the gradient, sum of the gradient times deviation

@@ -36,9 +36,9 @@ struct CheckpointNode : torch::autograd::Node {
   std::vector<SavedVariable> inputs;
   std::vector<std::string> described;  ///< every output of the function
   std::vector<size_t> outputs;         ///< outputs with a gradient, which are this node's inputs
-  /// What the next edges were when it was made; those another checkpoint may lead elsewhere.
+  /// Original next edges of the node; another checkpoint may redirect the actual ones.
   edge_list border;
-  std::vector<int64_t> versions;  ///< of the leaves on the border, else 0
+  std::vector<int64_t> versions;  ///< versions of the leaves on the border, otherwise 0
   bool released = false;
 
   CheckpointNode() = default;
@@ -75,8 +75,8 @@ void CheckpointNode::release_variables() {
   state = {};
 }
 
-// One after another: a chain of thousands would go deep into the stack, as LibTorch's own nodes would without
-// deleteNode.
+// Releases the chain iteratively: recursion through thousands of nodes would overflow the stack. LibTorch's own nodes
+// use deleteNode for this.
 CheckpointNode::~CheckpointNode() {
   border.clear();
   edge_list open = std::move(next_edges());
@@ -91,7 +91,7 @@ CheckpointNode::~CheckpointNode() {
   }
 }
 
-// What is saved for a plain backward would be refused by LibTorch; here nothing is saved, so we look ourselves.
+// LibTorch checks the versions of saved tensors. This node saves none, so it checks the versions itself.
 void CheckpointNode::check_leaves() const {
   for (size_t i = 0; i < border.size(); ++i) {
     if (version_of(border[i]) == versions[i]) continue;
@@ -176,7 +176,7 @@ struct Segment::State {
   std::vector<at::Tensor> inputs;
   ForwardState forward;
   GraphMark mark;
-  std::vector<int64_t> versions;  ///< of the inputs
+  std::vector<int64_t> versions;  ///< versions of the inputs
   NoAutocastCache no_cache{};
 };
 

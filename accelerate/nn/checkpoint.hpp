@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activation checkpointing: a part of the forward that keeps its inputs only and runs again in backward.
+// Activation checkpointing: a part of the forward keeps only its inputs and runs again in backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,20 +18,20 @@
 namespace accelerate::nn {
 
 struct CheckpointOptions {
-  /// Random numbers are drawn alike in both runs (dropout): LibTorch's generators of the CPU and of the inputs' devices
-  /// are set back for the second. False saves the copies of their states.
+  /// If true, both runs draw the same random numbers (dropout): the states of LibTorch's generators for the CPU and the
+  /// inputs' devices are restored for the second run. False saves the copies of these states.
   bool preserve_rng_state = true;
 };
 
-/// A checkpointed function runs for the second time, on this thread. A layer that counts its calls can look here.
+/// True while a checkpointed function runs for the second time on this thread, for layers that count their calls.
 [[nodiscard]] bool recomputing();
 
 namespace detail {
 
-/// The function again, on these inputs; its outputs as a list.
+/// Runs the function again on these inputs and returns its outputs as a list.
 using Again = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 
-/// While it lives checkpoint() on this thread keeps owner, which its functions refer to, until their backward is over.
+/// During its lifetime, checkpoint() on this thread keeps owner alive until the backward of its functions has ended.
 class FunctionsOwner {
  public:
   explicit FunctionsOwner(std::shared_ptr<void> owner);
@@ -43,7 +43,7 @@ class FunctionsOwner {
   std::shared_ptr<void> before_;
 };
 
-/// One call of checkpoint(): opened before the function runs, closed with its result.
+/// One call of checkpoint(): constructed before the function runs, closed with its result.
 class Segment {
  public:
   Segment(const CheckpointOptions& options, std::vector<at::Tensor> inputs);
@@ -51,7 +51,7 @@ class Segment {
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
   [[nodiscard]] const std::vector<at::Tensor>& inputs() const;
-  /// \param outputs  Replaced by tensors without the function's graph, whose backward runs `again`.
+  /// \param outputs  Replaced by tensors without the function's graph; their backward calls `again`.
   void close(std::vector<at::Tensor>& outputs, Again again);
 
  private:
@@ -114,7 +114,7 @@ auto checkpoint(const CheckpointOptions& options, Function&& function, Inputs&&.
   using Output = std::remove_cvref_t<decltype(std::declval<Recorded&>()({}))>;
   static_assert(tree::holds_tensors<Output>, "accelerate::nn::checkpoint: the function returns no tensor");
   if (!at::GradMode::is_enabled()) {
-    std::decay_t<Function> own(std::forward<Function>(function));  // a holder's operator() is not const
+    std::decay_t<Function> own(std::forward<Function>(function));  // the operator() of a module holder is not const
     return Output(std::invoke(own, inputs...));
   }
   auto call = std::make_shared<Recorded>(

@@ -20,7 +20,7 @@ constexpr uint64_t kStep = 0xD1B54A32D192ED03ULL;
 int64_t as_signed(uint64_t bits) { return static_cast<int64_t>(bits); }
 uint64_t as_unsigned(int64_t bits) { return static_cast<uint64_t>(bits); }
 
-/// Powers of two differ in their highest bits only: the multiplication and the shift bring them down.
+/// Powers of two differ only in their highest bits. The multiplication and the shift move the difference to lower bits.
 uint64_t mixed(uint64_t bits) {
   bits *= kOdd;
   return as_unsigned(as_signed(bits) >> 32) ^ bits;
@@ -69,7 +69,7 @@ uint64_t sum_on_host_of(const at::Tensor& bits) {
   }
 }
 
-/// The same sum by operators; integers wrap there as here.
+/// The same sum with operators; integers wrap in both.
 at::Tensor sum_on_device_of(const at::Tensor& bits, const at::Tensor& weights) {
   at::Tensor mix = bits.to(at::kLong) * as_signed(kOdd);
   mix = mix.bitwise_right_shift(32).bitwise_xor_(mix);

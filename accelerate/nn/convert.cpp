@@ -22,7 +22,7 @@ namespace {
 
 using torch::nn::Module;
 using ModulePtr = std::shared_ptr<Module>;
-/// Puts a layer in a container's own list, and in its children.
+/// Replaces a layer in the list of a container and in its children.
 using Place = std::function<void(const std::shared_ptr<SyncBatchNormImpl>&)>;
 
 bool is_stock(const Module& module) {
@@ -31,15 +31,15 @@ bool is_stock(const Module& module) {
          dynamic_cast<const torch::nn::BatchNorm3dImpl*>(&module) != nullptr;
 }
 
-/// \param replace_in  replace_in(entry, layer) exchanges an entry with the stock layer; returns false for other
-/// entries.
+/// \param replace_in  replace_in(entry, layer) replaces an entry with the original layer; returns false for other
+///                    entries.
 template <typename Container, typename Replace>
 Place place_in(Container* list, const std::string& name, const Replace& replace_in) {
   if (list == nullptr) return {};
   const bool listed = std::any_of(list->begin(), list->end(), [&](auto& entry) { return replace_in(entry, nullptr); });
   if (!listed) return {};
   return [=](const std::shared_ptr<SyncBatchNormImpl>& layer) {
-    for (auto& entry : *list) replace_in(entry, layer);  // it may be listed several times
+    for (auto& entry : *list) replace_in(entry, layer);  // the list may have the layer several times
     list->replace_module(name, layer);
   };
 }
@@ -65,7 +65,7 @@ Place place_of(Module& holder, const std::string& name, const ModulePtr& stock) 
 
 struct Found {
   std::vector<std::pair<ModulePtr, Place>> stock;
-  std::vector<std::string> stuck;  ///< names of layers that cannot be exchanged
+  std::vector<std::string> stuck;  ///< names of layers that cannot be replaced
   std::vector<SyncBatchNormImpl*> ours;
 };
 
@@ -116,7 +116,8 @@ int64_t convert_sync_batchnorm(Module& module, const comm::Group& group) {
                "as accelerate::nn::SyncBatchNorm, or put them in a Sequential; nothing was converted",
                found.stuck.size(), fmt::join(found.stuck, ", "));
   }
-  std::unordered_map<const Module*, std::shared_ptr<SyncBatchNormImpl>> made;  // a layer in two places stays one
+  // a layer in two places is replaced by one layer
+  std::unordered_map<const Module*, std::shared_ptr<SyncBatchNormImpl>> made;
   for (const auto& [stock, place] : found.stock) {
     auto& layer = made[stock.get()];
     if (!layer) {

@@ -29,7 +29,7 @@ namespace {
 
 using torch::autograd::variable_list;
 
-/// A parameter's gradient, from its copy's.
+/// Passes the gradient of a copy to its parameter.
 struct FromCopy : torch::autograd::Node {
   explicit FromCopy(at::Device to) : device(to) {}
   variable_list apply(variable_list&& gradients) override {
@@ -50,7 +50,7 @@ at::Tensor twin_in(const Items& items, const std::string& name, const at::Tensor
   return *found;
 }
 
-/// The stream that the caller computes on, of a device that has streams.
+/// The caller's current stream, for a device with streams.
 std::optional<c10::Stream> current_stream(at::Device device) {
   if (device.is_cpu()) return {};
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
@@ -76,7 +76,7 @@ std::optional<c10::Stream> current_stream(at::Device device) {
   }
 }
 
-/// Layers may be frozen in a mode of their own, as a BatchNorm is by eval(). Most modules have one mode.
+/// Copies the training mode of each layer, because layers may have their own (a BatchNorm frozen by eval()).
 void take_modes(const torch::nn::Module& module, torch::nn::Module& replica) {
   const bool mode = module.is_training();
   replica.train(mode);
@@ -84,12 +84,13 @@ void take_modes(const torch::nn::Module& module, torch::nn::Module& replica) {
   if (std::all_of(layers.begin(), layers.end(), [&](const auto& layer) { return layer->is_training() == mode; }))
     return;
   const auto twins = replica.named_modules("", /*include_self=*/false);
-  for (const auto& item : module.named_modules("", /*include_self=*/false)) {  // train() is of all below: parents first
+  // train() also sets the children, so parents are first
+  for (const auto& item : module.named_modules("", /*include_self=*/false)) {
     if (const auto* twin = twins.find(item.key())) (*twin)->train(item.value()->is_training());
   }
 }
 
-/// The order of the replicas' collectives would be random, and ranks may have different replicas.
+/// Replicas run concurrently, so the order of their collectives would be random, and ranks may have different replicas.
 void refuse_connected_norms(const torch::nn::Module& module) {
   for (const auto& item : module.named_modules()) {
     const auto* norm = dynamic_cast<const SyncBatchNormImpl*>(item.value().get());
@@ -145,7 +146,7 @@ at::Tensor DataParallelCore::part_of(const at::Tensor& tensor, size_t i) const {
 void DataParallelCore::check_place(const torch::nn::Module& module) const {
   if (devices_.size() > 1) refuse_connected_norms(module);
   for (const auto& item : module.named_parameters()) {
-    // "cuda" is any of them.
+    // "cuda" matches any CUDA device.
     const at::Device device = item.value().device(), first = devices_.front();
     if (device.type() == first.type() && (!first.has_index() || device == first)) return;
     base::fail(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One process, several devices: a batch is split over copies of a module, which compute at the same time.
+// Splits a batch over copies of a module on several devices of one process, which compute concurrently.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,7 +30,7 @@ class DataParallelCore {
   /// \throws Error (usage) without devices; Error (device) for a device that does not exist.
   DataParallelCore(std::vector<at::Device> devices, std::optional<at::Device> output_device, int64_t dim);
 
-  /// A tensor of the input; all of one call are as long along dim.
+  /// Counts a tensor of the input; all tensors of one call must have equal sizes along dim.
   void count(const at::Tensor& tensor);
   /// Number of devices that receive a part of the counted input, at least one.
   [[nodiscard]] size_t parts() const;
@@ -42,8 +42,7 @@ class DataParallelCore {
   /// \param replica  A module of the same class with its own tensors.
   void connect(const torch::nn::Module& module, torch::nn::Module& replica, size_t i) const;
   /// \throws Error (usage) if the module is not on the first device or, with several devices, contains a SyncBatchNorm
-  /// over
-  ///         ranks; on each rank, independent of the number of replicas.
+  ///         over ranks; on each rank, independent of the number of replicas.
   void check_place(const torch::nn::Module& module) const;
   /// Calls work(i) for each part concurrently, in threads that inherit the caller's gradient mode, autocast and current
   /// streams. \throws the first failure, with its device.
@@ -65,7 +64,7 @@ void without_drawing(const std::function<void()>& make);
 
 /// Returns module->clone(device). \throws Error (usage) for a class without clone(), with both alternatives.
 std::shared_ptr<torch::nn::Module> clone_of(const torch::nn::Module& module, at::Device device);
-/// \param clone  Result of clone(), whose class is a base of the module's.
+/// \param clone  Result of clone() of a base class of the module's class.
 [[noreturn]] void fail_other_class(const torch::nn::Module& module, const torch::nn::Module& clone);
 [[noreturn]] void fail_null_copy();
 
@@ -97,8 +96,7 @@ class DataParallel : public torch::nn::Module {
   /// \param output_device  Device of the joined outputs. If unset, the first device.
   /// \param dim            Dimension along which inputs are split and outputs joined.
   /// \param factory        Creates a module of the same class and layers; its values are ignored. If empty, replicas
-  /// are
-  ///                       clone()s, for which the class itself must derive from torch::nn::Cloneable<Class>.
+  ///                       are clone()s, for which the class itself must derive from torch::nn::Cloneable<Class>.
   /// \throws Error (usage) for an empty module or without devices; Error (device) for a device that does not exist.
   explicit DataParallel(std::shared_ptr<Net> module, std::vector<at::Device> devices,
                         std::optional<at::Device> output_device = {}, int64_t dim = 0, Factory factory = {})
@@ -114,12 +112,10 @@ class DataParallel : public torch::nn::Module {
                      std::move(factory)) {}
 
   /// \param inputs  Tensors [.., N, ..] with equal N along dim, and pairs, vectors, maps and structs of them; other
-  /// values,
-  ///                and tensors without dimensions, are passed to every device.
+  ///                values, and tensors without dimensions, are passed to every device.
   /// \returns the replicas' outputs with the same structure, joined along dim; one number per device becomes a vector.
   /// \throws Error (usage) for tensors that differ along dim and for a SyncBatchNorm over several ranks; exceptions of
-  /// a
-  ///         replica with its device.
+  ///         a replica with its device.
   template <typename... Inputs>
   auto forward(const Inputs&... inputs) {
     core_.check_place(*module_);
@@ -134,7 +130,7 @@ class DataParallel : public torch::nn::Module {
     }
     std::vector<std::optional<Output>> outputs(parts.size());
     core_.run([&](size_t i) {
-      const detail::FunctionsOwner owner(copies[i]);  // the copy is gone before its backward
+      const detail::FunctionsOwner owner(copies[i]);  // checkpoints keep the copy alive until their backward
       outputs[i].emplace(std::apply([&](const Inputs&... mine) { return copies[i]->forward(mine...); }, parts[i]));
     });
     return joined(outputs);

@@ -24,12 +24,13 @@ struct ForwardState {
   /// Captures autocast of the CPU and the accelerator and, on request, the generators of the CPU and the tensors'
   /// devices.
   static ForwardState now(const std::vector<at::Tensor>& tensors, bool with_generators);
-  /// The same parts, as they are now.
+  /// The current values of the same parts.
   [[nodiscard]] ForwardState same_parts_now() const;
   void set() const;
 };
 
-/// While it lives autocast keeps no casted weights: the graph of one from outside would not be there in the second run.
+/// During its lifetime autocast caches no weights: the graph of a weight cast outside would be missing in the second
+/// run.
 class NoAutocastCache {
  public:
   NoAutocastCache();
@@ -41,7 +42,7 @@ class NoAutocastCache {
   bool was_on_;
 };
 
-/// While it lives everything is as it was noted, and recomputing() is true.
+/// During its lifetime the captured state applies, and recomputing() is true.
 class SecondRun {
  public:
   explicit SecondRun(const ForwardState& first);

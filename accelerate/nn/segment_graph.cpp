@@ -34,7 +34,7 @@ struct Pass : Node {
   }
 };
 
-/// Calls visit(edge) for every edge of the graph that was made after the mark, from the roots on.
+/// Calls visit(edge) for every edge of the graph that was created after the mark, beginning at the roots.
 template <typename Visit>
 void walk(edge_list& roots, const GraphMark& mark, const Visit& visit) {
   std::unordered_set<Node*> seen;

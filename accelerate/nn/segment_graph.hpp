@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: the part of autograd's graph that one function made, and where it ends.
+// Private: the part of the autograd graph that one function created, and its border.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +14,7 @@ namespace accelerate::nn {
 
 using torch::autograd::Edge;
 using torch::autograd::edge_list;
-using NodePtr = decltype(Edge::function);  ///< LibTorch changes its smart pointer after 2.11
+using NodePtr = decltype(Edge::function);  ///< LibTorch's smart pointer type changes after 2.11
 
 template <typename Node, typename... Args>
 NodePtr make_node(Args&&... args) {
@@ -25,7 +25,7 @@ NodePtr make_node(Args&&... args) {
   }
 }
 
-/// A moment on this thread: nodes made here after it are the function's.
+/// A point in time on this thread: nodes that this thread creates later belong to the function.
 class GraphMark {
  public:
   /// \param inputs  Edges of the function's inputs, which existed before their creators ran.
@@ -45,7 +45,7 @@ edge_list border_of(const edge_list& outputs, const GraphMark& mark);
 /// Inserts a node on every edge that leads to the border. The node passes gradients on, so the result is unchanged; a
 /// backward can end there without running hooks beyond it.
 ///
-/// \param outputs  The roots; those on the border are exchanged too.
+/// \param outputs  The roots; roots on the border are replaced too.
 /// \returns the nodes' edges in the order of border.
 edge_list fence(edge_list& outputs, const edge_list& border, const GraphMark& mark);
 

@@ -23,7 +23,7 @@
 namespace accelerate::nn {
 namespace {
 
-/// What forward leaves for backward beside input and weight.
+/// Results of forward that backward uses besides input and weight.
 struct WholeBatch : torch::CustomClassHolder {
   WholeBatch(at::Tensor the_mean, at::Tensor the_invstd, at::Tensor the_values, comm::Group the_group)
       : mean(std::move(the_mean)),
@@ -68,7 +68,7 @@ struct NormaliseOverRanks : torch::autograd::Function<NormaliseOverRanks> {
     const bool affine = context->saved_data["affine"].toBool();
     const BatchGradients part = gradients_of(gradients[0], input, batch->mean, batch->invstd);
     torch::autograd::variable_list out(4);
-    if (affine) {  // this rank's own sums: the engine averages them like all gradients
+    if (affine) {  // local sums: the engine averages them like all gradients
       out[1] = part.sums[1].to(weight.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
       out[2] = part.sums[0].to(weight.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
     }
@@ -196,7 +196,7 @@ at::Tensor SyncBatchNormImpl::over_all_ranks(const at::Tensor& input, double fac
     comm::in_user_call("forward", "the statistics of SyncBatchNorm are not put together", group_.place(),
                        [&] { group_.all_gather_async(all, mine).wait(); });
     const BatchMoments whole = combine(all.view({group_.size(), mine.numel()}));
-    // On an accelerator the look would make the host wait.
+    // Only on the CPU: on an accelerator the host would have to wait.
     if (input.is_cpu() && whole.values.item<double>() < 2) {
       base::fail(ErrorKind::usage, group_.place(), "sync_batch_norm",
                  "the batches of all {} ranks together have {} values per channel, training needs at least 2",

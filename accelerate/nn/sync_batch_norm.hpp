@@ -14,19 +14,19 @@
 
 namespace accelerate::nn {
 
-/// BatchNorm1d, 2d and 3d in one, with the statistics of all ranks' batches together: N ranks with batches of B train
-/// like one with a batch of N*B. Options, parameters, buffers and their names are those of the stock layers.
+/// BatchNorm1d, 2d and 3d with common statistics of all ranks' batches: N ranks with batches of B train like one rank
+/// with a batch of N*B. Options, parameters, buffers and their names are those of the LibTorch layers.
 ///
-/// Several ranks take part once it is connected: by prepare() of its model, by convert_sync_batchnorm(), or with the
-/// group given here. Until then, on one rank and in evaluation it is the stock layer.
+/// Statistics span several ranks once the layer is connected: by prepare() of its model, by convert_sync_batchnorm(),
+/// or with the group given here. Until then, on one rank and in evaluation it behaves like the LibTorch layer.
 ///
-/// In training all ranks call forward, and run backward through it, equally often and in the same order as their other
-/// layers of that group: one all-gather of 2C + 1 numbers in forward, one all-reduce of 2C in backward. Batches may
-/// differ in size between ranks and be empty on some. Statistics are float32 for half, bfloat16 and float32 inputs,
-/// float64 for float64. A forward that checkpoint() runs again leaves the running statistics alone.
+/// In training all ranks must call forward, and run backward through it, equally often and in the same order as their
+/// other layers of that group: one all-gather of 2C + 1 numbers in forward, one all-reduce of 2C in backward. Batches
+/// may differ in size between ranks and be empty on some. Statistics are float32 for half, bfloat16 and float32 inputs,
+/// float64 for float64. A forward that checkpoint() runs again does not update the running statistics.
 ///
-/// Gradients of weight and bias are this rank's sums, for the gradient engine to average, as in PyTorch. It is
-/// differentiated once: second derivatives through several ranks are an error.
+/// Gradients of weight and bias are this rank's sums, for the gradient engine to average, as in PyTorch. Second
+/// derivatives through several ranks are an error.
 class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
  public:
   /// \param group  For exclusive use by such layers: pass Group::duplicate().
@@ -42,7 +42,7 @@ class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
   void reset_running_stats();
   void pretty_print(std::ostream& stream) const override;
 
-  /// It has a group; a default-made one counts as none.
+  /// True if it has a group that is not default-constructed.
   [[nodiscard]] bool connected() const;
   void connect(comm::Group group);
   [[nodiscard]] const comm::Group& group() const { return group_; }
@@ -54,7 +54,7 @@ class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
 
  private:
   friend std::shared_ptr<SyncBatchNormImpl> synchronised(const torch::nn::Module& stock);
-  struct Adopt {};  // tensors of a stock layer are registered, none is made
+  struct Adopt {};  // registers the tensors of a LibTorch layer instead of creating new ones
   SyncBatchNormImpl(const torch::nn::BatchNormOptions& options, Adopt);
   template <typename Stock>
   static std::shared_ptr<SyncBatchNormImpl> adopt(const Stock* stock);
@@ -69,8 +69,8 @@ class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
 /// `accelerate::nn::SyncBatchNorm norm(torch::nn::BatchNormOptions(64).eps(1e-3));`
 TORCH_MODULE(SyncBatchNorm);
 
-/// A layer, not yet connected, that shares options, parameters, buffers and mode with a stock BatchNorm1d, 2d or 3d.
-/// Null for any other module, classes derived from those three included.
+/// An unconnected layer that shares options, parameters, buffers and mode with a BatchNorm1d, 2d or 3d of LibTorch.
+/// Null for any other module, including classes derived from those three.
 std::shared_ptr<SyncBatchNormImpl> synchronised(const torch::nn::Module& stock);
 
 }  // namespace accelerate::nn

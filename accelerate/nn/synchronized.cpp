@@ -19,7 +19,7 @@ namespace {
 using Names = std::vector<std::string>;
 
 std::vector<int64_t> checksums_of(const std::vector<CheckedTensor>& tensors) {
-  std::map<std::string, std::vector<at::Tensor>> by_device;  // one copy to the host for each
+  std::map<std::string, std::vector<at::Tensor>> by_device;  // one copy to the host per device
   for (const CheckedTensor& one : tensors) by_device[one.tensor.device().str()].push_back(checksum(one.tensor));
   std::map<std::string, at::Tensor> on_host;
   for (const auto& [device, sums] : by_device) on_host[device] = at::stack(sums).to(at::kCPU);
@@ -63,7 +63,7 @@ std::string ranks_text(const std::vector<size_t>& ranks) {
   return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
 }
 
-/// "has one value on ranks 0, 2 and another on rank 1"
+/// Returns "has one value on ranks 0, 2 and another on rank 1".
 std::string who_agrees(const std::vector<Names>& all, size_t i) {
   std::vector<std::pair<std::string, std::vector<size_t>>> classes;
   for (size_t rank = 0; rank < all.size(); ++rank) {
@@ -120,7 +120,7 @@ void check_synchronized(const comm::Group& group, const std::vector<CheckedTenso
   const auto sums = checksums_of(there);
   Names lines;
   for (size_t i = 0; i < there.size(); ++i) lines.push_back(fmt::format("{}\t{:x}", describe(there[i]), sums[i]));
-  // max(x) and ~max(~x), which is min(x): equal where every rank has the same.
+  // max(x) equals ~max(~x), which is min(x), if every rank has the same x.
   const int64_t mine = static_cast<int64_t>(digest(lines));
   const at::Tensor extremes = at::tensor({mine, ~mine}, at::kLong);
   comm::in_user_call("check_synchronized", "the tensors are not compared", group.place(),

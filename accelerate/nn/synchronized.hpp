@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether all ranks hold the same tensors, bit for bit.
+// Checks whether all ranks have the same tensors, bit for bit.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -42,19 +42,19 @@ std::optional<int64_t> version_of(const at::Tensor& weight) {
 }
 
 void set_version(const at::Tensor& weight, int64_t version) {
-  auto counter = weight.unsafeGetTensorImpl()->version_counter();  // the copy counts in the same place
+  auto counter = weight.unsafeGetTensorImpl()->version_counter();  // a copy that shares the counter
   counter.set_version(version);
 }
 
-// Of weights while averages are swapped in: one that no count of changes reaches, and another one for each swap. So a
-// graph or a master of then is never taken for one of the model's own weights.
+// Version for weights while averages are swapped in. Regular updates do not reach these numbers, and each swap has its
+// own, so a graph or master from a swap is never mistaken for one of the model's own weights.
 int64_t next_version_of_averages() {
   static std::atomic<uint32_t> swaps = 0;
   constexpr uint32_t apart = 1 << 12, half = uint32_t{1} << 31;  // the counter has 32 bits
   return half + ++swaps % (half / apart) * apart;
 }
 
-// LibTorch's Module::to() of a dtype makes a floating-point number of BatchNorm's count.
+// LibTorch's Module::to(dtype) converts BatchNorm's count to floating point.
 bool is_copied(const std::string& name, const at::Tensor& tensor) {
   if (!tensor.is_floating_point() && !tensor.is_complex()) return true;
   return name == "num_batches_tracked" || name.ends_with(".num_batches_tracked");
@@ -79,7 +79,7 @@ double ema_weight(const EmaOptions& options, int64_t n) {
 }
 
 AveragedWeights::~AveragedWeights() {
-  if (!open_) return;  // moved from
+  if (!open_) return;  // this object was moved from
   const at::NoGradGuard no_grad;
   try {
     for (const auto& [weight, value, version] : own_) {
@@ -114,7 +114,7 @@ void ExponentialMovingAverage::follow(std::function<std::vector<state::Piece>()>
   if (std::any_of(items_.begin(), items_.end(), is_master)) pieces_now_ = std::move(pieces);
 }
 
-// Masters of now: the model may have been loaded, moved or prepared again since.
+// Gets the current masters, because the model may have been loaded, moved or prepared again.
 void ExponentialMovingAverage::follow_masters() {
   if (!pieces_now_) return;
   size_t i = 0;
@@ -123,8 +123,7 @@ void ExponentialMovingAverage::follow_masters() {
   }
 }
 
-// Averages on another device than their weights, or in another dtype than theirs requires, are moved, and the lists for
-// one call each are rebuilt.
+// Moves averages to the device and dtype of their weights, and rebuilds the lists for the multi-tensor calls.
 void ExponentialMovingAverage::follow_moved() {
   bool moved = kinds_.empty();
   for (Item& item : items_) {
@@ -166,7 +165,7 @@ void ExponentialMovingAverage::update(const std::optional<at::Tensor>& skip) {
   for (const auto& kind : kinds_) average(kind, host_knows ? std::nullopt : skip);
 }
 
-// As ema_weight(), with the number of the update known on the device only; 0 where the step was skipped.
+// Like ema_weight(), but the update count is on the device. The result is 0 if the step was skipped.
 at::Tensor ExponentialMovingAverage::weight_on_device(const at::Tensor& like,
                                                       const std::optional<at::Tensor>& skip) const {
   const auto dtype = like.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -220,10 +219,10 @@ AveragedWeights ExponentialMovingAverage::average_parameters() {
   };
   for (const Item& item : items_) {
     keep(item.value);
-    // A reader of masters in between (saving) makes them follow the averages.
+    // Saving in between reads the masters, which makes them follow the averages.
     if (!item.source.is_same(item.value)) keep(item.source);
   }
-  // From here on the guard restores, should a copy throw.
+  // From here on the guard restores the weights if a copy throws.
   *swapped_in_ = true;
   AveragedWeights guard(std::move(own), swapped_in_);
   const int64_t version = next_version_of_averages();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An exponential moving average of a model's weights, to be evaluated in their place.
+// Exponential moving average of the weights of a model, for evaluation.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,18 +18,18 @@
 
 namespace accelerate::optim {
 
-/// How the decay grows in the first updates, n = 1, 2, ...
+/// Growth of the decay in the first updates, n = 1, 2, ...
 enum class EmaWarmup {
-  none,   ///< the first update copies, then decay: torch.optim.swa_utils.AveragedModel
+  none,   ///< the first update copies, later ones use decay: torch.optim.swa_utils.AveragedModel
   ratio,  ///< min(decay, (1 + n) / (10 + n)): torch_ema, TensorFlow
   power,  ///< min(decay, 1 - (1 + (n - 1) / warmup_gamma)^-warmup_power): timm's ModelEmaV3, diffusers
 };
 
 struct EmaOptions {
-  /// Share of the average that stays in each update, from 0 to 1.
+  /// Factor of the old average in each update, from 0 to 1.
   double decay = 0.999;
   EmaWarmup warmup = EmaWarmup::none;
-  /// Both above 0. A gamma of 1 with a power of 2/3 reaches 0.999 at update 31.6K, with 3/4 at 10K.
+  /// Both must be above 0. With gamma 1, a power of 2/3 reaches 0.999 at update 31.6K, a power of 3/4 at 10K.
   double warmup_gamma = 1.0;
   double warmup_power = 2.0 / 3.0;
   /// If true, the buffers are averaged too (BatchNorm's statistics); integer and boolean ones, and every
@@ -37,7 +37,7 @@ struct EmaOptions {
   bool use_buffers = false;
 };
 
-/// What the weights count for in update n, from 1 on: one minus the decay.
+/// Factor of the weights in update n, from 1 on: one minus the decay.
 [[nodiscard]] double ema_weight(const EmaOptions& options, int64_t n);
 
 /// During its lifetime the model has the averages as weights; afterwards its own weights are restored from a copy,
@@ -48,7 +48,7 @@ class [[nodiscard]] AveragedWeights {
   struct Own {
     at::Tensor weight;
     at::Tensor value;
-    std::optional<int64_t> version;  ///< the weight's count of changes; unset: it has none (InferenceMode)
+    std::optional<int64_t> version;  ///< version counter of the weight; unset for an inference tensor
   };
   AveragedWeights(std::vector<Own> own, std::shared_ptr<bool> open) : own_(std::move(own)), open_(std::move(open)) {}
   AveragedWeights(AveragedWeights&&) = default;
@@ -60,7 +60,7 @@ class [[nodiscard]] AveragedWeights {
   std::shared_ptr<bool> open_;
 };
 
-/// A moving average of each weight, kept beside the model and updated in one call for each dtype and device.
+/// A moving average of each weight, stored beside the model and updated in one call per dtype and device.
 ///
 ///   optim::ExponentialMovingAverage ema(model, {.decay = 0.9999});
 ///   ... optimizer.step(); ema.update(optimizer.skip_flag());
@@ -68,7 +68,7 @@ class [[nodiscard]] AveragedWeights {
 ///
 /// Averages are float32 for half-precision weights, which could not represent the small updates. For a prepared model
 /// with bfloat16 weights the float32 masters are averaged, and a swap leaves them unchanged. Averages follow weights to
-/// another device. With several ranks weights are equal, so averages are too.
+/// another device. Weights are equal on all ranks, so averages are too.
 class ExponentialMovingAverage {
  public:
   /// \param pieces   Values to average, or their masters if there are any. Held by reference, as tensors are.
@@ -97,13 +97,13 @@ class ExponentialMovingAverage {
   ///              optimizer's skip_flag().
   void update(const std::optional<at::Tensor>& skip = std::nullopt);
 
-  /// The averages become the model's weights until the result dies. Weights keep their memory. Not within an autocast
-  /// region: its cache would keep the old ones.
+  /// Makes the averages the model's weights during the lifetime of the result. Weights keep their memory. Do not call
+  /// it within an autocast region, because its cache would keep the old weights.
   AveragedWeights average_parameters();
 
-  /// Number of counted updates. Waits for the device if skip flags came from there.
+  /// Number of counted updates. Waits for the device if skip flags are on a device.
   [[nodiscard]] int64_t updates() const;
-  /// The averages themselves, in the order of the weights, buffers last.
+  /// The averages (no copies) in the order of the weights; buffers are last.
   [[nodiscard]] std::vector<at::Tensor> averages() const;
 
   /// Copies, named as in the state_dict() of AveragedModel: "n_averaged" and "module." before each name.
@@ -121,7 +121,7 @@ class ExponentialMovingAverage {
     at::Tensor source;  // the averaged tensor: the master or the value
     at::Tensor value;   // the tensor into which the average is swapped
     at::Tensor average;
-    bool is_copied;  // not averaged: a count or a mask
+    bool is_copied;  // true for counts and masks, which are not averaged
   };
 
   template <typename Model>
@@ -138,7 +138,7 @@ class ExponentialMovingAverage {
     for (const auto& item : tensors) {
       if constexpr (requires { item.key(); }) {
         pieces.push_back(state::whole_piece(item.key(), item.value()));
-      } else {  // TorchScript's
+      } else {  // a TorchScript module
         pieces.push_back(state::whole_piece(item.name, item.value));
       }
     }
@@ -161,10 +161,10 @@ class ExponentialMovingAverage {
 
   EmaOptions options_;
   std::vector<Item> items_;
-  std::function<std::vector<state::Piece>()> pieces_now_;  // empty: no piece has a master that could be another one
+  std::function<std::vector<state::Piece>()> pieces_now_;  // empty if no piece has a master
   std::vector<std::vector<size_t>> kinds_;                 // items grouped by dtype and device of their averages
-  int64_t calls_ = 0;                                      // of update(), less those that the host knows to be skipped
-  at::Tensor cancelled_;                                   // calls that a flag on a device cancelled; undefined: none
+  int64_t calls_ = 0;     // calls of update() without those that the host knows to be skipped
+  at::Tensor cancelled_;  // calls that a flag on a device cancelled; undefined if none
   std::shared_ptr<bool> swapped_in_ = std::make_shared<bool>(false);
 };
 

@@ -20,8 +20,8 @@ class AdagradStep final : public CountedStep<torch::optim::AdagradParamState> {
   using State = torch::optim::AdagradParamState;
 
   void collect(const Stepped& stepped) override {
-    // The stock optimizer makes the state of the parameters that it is constructed with; of those that are added later
-    // it has none, and its own step() refuses them.
+    // The LibTorch optimizer creates the state of its parameters at construction. Parameters that are added later have
+    // no state, and its own step() fails for them.
     auto& state = state_of<State>(stepped, [&] {
       auto made = std::make_unique<State>();
       const auto& options = options_of<Options>(stepped.group);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adam and AdamW: the same state, two kernels.
+// Adam and AdamW share their state; each has its own kernel.
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <torch/optim/adam.h>

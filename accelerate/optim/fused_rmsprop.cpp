@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LibTorch has no fused kernel for RMSprop: on the CPU it is the loop below, elsewhere a few operators on whole lists.
+// LibTorch has no fused kernel for RMSprop: the loop below runs on the CPU, foreach operators run on other devices.
 #include <torch/optim/rmsprop.h>
 
 #include "accelerate/optim/fused_steps.hpp"

@@ -15,7 +15,7 @@ class SgdStep final : public StepOnPieces {
  private:
   using Options = torch::optim::SGDOptions;
   using State = torch::optim::SGDParamState;
-  static constexpr int64_t first_step = 1, later_step = 2;  // all that SGD needs to know of the count
+  static constexpr int64_t first_step = 1, later_step = 2;  // SGD only distinguishes these two steps
 
   void collect(const Stepped& stepped) override {
     if (options_of<Options>(stepped.group).momentum() == 0) {
@@ -54,12 +54,12 @@ class SgdStep final : public StepOnPieces {
     fingerprint.add(static_cast<State&>(state).momentum_buffer());
   }
 
-  // Nothing that the kernel reads, once there are buffers.
+  // The kernel does not use counts.
   int64_t add_to_counts(std::span<torch::optim::OptimizerParamState* const>, int64_t) override { return 0; }
 
-  // Only now: the buffer of a first step that was not made must not count as one, and a stock step takes a state
-  // without one for a mistake. (A flag on a device is not looked at: there a cancelled first step leaves zeros, as in
-  // PyTorch, which with dampening differ from none.)
+  // Stores the buffers only after the step: the buffer of a skipped first step must not count as one, and a LibTorch
+  // step fails for a state without a buffer. A skip flag on a device is not read. A skipped first step then leaves
+  // zeros, as in PyTorch; with dampening, zeros differ from a missing buffer.
   void keep(const Call& call, const StepScale&) override {
     for (size_t i = 0; i < call.keys.size(); ++i) {
       auto& state = optimizer_.state()[call.keys[i]];

@@ -14,18 +14,18 @@
 
 namespace accelerate::optim {
 
-// What one kernel call takes: tensors of one group of parameters, dtype, device and count of steps. Lists keep their
-// capacity from step to step, so that a steady step allocates nothing here.
+// Arguments of one kernel call: tensors of one parameter group, dtype, device and step count. Lists keep their
+// capacity, so that repeated steps do not allocate.
 struct Call {
   size_t group;
   at::ScalarType dtype;
   at::Device device;
   int64_t step;
-  // What is stepped on, and its companions; first, second and maxima are the optimizer's.
+  // Parameters and companions of the same layout; first, second and maxima are the optimizer's state.
   std::vector<at::Tensor> parameters{}, gradients{}, first{}, second{}, maxima{}, steps{};
   std::vector<torch::optim::OptimizerParamState*> states{};
-  std::vector<void*> keys{};  ///< of the states
-  // Where masters are stepped on: they, and the values that follow them.
+  std::vector<void*> keys{};  ///< keys of the states
+  // If `parameters` are masters: the masters, and the values that are set from them.
   std::vector<at::Tensor> masters{}, values{};
   at::Tensor step_tensor{};
   /// For a captured step: memory from which the kernel reads its rate. If undefined, the option's value is used.
@@ -38,7 +38,7 @@ struct Call {
     for (auto* list : {&parameters, &gradients, &first, &second, &maxima, &steps, &masters, &values}) list->clear();
     states.clear();
     keys.clear();
-    if (rate.defined()) step_tensor.reset();  // that one is the recording's, too
+    if (rate.defined()) step_tensor.reset();  // the recording also owns this tensor
     rate.reset();
   }
 };
@@ -63,18 +63,18 @@ class Calls {
     for (size_t i = 0; i < used_; ++i) kernel(calls_[i]);
     clear();
   }
-  // Gradients must not live on in our lists.
+  // The lists must not keep gradients alive.
   void clear() {
     for (Call& call : calls_) call.clear();
     used_ = 0;
   }
 
  private:
-  std::deque<Call> calls_;  // references into it stay valid
+  std::deque<Call> calls_;  // a deque keeps references valid
   size_t used_ = 0;
 };
 
-// The kernels read the count of steps from one float per parameter; a shared one does, they only read.
+// The kernels read the step count from one float per parameter. They only read, so all share one.
 inline void fill_steps(Call& call) {
   if (!call.step_tensor.defined()) call.step_tensor = at::empty({}, at::TensorOptions(call.device).dtype(at::kFloat));
   const bool recorded = call.rate.defined();  // then it is written before each replay
@@ -125,7 +125,7 @@ class Cancelled {
       if (found == optimizer.state().end() || found->second.get() != count.of) continue;
       auto& of_parameter = static_cast<State&>(*found->second);
       of_parameter.step(of_parameter.step() - count.count.template item<int64_t>());
-      count.count.zero_();  // not another one: recorded steps go on to count there
+      count.count.zero_();  // in place, because recorded steps continue to count in this tensor
     }
   }
   std::vector<at::Tensor> counts_of(const Call& call) const {
@@ -141,10 +141,10 @@ class Cancelled {
     const torch::optim::OptimizerParamState* of = nullptr;
     at::Tensor count{};
   };
-  std::unordered_map<void*, Count> counts_;  // by the state's key
+  std::unordered_map<void*, Count> counts_;  // by key of the state
 };
 
-// What a step that threw half-way left in the lists must not join the next one.
+// Clears the lists after a step that threw, because the next step must not contain its entries.
 struct ClearedAtEnd {
   Calls& calls;
   ~ClearedAtEnd() { calls.clear(); }

@@ -126,7 +126,7 @@ struct RmspropFields {
   }
 };
 
-/// Calls visit(Fields{}) for the stock type that the optimizer is, subclasses excluded. False: it is none.
+/// Calls visit(Fields{}) for the type of the optimizer. Returns false if it is not exactly one of these types.
 template <typename Visit>
 bool visit_stock(const torch::optim::Optimizer& optimizer, Visit&& visit) {
   const auto one = [&]<typename Fields>(Fields fields) {

@@ -28,7 +28,7 @@ std::optional<double> as_number(const OptionValue& value) {
   return std::nullopt;
 }
 
-// Each takes a value where it is of the right type.
+// Each overload assigns a value of the right type. Returns false for another type.
 bool assign(double& option, const OptionValue& value) {
   const auto number = as_number(value);
   if (number) option = *number;
@@ -67,7 +67,7 @@ class Loader {
     check_groups();
   }
 
-  /// \throws if the saved state does not belong to this optimizer; nothing is changed.
+  /// \throws if the saved state does not belong to this optimizer; changes nothing.
   template <typename Fields>
   void check() {
     if (!saved_.own.empty()) {
@@ -87,7 +87,7 @@ class Loader {
     for (size_t g = 0; g < saved_.groups.size(); ++g) {
       optimizer_.param_groups()[g].set_options(new_options<Fields>(g));
     }
-    optimizer_.state().clear();  // first: no device holds both
+    optimizer_.state().clear();  // before loading, because the device may not have memory for both
     each_state([&](int64_t number, const at::Tensor& parameter, const auto& tensors) {
       optimizer_.state()[parameter.unsafeGetTensorImpl()] = new_state<Fields>(number, parameter, tensors);
     });
@@ -168,7 +168,7 @@ class Loader {
     return options;
   }
 
-  // Missing options of another optimizer's file would leave arbitrary values.
+  // Without this check, options that the file of another optimizer lacks would keep arbitrary values.
   template <typename Fields>
   void check_complete(torch::optim::OptimizerOptions& options, size_t g) const {
     const auto& saved = saved_.groups[g].options;
@@ -202,7 +202,7 @@ class Loader {
       fail("'{}' of parameter {} is {}, the parameter is {}", name, number, shape(saved), shape(parameter));
     }
     if (looking_) return;
-    // Laid out as the parameter is: kernels walk both alike.
+    // Uses the layout of the parameter, because kernels iterate over both in memory order.
     field = at::empty_like(parameter.detach(), parameter.options().dtype(dtype_(parameter)).requires_grad(false));
     copies_.push_back({field, saved});
   }
@@ -232,7 +232,7 @@ class Loader {
   const Place& place_;
   std::vector<at::Tensor> parameters_;
   std::vector<device::CopyPair> copies_;
-  bool looking_ = false;  // tensors are compared, not copied
+  bool looking_ = false;  // true during check(): tensors are compared, not copied
 };
 
 }  // namespace

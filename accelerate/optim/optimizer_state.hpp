@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What optimizers remember, by PyTorch's names.
+// Saves and loads optimizer state with PyTorch's names.
 #pragma once
 
 #include <functional>
@@ -13,13 +13,13 @@ class Optimizer;
 
 namespace accelerate::optim {
 
-/// For torch::optim::SGD, Adam, AdamW, Adagrad and RMSprop the whole state, with PyTorch's additional options at their
-/// defaults; tensors are not copied. Any other optimizer writes itself with its save().
+/// Complete state of torch::optim::SGD, Adam, AdamW, Adagrad and RMSprop, with PyTorch's additional options at their
+/// defaults; tensors are not copied. Any other optimizer is saved with its own save().
 ///
 /// \throws Error (usage) for an optimizer with state that does not override save(), because its state would be lost.
 [[nodiscard]] state::OptimizerState state_of(torch::optim::Optimizer& optimizer, const Place& place);
 
-/// The dtype that a parameter's state is kept in.
+/// Returns the dtype of a parameter's state.
 using StateDtype = std::function<c10::ScalarType(const at::Tensor& parameter)>;
 
 /// Sets options and state to the saved ones; tensors are copied to their parameters' devices. Everything is validated

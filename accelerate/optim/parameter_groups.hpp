@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An optimizer's groups of parameters: all of them as a list, and what must hold of them and torch::optim does not look
-// at.
+// Parameter groups of an optimizer: all parameters as a list, and checks that torch::optim does not make.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +19,7 @@ namespace accelerate::optim {
 /// The parameters of every group, in order.
 std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer);
 
-/// Tensors to be looked for, by what makes them one and the same (as in state::Piece).
+/// Identities of the tensors for lookup (as state::Piece::key).
 std::unordered_set<const void*> keys_of(const std::vector<at::Tensor>& tensors);
 
 /// \param asked_by  Name of the operation for the message.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers of the host that a recorded step reads from its device: learning rates, and counts of steps.
+// Learning rates and step counts that a captured step reads from device memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,31 +11,31 @@
 
 namespace accelerate::optim {
 
-/// What is recorded once and replayed often would take them as they were. So the kernels of a recorded step read them
-/// from scalars on the device, which are written before each replay; the host does not wait.
+/// A capture would fix rates and step counts at their values during the capture. The kernels of a captured step
+/// therefore read them from scalars on the device. These are written before each replay; the host does not wait.
 class RecordedNumbers {
  public:
-  /// Of one kernel call.
+  /// Scalars of one kernel call.
   struct Entry {
     std::function<double()> rate;
     /// Adds to the counts of all parameters of the call and returns the new count.
     std::function<int64_t(int64_t)> count;
-    /// The count that the recorded call was made with.
+    /// Step count of the captured call.
     int64_t step = 0;
-    /// 0-dim float32, as the kernels read them.
+    /// 0-dim float32, as the kernels require.
     at::Tensor rate_on_device, count_on_device;
-    /// Memory that the recording uses.
+    /// Memory that the capture uses.
     std::vector<at::Tensor> held;
-    /// Steps on the same parameters that were recorded after it.
+    /// Number of later captured steps on the same parameters.
     int64_t behind = 0;
   };
 
   void add(Entry entry) { entries_.push_back(std::move(entry)); }
-  /// All calls are there, and the counts are those after them.
+  /// Ends the capture: all calls are added, and the counts include them.
   void ended();
-  /// Advances the optimizer's own counts; -1 if the captured step did not happen.
+  /// Adds `steps` to the optimizer's own counts; -1 if the captured step did not run.
   void count(int64_t steps) const;
-  /// To be called before each replay, on the stream that replays.
+  /// Writes the scalars. Call before each replay, on the stream of the replay.
   void tell_device() const;
   [[nodiscard]] bool empty() const { return entries_.empty(); }
 
@@ -50,7 +50,7 @@ class Fingerprint {
   void add(double part);
   void add(const void* part) { add(reinterpret_cast<uintptr_t>(part)); }  // NOLINT: an address as a number
   void add(std::string_view part) { add(std::hash<std::string_view>{}(part)); }
-  /// Which tensor, and where its memory is.
+  /// Adds identity and address of the tensor.
   void add(const at::Tensor& tensor);
   [[nodiscard]] uint64_t value() const { return value_; }
 

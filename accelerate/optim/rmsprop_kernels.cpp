@@ -20,10 +20,10 @@
 namespace accelerate::optim {
 namespace {
 
-// Elements from which on a second thread is worth its start.
+// Minimum number of elements for which a second thread pays off.
 constexpr int64_t grain = 32768;
 
-// One tensor's memory. Half types are computed in float.
+// Updates one tensor. Half types are computed in float.
 template <typename Number>
 struct RMSpropTensor {
   using Math = at::opmath_type<Number>;
@@ -79,7 +79,8 @@ std::vector<RMSpropTensor<Number>> tensors_of(const RMSpropLists& lists, const R
                        .mean = memory(lists.means, i),
                        .lr = static_cast<Math>(numbers.lr),
                        .alpha = static_cast<Math>(numbers.alpha),
-                       .rest = static_cast<Math>(1 - numbers.alpha),  // in float it would have lost its digits
+                       // computed in double, because float would lose digits
+                       .rest = static_cast<Math>(1 - numbers.alpha),
                        .eps = static_cast<Math>(numbers.eps),
                        .weight_decay = static_cast<Math>(numbers.weight_decay),
                        .momentum = static_cast<Math>(numbers.momentum),
@@ -88,7 +89,7 @@ std::vector<RMSpropTensor<Number>> tensors_of(const RMSpropLists& lists, const R
   return tensors;
 }
 
-// All tensors' elements in a row are shared out, so that threads meet once in a step.
+// Divides the elements of all tensors together among the threads, so that they synchronise once per step.
 template <typename Number>
 void rmsprop_tensors(const RMSpropLists& lists, const RMSpropNumbers& numbers, double scale) {
   const auto tensors = tensors_of<Number>(lists, numbers, scale);
@@ -122,7 +123,7 @@ void rmsprop_on_cpu(const RMSpropLists& lists, const RMSpropNumbers& numbers, co
 
 void rmsprop_on_device(const RMSpropLists& lists, const RMSpropNumbers& numbers, const StepScale& scale,
                        const at::Tensor& rate) {
-  // A cancelled step is made and undone, which preserves all bits for any gradients.
+  // A cancelled step runs and is undone, which preserves all bits for any gradients.
   const std::vector<at::Tensor>* const changed[] = {&lists.parameters, &lists.squares, &lists.buffers, &lists.means};
   std::vector<std::vector<at::Tensor>> before;
   if (scale.skip) {

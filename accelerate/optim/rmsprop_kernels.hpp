@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: the update of RMSprop on lists of tensors.
+// Private: RMSprop's update of lists of tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,8 +24,8 @@ struct RMSpropLists {
 // One pass over the memory. Must not be called for steps that scale.skip cancels.
 void rmsprop_on_cpu(const RMSpropLists& lists, const RMSpropNumbers& numbers, const StepScale& scale);
 
-// Operators on whole lists; scale.skip is read on the device. rate: 0-dim there, taken for numbers.lr where it is
-// defined.
+// Uses operators on lists; scale.skip is read on the device. If rate (0-dim on the device) is defined, it replaces
+// numbers.lr.
 void rmsprop_on_device(const RMSpropLists& lists, const RMSpropNumbers& numbers, const StepScale& scale,
                        const at::Tensor& rate);
 

@@ -18,7 +18,7 @@
 namespace accelerate::optim {
 namespace {
 
-// The kernels walk the memory of a parameter and its companions side by side: all must lie alike and without gaps.
+// The kernels iterate over a parameter and its companions in memory order, so all need the same dense layout.
 bool lies_like(const at::Tensor& companion, const at::Tensor& parameter) {
   return companion.strides() == parameter.strides() || (companion.is_contiguous() && parameter.is_contiguous());
 }
@@ -30,7 +30,7 @@ bool fits(const at::Tensor& state, const at::Tensor& parameter) {
 
 const at::Tensor& stepped_on(const state::Piece& piece) { return piece.master.defined() ? piece.master : piece.value; }
 
-// A scalar of another device is copied to this one; only the CPU waits for it. Kernels on devices know 1 as a flag.
+// Copies scalars of another device; the host only waits for copies to the CPU. Kernels on devices require the flag 1.
 StepScale on_device(const StepScale& scale, at::Device device) {
   const auto moved = [&](const std::optional<at::Tensor>& scalar) -> std::optional<at::Tensor> {
     if (!scalar || scalar->device() == device) return scalar;
@@ -41,8 +41,8 @@ StepScale on_device(const StepScale& scale, at::Device device) {
   return here;
 }
 
-// LibTorch's fused kernels, and ours, leave this to the caller: a backward that saved the old values is to find them
-// changed, as after a stock step.
+// Fused kernels do not bump versions. As after an unfused step, a backward that saved the old values must detect the
+// change.
 void mark_changed(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
     if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
@@ -92,7 +92,7 @@ size_t GroupOf::operator()(const state::Piece& piece) {
   return place.group;
 }
 
-// CPU and CUDA have the kernels, and so have some of LibTorch's other devices.
+// CPU and CUDA have the kernels, and some of LibTorch's other devices do.
 bool StepOnPieces::has_kernel(const at::Tensor& parameter) const {
   if (kernel_ == nullptr || parameter.is_cpu() || parameter.is_cuda()) return true;
   auto& dispatcher = c10::Dispatcher::singleton();
@@ -105,12 +105,12 @@ bool StepOnPieces::knows(const state::Piece& piece) const {
   const at::Tensor& parameter = stepped_on(piece);
   const at::Tensor& gradient = piece.gradient;
   return gradient.layout() == at::kStrided && parameter.layout() == at::kStrided && parameter.is_floating_point() &&
-         !gradient.is_neg() && !parameter.is_neg() &&  // whose numbers in memory are not theirs
+         !gradient.is_neg() && !parameter.is_neg() &&  // memory has the negated values
          gradient.scalar_type() == piece.value.scalar_type() && gradient.device() == parameter.device() &&
          has_kernel(parameter) && parameter.is_non_overlapping_and_dense() && lies_like(gradient, parameter);
 }
 
-// The optimizer's parameters as pieces. They are kept, so that a steady step allocates nothing for them.
+// The optimizer's parameters as pieces. The list is kept, so that repeated steps do not allocate.
 std::span<const state::Piece> StepOnPieces::all() {
   size_t count = 0;
   for (const auto& group : optimizer_.param_groups()) {
@@ -126,7 +126,7 @@ std::span<const state::Piece> StepOnPieces::all() {
 }
 
 bool StepOnPieces::step(const StepScale& scale) {
-  // Gradients must not live on in our list.
+  // The list must not keep gradients alive.
   struct Forget {
     std::vector<state::Piece>& pieces;
     ~Forget() {
@@ -166,7 +166,7 @@ void StepOnPieces::run(Call& call, const StepScale& scale) {
   if (recording_) read_from_device(call);
   update(call, scale);
   if (!call.masters.empty()) at::_foreach_copy_(call.values, call.masters);
-  mark_changed(call.parameters);  // nobody counts masters' versions, but some may have none
+  mark_changed(call.parameters);  // no graph saves masters, but a parameter may have none
   mark_changed(call.values);
   keep(call, scale);
   if (recording_) note_recorded(call);
@@ -198,14 +198,14 @@ void StepOnPieces::note_recorded(const Call& call) {
                    .held = held_by(call)});
 }
 
-// Made before anything is recorded: memory that a recording allocates has held others of its tensors before, and in
-// each replay it does so again, after the scalars were written.
+// Allocates the scalars before the capture: the capture's own memory is reused within each replay, which would
+// overwrite scalars that are written before it.
 void StepOnPieces::begin_recording() {
   recording_.emplace();
   scalars_.clear();
   int64_t parameters = 0;
   for (const auto& group : optimizer_.param_groups()) parameters += static_cast<int64_t>(group.params().size());
-  const int64_t calls = 2 * parameters + 32;  // a call has one parameter or more
+  const int64_t calls = 2 * parameters + 32;  // upper limit: a call has at least one parameter
   for (const auto& group : optimizer_.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       const bool known = std::any_of(scalars_.begin(), scalars_.end(),

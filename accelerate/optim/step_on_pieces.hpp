@@ -18,7 +18,7 @@
 
 namespace accelerate::optim {
 
-// In which of an optimizer's groups a parameter is. Each answer is checked, because user code may change the groups.
+// Finds the group of a parameter. Cached positions are checked, because user code may change the groups.
 class GroupOf {
  public:
   explicit GroupOf(torch::optim::Optimizer& optimizer) : optimizer_(optimizer) {}
@@ -32,7 +32,7 @@ class GroupOf {
   void look_again();
 
   torch::optim::Optimizer& optimizer_;
-  GroupPlace next_;  // after the last one found, so that a search in group order is immediate
+  GroupPlace next_;  // position after the last result, so that a search in group order is immediate
   std::unordered_map<const void*, GroupPlace> places_;
 };
 
@@ -49,31 +49,31 @@ class StepOnPieces : public FusedStep {
   void add_to(Fingerprint& fingerprint) final;
 
  protected:
-  // What is stepped on: the piece's value, or its master.
+  // The tensor that is updated: the piece's value, or its master.
   struct Stepped {
     const state::Piece& piece;
     const at::Tensor& parameter;
     size_t group;
   };
 
-  // Puts a piece into one call by add(), with the companions that the kernel wants.
+  // Adds a piece to one call with add(), and the companions that the kernel requires.
   virtual void collect(const Stepped& stepped) = 0;
   virtual void update(Call& call, const StepScale& scale) = 0;
-  // The kernel has not thrown: its new state is kept, and the step counts.
+  // Called after the kernel: stores the new state and counts the step.
   virtual void keep(const Call& call, const StepScale& scale) = 0;
 
   virtual void add_options(Fingerprint& fingerprint, size_t group) = 0;
   virtual void add_state(Fingerprint& fingerprint, torch::optim::OptimizerParamState& state) = 0;
   // Adds to the counts of these states and returns the new count.
   virtual int64_t add_to_counts(std::span<torch::optim::OptimizerParamState* const> states, int64_t steps) = 0;
-  // What a call uses beside its lists.
+  // Memory that a call uses besides its lists.
   virtual std::vector<at::Tensor> held_by(const Call&) const { return {}; }
   [[nodiscard]] bool recording() const { return recording_.has_value(); }
-  // A first step makes what later ones go on from.
+  // The first step creates state, so it must not be captured.
   [[noreturn]] static void refuse_to_record_first(const Stepped& stepped);
   [[noreturn]] static void refuse_to_record_first(const std::string& name, at::IntArrayRef sizes);
-  // A part of the state for the kernels: made on the first step, and laid out anew where it was made or loaded with
-  // other strides, in another dtype or on another device. Refused where that would be recorded.
+  // Returns a state tensor in the layout, dtype and device of the parameter. Creates it on the first step, and converts
+  // a tensor that differs. Throws if the conversion would be captured.
   at::Tensor laid(const Stepped& stepped, const at::Tensor& state) const;
 
   Call& add(const Stepped& stepped, int64_t step);
@@ -106,12 +106,12 @@ class StepOnPieces : public FusedStep {
   void read_from_device(Call& call);
   void note_recorded(const Call& call);
 
-  const char* kernel_;  // its schema; null: it is made of operators that every device has
+  const char* kernel_;  // schema; null if it consists of operators that every device has
   GroupOf group_of_;
   std::vector<state::Piece> all_;
   Calls calls_;
   std::optional<RecordedNumbers> recording_;
-  // For the calls of a recording, on each device.
+  // Device memory for rates and counts of a capture, per device.
   struct Scalars {
     at::Tensor memory;
     int64_t taken = 0;
@@ -119,7 +119,7 @@ class StepOnPieces : public FusedStep {
   std::vector<Scalars> scalars_;
 };
 
-// For optimizers that count each parameter's steps.
+// For optimizers that count steps per parameter.
 template <typename State>
 class CountedStep : public StepOnPieces {
  public:
@@ -134,7 +134,7 @@ class CountedStep : public StepOnPieces {
     call.keys.push_back(stepped.piece.key);
     return call;
   }
-  // For kernels that read the count.
+  // For kernels that read the step count.
   void tell_steps(Call& call) const {
     fill_steps(call);
     cancelled_.correct(call);

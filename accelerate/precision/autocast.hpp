@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A scope in which LibTorch computes in lower precision, or does not.
+// A scope with autocast on or off.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -12,9 +12,9 @@ namespace accelerate::precision {
 struct AutocastRegion {
   c10::DeviceType device = c10::DeviceType::CPU;
   c10::ScalarType dtype = c10::ScalarType::BFloat16;
-  /// False: within it operations take their inputs' dtypes, although a region around it is on.
+  /// If false, operations use the dtypes of their inputs, even inside an outer region.
   bool enabled = true;
-  /// Casts of weights are kept until the outermost region ends.
+  /// If true, casts of weights are cached until the outermost region ends.
   bool cache = true;
 };
 

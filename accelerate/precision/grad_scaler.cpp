@@ -71,7 +71,7 @@ at::Tensor GradScaler::unscale(const std::vector<at::Tensor>& gradients, const a
                                const comm::Group* over) const {
   const at::NoGradGuard no_grad;
   at::Tensor found_inf = at::zeros({}, scale_.options());
-  // As PyTorch: a division in float32 may be imprecise under some compile options.
+  // Uses double, as PyTorch does: a division in float32 may be imprecise under some compile options.
   const at::Tensor inverse = scale.to(at::kDouble).reciprocal().to(at::kFloat);
   for (const auto& group : by_device_and_dtype(gradients)) {
     const at::Tensor& first = group.front();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loss scale of float16: what torch.amp.GradScaler computes, on scalars of the device that the host need not read.
+// The loss scale of torch.amp.GradScaler, computed on device scalars that the host need not read.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,26 +16,26 @@ class Group;
 
 namespace accelerate::precision {
 
-/// torch.amp.GradScaler's, with its defaults.
+/// Options and defaults of torch.amp.GradScaler.
 struct GradScalerOptions {
-  /// The first scale; above 0.
+  /// Initial scale; above 0.
   double init_scale = 65536.0;
-  /// What the scale is multiplied by after growth_interval iterations in a row without inf or NaN; above 1.
+  /// Factor of the scale after growth_interval consecutive iterations without inf or NaN; above 1.
   double growth_factor = 2.0;
-  /// What the scale is multiplied by after an iteration with inf or NaN; between 0 and 1.
+  /// Factor of the scale after an iteration with inf or NaN; between 0 and 1.
   double backoff_factor = 0.5;
-  /// Iterations; at least 1.
+  /// Number of iterations; at least 1.
   int64_t growth_interval = 2000;
-  /// A scale that inf or NaN would reduce below this is an error: the gradients are then NaN at any scale, and training
-  /// stalls. 0 disables the minimum, as in PyTorch.
+  /// Minimum scale. If inf or NaN would reduce the scale below it, an error is thrown: the gradients are then NaN at
+  /// any scale, and training stalls. 0 disables the minimum, as in PyTorch.
   double min_scale = 1.0 / 16384;
   bool operator==(const GradScalerOptions&) const = default;
 };
 
-/// \throws Error (usage) with the option, its value and its range.
+/// \throws Error (usage), with the option, its value and its range, if an option is out of range.
 void check(const GradScalerOptions& options, const Place& place);
 
-/// Sums this rank's flags over the ranks of a group by one all-reduce. All its ranks must call.
+/// Sums this rank's flags over the ranks of a group by one all-reduce. All ranks of the group must call.
 ///
 /// \param flags  0-dim or [n], on any device.
 /// \returns the sums, equal on every rank, with the flags' shape, dtype and device.
@@ -47,18 +47,18 @@ class GradScaler {
   /// \throws Error (usage) as check() does.
   GradScaler(const GradScalerOptions& options, at::Device device, const Place& place);
 
-  /// float32; changed in place by update() and load_state().
+  /// float32; update() and load_state() change it in place.
   [[nodiscard]] const at::Tensor& scale() const { return scale_; }
   [[nodiscard]] const at::Tensor& growth_tracker() const { return growth_tracker_; }
   [[nodiscard]] const GradScalerOptions& options() const { return options_; }
 
   /// Multiplies gradients by 1/scale in place and checks them for inf and NaN.
   ///
-  /// \param gradients  Dense, on any devices. Float16 is refused, as in PyTorch: Error (usage).
+  /// \param gradients  Dense, on any devices. Float16 gradients throw Error (usage), as in PyTorch.
   /// \param scale      Float32 scale with which they were computed.
-  /// \param over       If set, each rank of the group has its own gradients or a part: whether any has inf or NaN, by
-  /// one
-  ///                   all-reduce of one number. All its ranks must call. If null, these are all gradients.
+  /// \param over       If set, each rank of the group has its own gradients or a part. The result combines all ranks by
+  ///                   one all-reduce of one number. All ranks of the group must call. If null, the gradients are
+  ///                   complete.
   /// \returns float32: 0 if all are finite, otherwise above 0.
   [[nodiscard]] at::Tensor unscale(const std::vector<at::Tensor>& gradients, const at::Tensor& scale,
                                    const comm::Group* over = nullptr) const;

@@ -7,7 +7,7 @@ namespace accelerate::precision {
 
 LateRead::LateRead(const at::Tensor& numbers) : host_(numbers) {
   if (numbers.is_cpu()) return;
-  host_ = numbers.to(at::kCPU, at::kFloat, /*non_blocking=*/true);  // into pinned memory
+  host_ = numbers.to(at::kCPU, at::kFloat, /*non_blocking=*/true);  // asynchronous copy to pinned memory
   copied_.emplace(numbers.device().type());
   copied_->record(c10::impl::VirtualGuardImpl(numbers.device().type()).getStream(numbers.device()));
 }

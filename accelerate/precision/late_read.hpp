@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers of a device that the host reads later, when they have arrived.
+// Copies device numbers to the host asynchronously.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,11 +16,11 @@ class LateRead {
   /// \param numbers  Float32, contiguous.
   explicit LateRead(const at::Tensor& numbers);
 
-  /// Whether it is there; does not wait.
+  /// True if the copy has completed; does not wait.
   [[nodiscard]] bool arrived() const;
-  /// Until it is there; the host waits only where it is not.
+  /// Blocks until the copy has completed.
   void wait() const;
-  /// Valid once arrived.
+  /// Valid after the copy has completed.
   [[nodiscard]] float operator[](int64_t index) const { return host_.const_data_ptr<float>()[index]; }
 
  private:

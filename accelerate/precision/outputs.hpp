@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Results of a low-precision forward, given back in full precision.
+// Casts the results of a low-precision forward to full precision.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,11 +7,11 @@
 
 namespace accelerate::precision {
 
-/// float16 and bfloat16 become dtype; everything else stays as it is, undefined tensors too.
+/// Casts float16 and bfloat16 to dtype. Other tensors, including undefined ones, are unchanged.
 [[nodiscard]] at::Tensor to_output(const at::Tensor& tensor, c10::ScalarType dtype);
 
-/// The same for what TorchScript returns: tensors within tuples, named tuples, lists, dictionaries and optionals. What
-/// holds none stays as it is; lists and dictionaries are copied.
+/// The same for TorchScript results: tensors within tuples, named tuples, lists, dictionaries and optionals. Lists and
+/// dictionaries are copied; other values without tensors are unchanged.
 [[nodiscard]] c10::IValue to_output(const c10::IValue& value, c10::ScalarType dtype);
 
 }  // namespace accelerate::precision

@@ -19,7 +19,7 @@ std::string name_of(ScalarType dtype) {
 
 bool supports(const LowPrecision& can, ScalarType dtype) { return dtype == ScalarType::Half ? can.fp16 : can.bf16; }
 
-// "no or fp16", "float32 and fp16"
+// Returns "no or fp16", "float32 and fp16" ...
 std::string what_it_can(std::string list, const char* and_also, const LowPrecision& can) {
   if (can.bf16) list += and_also + std::string("bf16");
   if (can.fp16) list += and_also + std::string("fp16");
@@ -41,7 +41,7 @@ Policy pure_bf16() {
 LowPrecision low_precision_of(c10::Device device) {
   LowPrecision can{.autocast = at::autocast::is_autocast_available(device.type()), .fp16 = true, .bf16 = true};
   if (device.is_cuda()) {
-    // LibTorch's only query for it without CUDA headers; it requires compute capability 8.0.
+    // LibTorch's only query without CUDA headers; it requires compute capability 8.0.
     can.bf16 = at::detail::getCUDAHooks().supportsBFloat16ConvolutionWithCuDNNv8();
     return can;
   }
@@ -49,7 +49,7 @@ LowPrecision low_precision_of(c10::Device device) {
     const auto types = c10::impl::VirtualGuardImpl(device.type()).getDeviceCapability(device);
     can.fp16 = types.capability_data.supported_scalar_types.has_Half != 0;
     can.bf16 = types.capability_data.supported_scalar_types.has_BFloat16 != 0;
-  } catch (const c10::Error&) {  // this device type has no query; its kernels will report it
+  } catch (const c10::Error&) {  // this device type has no query; its kernels will report a failure
   }
   return can;
 }

@@ -11,7 +11,7 @@ struct ScalerState {
   double growth_factor = 2.0;
   double backoff_factor = 0.5;
   int64_t growth_interval = 2000;
-  /// Iterations in a row without inf or NaN since the scale last changed.
+  /// Number of consecutive iterations without inf or NaN since the scale last changed.
   int64_t growth_tracker = 0;
   bool operator==(const ScalerState&) const = default;
 };

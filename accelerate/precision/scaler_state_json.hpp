@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ScalerState as JSON, with the names of torch.amp.GradScaler.state_dict(); there when the program has nlohmann's
-// library:
+// Converts ScalerState to and from JSON with the names of torch.amp.GradScaler.state_dict(). Available if the program
+// has nlohmann's library.
 //
 //   nlohmann::json saved = accelerator.scaler_state();
 //   accelerator.load_scaler_state(accelerate::precision::scaler_state_from_json(saved));
@@ -16,7 +16,7 @@
 
 namespace accelerate::precision {
 
-/// Found by nlohmann::json.
+/// Customization point of nlohmann::json.
 inline void to_json(nlohmann::json& json, const ScalerState& state) {
   json = {{"scale", state.scale},
           {"growth_factor", state.growth_factor},

@@ -9,7 +9,7 @@ namespace {
 
 bool has_memory(const at::Tensor& tensor) { return tensor.defined() && tensor.has_storage() && tensor.numel() > 0; }
 
-// The first byte within the storage and the one after the last. LibTorch has no negative strides.
+// Returns the byte offsets of the first element and behind the last one. LibTorch has no negative strides.
 std::pair<int64_t, int64_t> extent_of(const at::Tensor& tensor) {
   int64_t last = tensor.storage_offset();
   for (int64_t dim = 0; dim < tensor.dim(); ++dim) last += (tensor.size(dim) - 1) * tensor.stride(dim);
@@ -31,7 +31,7 @@ bool BatchRecord::shares_memory(const at::Tensor& tensor) const {
   if (extents_.empty() || !has_memory(tensor)) return false;
   const auto [first, end] = extent_of(tensor);
   return std::any_of(extents_.begin(), extents_.end(), [&, first = first, end = end](const Extent& extent) {
-    // The address of a storage is not used again while a weak pointer to it exists.
+    // The address of a storage is not reused while a weak pointer to it exists.
     return extent.storage._unsafe_get_target() == tensor.storage().unsafeGetStorageImpl() && first < extent.end &&
            extent.first < end;
   });

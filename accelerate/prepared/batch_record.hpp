@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of a batch, by which tensors of the batch are recognised.
+// Recognises tensors of a batch by their memory.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,13 +13,13 @@
 
 namespace accelerate::prepared {
 
-/// A batch that a loader returned, and its position in the pass. Does not keep the batch alive.
+/// A batch that a loader returned, and its position in the pass. The record does not keep the batch alive.
 class BatchRecord {
  public:
   BatchRecord() = default;
   BatchRecord(const std::vector<at::Tensor>& tensors, const state::BatchInfo& info);
 
-  /// Whether `tensor` is a tensor of the batch or a view of one. Results of computations share no memory with it.
+  /// Whether `tensor` is a tensor of the batch or a view of one. The result of a computation shares no memory with it.
   [[nodiscard]] bool shares_memory(const at::Tensor& tensor) const;
   [[nodiscard]] const state::BatchInfo& info() const { return info_; }
 

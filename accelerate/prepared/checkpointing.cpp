@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Runs it on this rank; what any of them throws is an exception on all.
+// Runs a function on every rank. A failure on any rank is an exception on all of them.
 void together(const comm::Group& group, std::string_view operation, const std::function<void()>& run) {
   checkpoint::agree(group, base::attempt(run), operation);
 }
@@ -33,19 +33,19 @@ bool has(const fs::path& folder, const fs::path& name) {
   return fs::exists(folder / name, error);
 }
 
-// Of another program's, which may lie beside checkpoints, nothing is asked.
+// The manifest.json of another program, which may be in the same folder, does not count.
 bool has_manifest(const fs::path& folder) { return archive::has_own_manifest(folder); }
 
 bool has_model(const fs::path& folder) {
   return has(folder, checkpoint::model_file(0)) || has(folder, checkpoint::model_bin_file(0));
 }
 
-// Hugging Face Accelerate's: it has weights, and nothing in it says that we wrote it.
+// A folder of Hugging Face Accelerate has weights but no sign of this library.
 bool is_of_accelerate(const fs::path& folder) {
   return !has_manifest(folder) && has_model(folder) && !checkpoint::is_ours(folder);
 }
 
-// A folder of numbered checkpoints may have got weights beside them, from save_model().
+// A folder that contains numbered checkpoints may also contain weights from save_model().
 bool is_checkpoint(const fs::path& folder) {
   if (has_manifest(folder)) return true;
   return has_model(folder) &&
@@ -58,7 +58,7 @@ void say_not_verified(const fs::path& folder) {
             archive::manifest_name);
 }
 
-// A folder that was asked for by its name: nothing else is taken in its place, but the error says what there is.
+// Checks a folder that the caller named. The error names the newest complete checkpoint, which is not loaded instead.
 void check_whole(const fs::path& folder, bool verify) {
   if (is_of_accelerate(folder)) return say_not_verified(folder);
   const auto wrong = archive::what_is_wrong(folder, verify);
@@ -73,7 +73,7 @@ void check_whole(const fs::path& folder, bool verify) {
   base::fail(ErrorKind::data, {}, "load_state", "{} is not whole: {}{}", folder.string(), *wrong, remedy);
 }
 
-// Ranks tell one another.
+// Runs a collective that exchanges information between ranks.
 template <typename Collective>
 auto telling(const comm::Group& group, std::string_view operation, const Collective& collective) {
   return comm::in_user_call(operation, "the ranks do not hear from one another", group.place(), collective);
@@ -82,7 +82,7 @@ std::string of_rank_0(const comm::Group& group, std::string_view operation, cons
   return group.size() == 1 ? text : telling(group, operation, [&] { return group.broadcast_bytes(text); });
 }
 
-// Each rank's part is written as its own options say: with others the folder would lack what each left to the other.
+// Every rank writes its part according to its own options. If they differ, parts of the folder may be missing.
 void check_alike(const comm::Group& group, const checkpoint::SaveOptions& options) {
   if (group.size() == 1) return;
   std::string mine = fmt::format("async {}, when_busy {}, durable {}, share_work {}", options.async,
@@ -97,7 +97,7 @@ void check_alike(const comm::Group& group, const checkpoint::SaveOptions& option
   }
 }
 
-// Of all that is wrong what the first rank says.
+// Returns the damage that the lowest damaged rank found.
 std::string what_is_wrong_anywhere(const comm::Group& group, const std::string& here) {
   if (group.size() == 1) return here;
   const auto all = telling(group, "load_state", [&] { return group.all_gather_bytes(here); });
@@ -108,14 +108,14 @@ std::string what_is_wrong_anywhere(const comm::Group& group, const std::string& 
   return {};
 }
 
-// What tells one save from another of the same name, and its step on this machine. Ranks of one save may have made
-// different numbers of steps (join_uneven_inputs), so those tell nothing where there is an id.
+// Identifies a save and its step. Saves with the same folder name have different ids. Ranks of one save may have made
+// different numbers of steps (join_uneven_inputs), so steps are compared only if there is no id.
 std::string mark_of(const archive::Manifest& manifest) {
   return fmt::format("{},{}", manifest.id.empty() ? fmt::to_string(manifest.step) : manifest.id, manifest.step);
 }
 
-// Collective. mark   this rank's; "": it does not look
-// returns "" where all are of one save
+// Collective. `mark` is empty on a rank that does not read the disk.
+// Returns "" if all marks are from one save.
 std::string what_differs(const comm::Group& group, const std::string& mark) {
   const auto marks = telling(group, "load_state", [&] { return group.all_gather_bytes(mark); });
   const std::string* first = nullptr;
@@ -140,12 +140,12 @@ Checkpointing::Checkpointing(std::shared_ptr<Shared> shared, ProjectConfiguratio
 HookHandle Checkpointing::add(const Hooks& hooks, StateHook hook) {
   const auto place = hooks->insert(hooks->end(), std::move(hook));
   return HookHandle([weak = std::weak_ptr(hooks), place, removed = std::make_shared<bool>(false)] {
-    if (std::exchange(*removed, true)) return;  // by another copy of the handle
+    if (std::exchange(*removed, true)) return;  // already removed by another copy of the handle
     if (const auto held = weak.lock()) held->erase(place);
   });
 }
 
-// A hook may remove itself.
+// Iterates over a copy, because a hook may remove itself.
 void Checkpointing::call(const Hooks& hooks, const fs::path& folder) {
   const auto all = *hooks;
   for (const StateHook& hook : all) hook(folder);
@@ -172,7 +172,7 @@ fs::path Checkpointing::numbered_folder() const {
   next += all.empty() ? 0 : 1;
   const auto named = [&] { return parent / fmt::format("checkpoint_{}", next); };
   std::error_code error;
-  while (fs::exists(fs::symlink_status(named(), error))) ++next;  // a file, or a link that leads nowhere
+  while (fs::exists(fs::symlink_status(named(), error))) ++next;  // skips files and dangling links too
   return named();
 }
 
@@ -190,7 +190,7 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
     place = place.parent_path();
   }
   std::error_code error;
-  if (fs::is_symlink(place, error)) place = fs::weakly_canonical(place, error);  // where it leads is what is replaced
+  if (fs::is_symlink(place, error)) place = fs::weakly_canonical(place, error);  // replaces the target of the link
   checkpoint::Content content;
   const BuffersWithRank0 buffers = buffers_with_rank_0(*shared_);
   together(shared_->group, "save_state", [&] { content = content_of(*shared_, customs_, buffers); });
@@ -198,7 +198,7 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
   content.random.numpy = numpy_random_;
   auto alike = options;
   if (shared_->local_steps > 0) {
-    alike.share_work = false;  // each rank's weights are its own
+    alike.share_work = false;  // local SGD: weights differ between ranks
     if (shared_->group.size() > 1 && shared_->group.rank() == 0) {
       base::log_once(base::LogLevel::warning, shared_->place,
                      "save_state: within local_sgd() rank 0's weights are saved; save after its finish(), or right "
@@ -307,7 +307,7 @@ void Checkpointing::check_seen_by_all(const fs::path& folder) const {
   });
 }
 
-// Machines with disks of their own may have different ones under one name.
+// Machines with separate disks may have different checkpoints with the same name.
 void Checkpointing::check_one_save(const fs::path& folder, const std::string& mark) const {
   const comm::Group& group = shared_->group;
   if (group.size() == 1) return;

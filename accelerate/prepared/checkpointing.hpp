@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was prepared, saved and loaded as a whole.
+// Saves and loads all prepared objects as one checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -26,47 +26,48 @@ using checkpoint::ProjectConfiguration;
 class ModelCore;
 
 struct LoadOptions {
-  /// Every file's checksum is compared before anything is loaded.
+  /// If true, the checksum of every file is compared before anything is loaded.
   bool verify = true;
-  /// Models have exactly the tensors of the checkpoint. Off: what is on one side only stays as it is; shapes are equal
-  /// all the same.
+  /// If true, a model must have exactly the tensors of the checkpoint. If false, tensors that exist on one side only
+  /// are ignored. Shapes must match in both cases.
   bool strict = true;
-  /// Where there is no checkpoint yet nothing is loaded, and LoadedState::path is empty: for programs that are started
-  /// again and again. Checkpoints of which none is whole are an Error all the same.
+  /// If true and no checkpoint exists yet, nothing is loaded and LoadedState::path is empty. This is for programs that
+  /// are restarted. If checkpoints exist but none is complete, an Error is thrown nevertheless.
   bool if_any = false;
 };
 
-/// What load_state() found.
+/// Result of load_state().
 struct LoadedState {
   std::filesystem::path path{};
-  int64_t step = 0;  ///< optimizer steps that had been made; 0 if they are not known
-  /// False for a folder of Hugging Face Accelerate whose first optimizer, like SGD, keeps no count of its steps.
+  int64_t step = 0;  ///< number of optimizer steps; 0 if unknown
+  /// False for a folder of Hugging Face Accelerate if its first optimizer, like SGD, does not count its steps.
   bool step_is_known = true;
-  int64_t epoch = 0;       ///< of the first loader; the pass over it that comes next is of this epoch
-  int64_t world_size = 0;  ///< ranks of the job that saved it; 0: not known, it is of Hugging Face Accelerate
-  /// Newer checkpoints that were passed over, and why: "checkpoint_9: optimizer.bin is missing".
+  int64_t epoch = 0;       ///< epoch of the next pass over the first loader
+  int64_t world_size = 0;  ///< of the job that saved it; 0 if unknown (Hugging Face Accelerate)
+  /// Newer checkpoints that were skipped, with the reason: "checkpoint_9: optimizer.bin is missing".
   std::vector<std::string> passed_over{};
 };
 
-/// What of a model's names did not meet.
+/// Names that exist only in the model or only in the file.
 struct LoadedModel {
-  std::vector<std::string> missing{};     ///< in the model, not in the file
-  std::vector<std::string> unexpected{};  ///< in the file, not in the model
+  std::vector<std::string> missing{};     ///< only in the model
+  std::vector<std::string> unexpected{};  ///< only in the file
   bool operator==(const LoadedModel&) const = default;
 };
 
-/// Copies saved tensors into a model's, and into the masters of its parameters, which keep all their bits. Every rank
-/// gives the same.
-/// Throws Error (data) where shapes differ, or, strict, where names do, with all of them; then nothing is changed.
+/// Copies saved tensors into a model and into the float32 masters of its parameters, which keep full precision. Every
+/// rank must pass the same tensors.
+/// \throws Error (data) with all names if shapes differ or, if strict, names differ. Nothing is changed then.
 LoadedModel load_weights(const ModelCore& model, MasterWeights& masters, const checkpoint::NamedTensors& saved,
                          bool strict, std::string_view operation);
-/// Parameters and buffers, by their names.
+/// Parameters and buffers by name.
 [[nodiscard]] checkpoint::NamedTensors weights_of(const ModelCore& model);
 
-/// A hook of save_state() or load_state(): folder in the making, or that is loaded.
+/// A hook of save_state() or load_state(). `folder` is the unfinished checkpoint, or the one that is loaded.
 using StateHook = std::function<void(const std::filesystem::path& folder)>;
 
-/// A hook is called until it is removed; without its handle as long as there is the Accelerator.
+/// Removes a hook. Without remove(), the hook is called for the lifetime of the Accelerator, even if the handle is
+/// destroyed.
 class HookHandle {
  public:
   HookHandle() = default;
@@ -79,7 +80,7 @@ class HookHandle {
   std::function<void()> remove_;
 };
 
-/// Saves and loads what the registry of one Accelerator holds. Its functions are collective, but the registering ones.
+/// Saves and loads the registered objects of one Accelerator. Collective, except for the functions that add something.
 class Checkpointing {
  public:
   Checkpointing(std::shared_ptr<Shared> shared, ProjectConfiguration project);
@@ -103,25 +104,26 @@ class Checkpointing {
   static void call(const Hooks& hooks, const std::filesystem::path& folder);
   [[nodiscard]] std::filesystem::path numbered_folder() const;
   [[nodiscard]] std::filesystem::path checkpoints_folder(std::string_view operation) const;
-  /// Of those who have the same disk one reads and writes: rank 0, or the first rank of each machine.
+  /// Whether this rank accesses the disk. One rank per disk does: rank 0, or the first rank of each machine with
+  /// save_on_each_node. Collective.
   [[nodiscard]] bool looks(std::string_view operation) const;
-  /// Throws Error (io) on every rank where one of them has no such folder. Collective.
+  /// \throws Error (io) on every rank if the folder does not exist on one of them. Collective.
   void check_seen_by_all(const std::filesystem::path& folder) const;
   void check_one_save(const std::filesystem::path& folder, const std::string& mark) const;
-  /// Empty: nothing. A folder without a manifest, Hugging Face Accelerate's, is whole where all is there that a load
-  /// needs.
+  /// Returns the damage of a folder, or "" if it is complete. A folder without a manifest, from Hugging Face
+  /// Accelerate, is complete if it contains everything that a load needs.
   [[nodiscard]] std::string what_is_wrong(const std::filesystem::path& folder, bool verify) const;
-  /// The highest numbered one that is whole for all who look. Collective.
+  /// Finds the highest numbered checkpoint that is complete for all ranks that read the disk. Collective.
   [[nodiscard]] LoadedState newest(const std::filesystem::path& parent, const LoadOptions& options, bool looks) const;
-  /// The folder to load, the same on all ranks.
+  /// Chooses the folder to load, the same on all ranks. Collective.
   [[nodiscard]] LoadedState choose(const std::filesystem::path& folder, const LoadOptions& options) const;
-  /// On those who look.
+  /// Runs `write` on the ranks that access the disk. Collective.
   void write(const std::function<void()>& write, std::string_view operation) const;
 
   std::shared_ptr<Shared> shared_;
   ProjectConfiguration project_;
   std::vector<CustomObject> customs_;
-  /// Python's and NumPy's random states of the checkpoint that was loaded, for those that are saved.
+  /// Python's and NumPy's random states from the loaded checkpoint. Later checkpoints contain them unchanged.
   archive::PickleValue python_random_{}, numpy_random_{};
   Hooks save_hooks_ = std::make_shared<std::list<StateHook>>();
   Hooks load_hooks_ = std::make_shared<std::list<StateHook>>();

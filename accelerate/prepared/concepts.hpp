@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What prepare() is given, told apart at compile time.
+// Classifies the arguments of prepare() at compile time.
 #pragma once
 
 #include <torch/csrc/jit/api/module.h>
@@ -32,9 +32,10 @@ template <typename T>
 concept SmartPointer = is_pointer_to_object<std::remove_cvref_t<T>>;
 
 template <typename T>
-concept ModuleHolder = std::is_base_of_v<torch::detail::ModuleHolderIndicator, std::remove_cvref_t<T>>;  // privately
+// the base class is private
+concept ModuleHolder = std::is_base_of_v<torch::detail::ModuleHolderIndicator, std::remove_cvref_t<T>>;
 
-/// The object behind a smart pointer or a module holder, else the object itself.
+/// The object behind a smart pointer or a module holder, otherwise the object itself.
 template <typename T>
 struct Pointee {
   using type = std::remove_cvref_t<T>;
@@ -50,12 +51,12 @@ struct Pointee<T> {
 template <typename T>
 using pointee_t = typename Pointee<T>::type;
 
-/// A type whose copies are the same object: prepare() keeps one instead of a reference to the caller's.
+/// Types with handle semantics: copies refer to the same object. prepare() keeps a copy instead of a reference.
 template <typename T>
 inline constexpr bool copies_are_handles =
     std::same_as<T, torch::jit::Module> || std::derived_from<T, data::LoaderBase>;
 
-/// Training changes what is prepared; only a handle may be const.
+/// Training changes prepared objects, so only a handle may be const.
 template <typename T>
 concept Changeable = !std::is_const_v<std::remove_reference_t<T>> || SmartPointer<T> || ModuleHolder<T> ||
                      copies_are_handles<std::remove_cvref_t<T>>;
@@ -103,14 +104,16 @@ concept AnyLoader = !AlreadyPrepared<T> && !AnyModule<T> && !std::same_as<pointe
 template <typename T>
 concept YieldsTensors = tree::holds_tensors<decltype(*std::declval<pointee_t<T>&>().begin())>;
 
-/// Whether prepare() only refers to the object, which the caller keeps alive: to lvalues that are no handles.
+/// Whether prepare() keeps only a reference, so that the caller must keep the object alive. This applies to lvalues
+/// that are not copyable handles.
 template <typename T>
 inline constexpr bool is_referenced =
     std::is_lvalue_reference_v<T> && !ModuleHolder<T> && !copies_are_handles<std::remove_cvref_t<T>> &&
     !(SmartPointer<T> && std::is_copy_constructible_v<std::remove_cvref_t<T>>);
 
-/// Lvalues are referenced, rvalues owned; smart pointers, module holders and other handles are shared.
-/// returns   counts the handles, of referenced objects too; null for an empty holder or pointer
+/// References lvalues, owns rvalues, and shares smart pointers, module holders and other handles.
+/// \returns a pointer, null for an empty holder or smart pointer. For a referenced object it does not own the object,
+/// but counts the handles.
 template <typename T>
 std::shared_ptr<pointee_t<T>> hold(T&& object) {
   using Object = pointee_t<T>;

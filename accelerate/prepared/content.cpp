@@ -37,7 +37,7 @@ NamedTensors masters_of(Shared& shared) {
   return masters;
 }
 
-// An optimizer may step on parameters of no model; a window's gradients are saved by the models' names.
+// Gradients of an open window are saved by their model's parameter names. An optimizer may step on other parameters.
 void refuse_gradients_of_no_model(Shared& shared) {
   std::unordered_set<const void*> of_models;
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
@@ -80,7 +80,8 @@ std::optional<checkpoint::OpenWindow> open_window(Shared& shared) {
   return window;
 }
 
-// PyTorch's schedules keep numbers in their optimizer's groups (initial_lr); LibTorch's have no place for them.
+// PyTorch's schedulers keep numbers in their optimizer's parameter groups (initial_lr). LibTorch's groups have no field
+// for them.
 void add_to_groups(Shared& shared, const SchedulerCore& scheduler, const state::SchedulerState& state,
                    std::vector<state::OptimizerState>& optimizers) {
   const OptimizerCore* optimizer = optimizer_of(shared, scheduler);
@@ -90,12 +91,12 @@ void add_to_groups(Shared& shared, const SchedulerCore& scheduler, const state::
     for (size_t g = 0; g < std::min(groups.size(), numbers.size()); ++g) {
       auto& options = groups[g].options;
       const bool has = std::any_of(options.begin(), options.end(), [&](const auto& own) { return own.first == name; });
-      if (!has) options.emplace_back(name, numbers[g]);  // where schedules share an optimizer the first one's stay
+      if (!has) options.emplace_back(name, numbers[g]);  // the first scheduler of an optimizer wins
     }
   }
 }
 
-// Of hooks that keep something from step to step (PowerSGD).
+// State of communication hooks that persists between steps (PowerSGD).
 NamedTensors comm_hooks_of(Shared& shared) {
   NamedTensors all;
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
@@ -105,7 +106,7 @@ NamedTensors comm_hooks_of(Shared& shared) {
   return all;
 }
 
-// Of a loader that draws its order from the CPU generator.
+// Generator state of a loader that draws its order from the CPU generator.
 std::optional<checkpoint::LoaderGenerator> generator_of(const LoaderCore& loader) {
   if (!loader.order) return std::nullopt;
   const auto& start = loader.order->start();
@@ -113,8 +114,9 @@ std::optional<checkpoint::LoaderGenerator> generator_of(const LoaderCore& loader
   return checkpoint::LoaderGenerator{.state = start->stream.to_tensor(), .pass = static_cast<int64_t>(start->pass)};
 }
 
-// The ranks' buffers differ from one synchronised forward to the next. Every folder's model file has rank 0's, and each
-// rank keeps its own beside it. Without broadcast_buffers nobody compares them: each rank keeps all of its own.
+// With broadcast_buffers, ranks' buffers differ between synchronised forwards: every model file has rank 0's values,
+// and each rank saves its own beside it. Without broadcast_buffers, ranks never compare them, and each rank saves all
+// its own.
 void add_buffers(const ModelCore& model, const std::vector<gradient::BufferBroadcast::WithRoot>& with_rank_0,
                  const Shared& shared, Content& content) {
   if (shared.group.size() == 1) return;
@@ -154,9 +156,9 @@ const OptimizerCore* optimizer_of(Shared& shared, const SchedulerCore& scheduler
 Content content_of(Shared& shared, const std::vector<CustomObject>& customs, const BuffersWithRank0& buffers) {
   if (shared.scaling) {
     shared.scaling->move_what_is_owed();
-    std::ignore = shared.scaling->any_was_skipped();  // skipped steps are in the count until their flags are read
+    std::ignore = shared.scaling->any_was_skipped();  // the count includes skipped steps until their flags are read
   }
-  // Below 0 where an optimizer became the first after the steps that it skipped.
+  // Negative if an optimizer became the first one after its skipped steps.
   Content content{.step = std::max<int64_t>(shared.steps, 0), .accumulated = shared.window.state().step};
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
     content.models.push_back(weights_of(model));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: the registry's objects as a checkpoint's content, and back.
+// Private: converts the registered objects to the content of a checkpoint, and back.
 #pragma once
 
 #include <optional>
@@ -18,42 +18,43 @@ namespace accelerate::prepared {
 class OptimizerCore;
 class SchedulerCore;
 
-/// The buffers of each model, by its index, with rank 0's values of them; see ModelCore::buffers_with_rank_0().
+/// The buffers of each model, by model index, with rank 0's values; see ModelCore::buffers_with_rank_0().
 using BuffersWithRank0 = std::vector<std::vector<gradient::BufferBroadcast::WithRoot>>;
-/// Collective, unlike content_of(), which may throw on one rank alone.
+/// Collective, unlike content_of(), which may throw on a single rank.
 [[nodiscard]] BuffersWithRank0 buffers_with_rank_0(Shared& shared);
 
-/// Waits for the device where states depend on flags of it. Tensors are not copied.
+/// Waits for the device if states depend on flags in its memory. Tensors are not copied.
 [[nodiscard]] checkpoint::Content content_of(Shared& shared, const std::vector<CustomObject>& customs,
                                              const BuffersWithRank0& buffers);
 
-/// The prepared optimizer whose rates a schedule moves; null: there is none, or the schedule does not say.
+/// Returns the prepared optimizer of a scheduler, or null if it has none or the optimizer is unknown.
 [[nodiscard]] const OptimizerCore* optimizer_of(Shared& shared, const SchedulerCore& scheduler);
 
-/// "model.0/first.weight"
+/// Returns "model.0/first.weight".
 [[nodiscard]] std::string name_in(const ModelCore& model, const std::string& name);
 
-/// The first part of a checkpoint that a load would miss: "optimizer.bin is missing"; empty: it is all there. For
-/// folders of Hugging Face Accelerate's, which do not list what belongs to them.
+/// Returns the first missing part of a checkpoint, "optimizer.bin is missing", or "" if it is complete. For folders of
+/// Hugging Face Accelerate, which do not list their files.
 [[nodiscard]] std::string missing_part(Shared& shared, size_t customs, const checkpoint::Read& read);
 
-/// What was read, and where it goes.
+/// The content of a checkpoint, matched with the models.
 struct Fit {
   checkpoint::Read read{};
-  std::vector<WeightMatch> models{};  ///< by the models' index
+  std::vector<WeightMatch> models{};  ///< by model index
 };
 
-/// Throws Error: usage where what is prepared is not what was saved, data where tensors differ in name or shape.
-/// Nothing is changed.
+/// Matches a checkpoint with the prepared objects without changing anything.
+/// \throws Error (usage) if other objects are prepared than were saved; Error (data) if tensors differ in name or
+/// shape.
 [[nodiscard]] Fit fit_content(Shared& shared, const std::vector<CustomObject>& customs, checkpoint::Read read,
                               const LoadOptions& options);
 
-/// Where loaders and schedules stand. They know themselves what they take, so they come first, and can be undone.
+/// Restores loaders and schedulers first, because only they can validate their state. `undo()` rolls back.
 class Places {
  public:
-  /// Remembers where they stand now.
+  /// Records the current positions.
   explicit Places(Shared& shared);
-  /// Throws what they throw.
+  /// \throws the exceptions of the loaders and schedulers.
   void load(const checkpoint::Content& content);
   void undo();
 
@@ -63,11 +64,12 @@ class Places {
   std::vector<std::optional<state::SchedulerState>> schedulers_{};
 };
 
-/// Registered objects, and optimizers that are no stock ones: whether they take what was saved they say when they load
-/// it. Those before the one that throws have changed then, nothing else has. Throws what they throw.
+/// Loads registered objects and custom optimizers. Only their own load functions can validate a saved state. If one
+/// throws, those before it have changed, and nothing else has.
+/// \throws their exceptions.
 void load_what_may_refuse(Shared& shared, const std::vector<CustomObject>& customs, const checkpoint::Content& content);
 
-/// Puts everything else where its owner is. To be called when all that may throw passed on all ranks.
+/// Loads everything else. Call it only after all fallible parts have succeeded on all ranks.
 void apply_content(Shared& shared, const Fit& fit);
 
 }  // namespace accelerate::prepared

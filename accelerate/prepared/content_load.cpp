@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The other way: what was read, compared with what is prepared, and put there.
+// Compares a checkpoint with the prepared objects and loads it.
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
@@ -34,13 +34,13 @@ int64_t count(Shared& shared) {
   return static_cast<int64_t>(shared.registry.list<Core>().size());
 }
 
-/// A schedule that stayed at its beginning would move the loaded rates as if they were its first.
+/// A scheduler without a saved state would treat the loaded learning rates as its initial ones.
 void check_schedules(Shared& shared, const Content& content) {
   for (const SchedulerCore& scheduler : shared.registry.of<SchedulerCore>()) {
     const auto index = static_cast<size_t>(scheduler.index());
     if (index < content.schedulers.size() && content.schedulers[index]) continue;
     const auto now = scheduler.access.get();
-    if (!now) continue;  // nor can it say where it stands
+    if (!now) continue;  // its state cannot be read, so it was not saved either
     base::fail(
         ErrorKind::usage, shared.place, "load_state",
         "the checkpoint does not say where scheduler {}, {}, stands; prepare what was prepared when it was saved, "
@@ -106,7 +106,8 @@ void resume_window(Shared& shared, const Content& content) {
   drop_gradients(shared);
   shared.window.resume({.step = content.accumulated, .window = window.micro_batches},
                        WindowCount(static_cast<LossUnit>(window.loss_unit), window.count, window.undivided));
-  // Those of a job with fp16 carry its scale, and get the one of this job: the loaded one where both have one.
+  // Gradients of an fp16 job contain its loss scale. They get this job's scale, which is the loaded one if both jobs
+  // use fp16.
   const double carried = content.scaler ? content.scaler->scale : 1.0;
   const double due = shared.scaling && !window.gradients.empty() ? shared.scaling->scaler().state().scale : 1.0;
   std::unordered_map<std::string_view, const at::Tensor*> gradients;
@@ -124,15 +125,16 @@ void resume_window(Shared& shared, const Content& content) {
   if (shared.scaling && !gradients.empty()) shared.scaling->backward_done();
 }
 
-/// optimizers_are_loaded   as in PyTorch their rates count then, not what each schedule set in its own last step:
-///                         others of the same optimizer may have moved them since, or the user
+/// \param optimizers_are_loaded  If true, the learning rates of the loaded optimizers are kept, as in PyTorch, instead
+/// of those that each scheduler set in its last step. Other schedulers of the same optimizer, or the user, may have
+/// changed them since.
 void load_schedulers(Shared& shared, const std::vector<std::optional<state::SchedulerState>>& all,
                      bool optimizers_are_loaded) {
   for (SchedulerCore& scheduler : shared.registry.of<SchedulerCore>()) {
     const auto index = static_cast<size_t>(scheduler.index());
     if (index >= all.size() || !all[index]) continue;
     auto saved = *all[index];
-    if (const auto now = scheduler.access.get()) {  // PyTorch's files lack some of it
+    if (const auto now = scheduler.access.get()) {  // PyTorch's files omit some fields
       if (saved.name.empty()) saved.name = now->name;
       if (saved.base_lrs.empty()) saved.base_lrs = now->base_lrs;
       const bool from_optimizer = optimizers_are_loaded && optimizer_of(shared, scheduler) != nullptr;
@@ -147,7 +149,7 @@ bool saved_by_as_many(const Shared& shared, const checkpoint::Read& read) {
   return read.manifest && read.manifest->world_size == shared.group.size();
 }
 
-// A broadcast before the next forward is right whenever all ranks have rank 0's buffers.
+// If all ranks have rank 0's buffers, a broadcast before the next forward is always correct.
 void resume_buffers(Shared& shared, const checkpoint::Read& read) {
   const auto& local = read.content.local_buffers;
   for (ModelCore& model : shared.registry.of<ModelCore>()) {
@@ -172,19 +174,20 @@ void load_models(Shared& shared, const Fit& fit) {
         return fits ? found->second : nullptr;
       };
       if (const auto* buffer = fitting(own)) pair.saved = *buffer;
-      // The one with the most bits: a job with masters may go on as one without, and the other way.
+      // The master has the most bits. A job with masters may resume as one without, and the other way round.
       if (const auto* master = fitting(masters)) pair.saved = *master;
     }
     load_pairs(pairs, shared.masters);
   }
 }
 
-// What is not stock was written by its own save(): only its own load() can say whether it takes that.
+// A custom optimizer wrote its state with its save(), so only its load() can validate it.
 void load_optimizers(Shared& shared, const Content& content, bool by_themselves) {
   for (OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
     const auto& saved = content.optimizers[static_cast<size_t>(optimizer.index())];
     if (saved.own.empty() == by_themselves) continue;
-    optimizer.take_back_cancelled();  // they are known by their state's address, where a new one may lie next
+    // skipped steps are keyed by the address of their state, which a new state may reuse
+    optimizer.take_back_cancelled();
     optim::load_state(optimizer.optimizer(), saved, state_dtype(shared), shared.place);
   }
 }
@@ -236,7 +239,8 @@ void load_loader_generators(Shared& shared, const checkpoint::Read& read) {
   }
 }
 
-// Of another number of ranks what each of them lost is nobody's.
+// Compression errors belong to one rank. They are dropped if the number of ranks differs or this rank's part is
+// missing.
 void load_comm_hooks(Shared& shared, const checkpoint::Read& read) {
   const bool own = read.has_own_part && (!read.manifest || read.manifest->world_size == shared.group.size());
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
@@ -330,7 +334,7 @@ void apply_content(Shared& shared, const Fit& fit) {
   resume_buffers(shared, fit.read);
   shared.watch.release_all();
   load_optimizers(shared, content, /*by_themselves=*/false);
-  load_schedulers(shared, content.schedulers, /*optimizers_are_loaded=*/true);  // once more: they set options
+  load_schedulers(shared, content.schedulers, /*optimizers_are_loaded=*/true);  // again: they set optimizer options
   if (shared.scaling && content.scaler) shared.scaling->load_state(*content.scaler);
   if (shared.scaling) shared.scaling->steps_replaced();
   shared.steps = content.step;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Objects of the user's that are saved and loaded with the rest.
+// User objects that are saved and loaded with the prepared objects.
 #pragma once
 
 #include <torch/ordered_dict.h>
@@ -24,27 +24,27 @@ namespace accelerate::prepared {
 
 struct CustomObject {
   std::function<checkpoint::CustomState()> save;
-  /// Throws Error (data) for a state that is of the other kind, bytes or tensors.
+  /// \throws Error (data) if the saved state does not match the object: bytes instead of tensors, for example.
   std::function<void(const checkpoint::CustomState&)> check;
-  /// One that was checked.
+  /// The state must have passed check().
   std::function<void(const checkpoint::CustomState&)> load;
 };
 
 using TensorDict = torch::OrderedDict<std::string, at::Tensor>;
 
-/// Tensors by name, as modules and ExponentialMovingAverage have them.
+/// State as tensors by name, as of modules and ExponentialMovingAverage.
 template <typename Object>
 concept HasTensorState = requires(Object& object, const TensorDict& saved) {
   { object.state_dict() } -> std::convertible_to<TensorDict>;
   object.load_state_dict(saved);
 };
-/// Bytes that only it knows.
+/// State as opaque bytes.
 template <typename Object>
 concept HasByteState = requires(Object& object, const std::string& saved) {
   { object.state() } -> std::convertible_to<std::string>;
   object.load_state(saved);
 };
-/// What this library's own schedules, loaders and loss scales say of where they stand; in files it is JSON.
+/// States of this library's own schedulers, loaders and loss scalers. Files contain them as JSON.
 template <typename State>
 concept OwnState = std::same_as<State, state::SchedulerState> || std::same_as<State, state::LoaderState> ||
     std::same_as<State, precision::ScalerState>;
@@ -59,7 +59,7 @@ concept Checkpointable = HasTensorState<Object> || HasByteState<Object> || HasOw
 [[nodiscard]] std::string json_of(const state::SchedulerState& state);
 [[nodiscard]] std::string json_of(const state::LoaderState& state);
 [[nodiscard]] std::string json_of(const precision::ScalerState& state);
-/// Throws Error (data) for what json_of() did not write, or wrote of another kind.
+/// \throws Error (data) if the text is not from json_of() of the same type.
 void read_json(const std::string& text, state::SchedulerState& state);
 void read_json(const std::string& text, state::LoaderState& state);
 void read_json(const std::string& text, precision::ScalerState& state);
@@ -70,8 +70,9 @@ inline checkpoint::NamedTensors named(const TensorDict& dict) {
   return tensors;
 }
 
-/// object   kept by whoever calls: by the pointer, or by its owner; one that is not Checkpointable has been refused by
-///          check_checkpointable(), whose sentence is the only error
+/// \param object  Shared with the caller, or kept alive by the caller.
+/// \note Returns an empty CustomObject for a type that is not Checkpointable: check_checkpointable() already reports
+/// it, and its message shall be the only one.
 template <typename Object>
 CustomObject custom_object(std::shared_ptr<Object> object) {
   [[maybe_unused]] const auto wrong = [](std::string_view has) {
@@ -129,15 +130,15 @@ struct OfPointer<std::shared_ptr<Object>> {
 template <typename Object>
 inline constexpr bool is_shared_pointer =
     std::same_as<std::remove_cvref_t<Object>, std::shared_ptr<typename OfPointer<std::remove_cvref_t<Object>>::type>>;
-/// What would be saved and loaded: const where its owner's is, for what is moved in becomes ours.
+/// The type of the saved object. It is const if the caller's object is; an rvalue is stored as non-const.
 template <typename Object>
 using RegisteredObject =
     std::conditional_t<is_shared_pointer<Object>, typename OfPointer<std::remove_cvref_t<Object>>::type,
                        std::conditional_t<std::is_lvalue_reference_v<Object>, std::remove_reference_t<Object>,
                                           std::remove_cvref_t<Object>>>;
 
-/// A shared pointer as it is; what was moved in is kept; to an object that its owner keeps, one that keeps nothing.
-/// Throws Error (usage) for a shared pointer to nothing.
+/// \returns a copy of a shared pointer, an owning pointer to an rvalue, or a non-owning pointer to an lvalue.
+/// \throws Error (usage) for a null shared pointer.
 template <typename Object>
 auto custom_pointer(Object&& object) {
   using Kept = std::remove_cvref_t<Object>;
@@ -153,7 +154,7 @@ auto custom_pointer(Object&& object) {
   }
 }
 
-/// position   in the call of register_for_checkpointing(), from 0: the compiler's message names it
+/// \tparam position  Argument index in register_for_checkpointing(), from 0, for the compiler's message.
 template <std::size_t position, typename Object>
 constexpr void check_checkpointable() {
   static_assert(Checkpointable<RegisteredObject<Object>>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One pass over a loader that rank 0 alone reads; the others receive their batches from it.
+// One pass over a loader that only rank 0 reads. The other ranks receive their batches from rank 0.
 #pragma once
 
 #include <ATen/ops/empty.h>
@@ -24,7 +24,7 @@
 
 namespace accelerate::state {
 
-/// Lets accelerate::tree pack it.
+/// Lets accelerate::tree pack a loader's state.
 inline auto tree_members(LoaderState& state) {
   return std::tie(state.epoch, state.consumed, state.origin, state.samples, state.order, state.seed, state.world_size,
                   state.batch_size, state.split_batches, state.even_batches, state.drop_last);
@@ -34,22 +34,24 @@ inline auto tree_members(LoaderState& state) {
 
 namespace accelerate::prepared {
 
-/// Sends each rank its own. bytes   on rank 0 one [n] uint8 of each rank; returns this rank's. Collective.
+/// Sends each rank its bytes. Collective.
+/// \param bytes  On rank 0 one [n] uint8 tensor per rank.
+/// \returns this rank's tensor.
 [[nodiscard]] at::Tensor scatter_bytes(const comm::Group& group, const std::vector<at::Tensor>& bytes);
 
-/// What only the rank that reads knows of its loader: the others' may be empty.
+/// Properties of rank 0's loader. The loaders of the other ranks may be empty.
 struct OfReader {
-  std::optional<int64_t> size{};              ///< batches; unset: it does not say
-  std::optional<int64_t> samples{};           ///< of the data; unset: it does not say
-  std::optional<state::LoaderState> state{};  ///< unset: it knows none
+  std::optional<int64_t> size{};              ///< batches; unset if unknown
+  std::optional<int64_t> samples{};           ///< unset if unknown
+  std::optional<state::LoaderState> state{};  ///< unset if the loader has no state
 
   auto tree_members() { return std::tie(size, samples, state); }
 };
 
-/// Rank 0's. Collective.
+/// Returns rank 0's value. Collective.
 [[nodiscard]] OfReader of_rank_0(OfReader mine, const comm::Group& group);
 
-/// Unset where it knows none, and where it throws: whoever asks it again is told why.
+/// Returns nothing if the loader does not know its size or throws. A later call of size() reports the error.
 template <typename Loader>
 [[nodiscard]] std::optional<int64_t> size_told_by(const Loader& loader) try {
   if constexpr (data::MaybeCounted<Loader>) return loader.size();
@@ -59,7 +61,7 @@ template <typename Loader>
   return std::nullopt;
 }
 
-/// It knows how many samples its data have.
+/// A loader with a known number of samples.
 template <typename Loader>
 concept CountsSamples = requires(const Loader& loader) {
   { loader.sample_count() } -> std::convertible_to<std::optional<int64_t>>;
@@ -72,16 +74,16 @@ template <typename Loader>
   return told;
 }
 
-/// What rank 0 threw while it read, on the ranks that wait for it. Throws Error (data).
+/// Reports rank 0's failure on the ranks that wait for its batches. \throws Error (data) always.
 [[noreturn]] void fail_as_reader(const Place& place, const std::string& failure);
 
-/// Throws Error (usage): ranks left a loop at different batches, and are in passes of different numbers.
+/// \throws Error (usage) always: ranks left a loop at different batches, so their pass numbers differ.
 [[noreturn]] void refuse_other_pass(const Place& place, int64_t mine, int64_t of_reader);
 
-/// Throws Error (usage): a batch holds something that is not tree::packable.
+/// \throws Error (usage) always: a batch contains something that is not tree::packable.
 [[noreturn]] void refuse_to_dispatch(const Place& place);
 
-/// Throws Error (usage): a struct in a batch of that type has members that its tree_members() does not name.
+/// \throws Error (usage) always: tree_members() of a struct in the batch does not name all members.
 [[noreturn]] void refuse_unnamed_members(std::string_view batch, const Place& place);
 
 template <typename Loader>
@@ -92,15 +94,15 @@ template <typename Loader>
   return dispatch;
 }
 
-/// A round is sent when the one after it has been read, so that its end is known with the last batch, and what rank 0's
-/// loader throws comes to all ranks after the same number of batches.
+/// Rank 0 reads one round ahead. The last batch is therefore known as such, and an exception of rank 0's loader reaches
+/// all ranks after the same number of batches.
 template <typename Loader>
 class DispatchPass {
  public:
   using Batch = batch_t<Loader>;
 
-  /// pass      its number
-  /// resumed   start of the pass to be repeated; rank 0 draws from it
+  /// \param pass     Number of the pass.
+  /// \param resumed  Start of the pass to repeat. Rank 0 draws from it.
   DispatchPass(Loader& loader, const LoaderOptions& options, const Shared& shared, int64_t pass,
                const std::optional<PassStart>& resumed)
       : loader_(loader),
@@ -139,24 +141,24 @@ class DispatchPass {
     info_.remainder = mine.last ? mine.samples : -1;
     return std::move(mine.batch);
   }
-  /// What next() will give; null at the end. Collective.
+  /// Returns the batch that next() will return; null at the end. Collective.
   [[nodiscard]] Batch* peek() {
     if (ended_ || info_.last) return nullptr;
     if (!ahead_) ahead_ = exchange_round();
     return ahead_->batch ? &*ahead_->batch : nullptr;
   }
   [[nodiscard]] const state::BatchInfo& info() const { return info_; }
-  /// On rank 0.
+  /// Valid on rank 0 only.
   [[nodiscard]] const PassStart& start() const { return start_; }
-  /// Of the loader, with the batches that were handed out as consumed; unset: it knows none.
+  /// State of the loader in which the returned batches count as consumed. Unset if the loader has no state.
   [[nodiscard]] const std::optional<state::LoaderState>& state() const { return state_; }
-  /// Batches of rank 0's loader, on the other ranks; unset: it does not say.
+  /// Batches of rank 0's loader, set on the other ranks. Unset if unknown.
   [[nodiscard]] std::optional<int64_t> size() const { return size_; }
-  /// The same of its data's samples.
+  /// Samples of rank 0's loader, set on the other ranks. Unset if unknown.
   [[nodiscard]] std::optional<int64_t> samples() const { return samples_; }
-  /// Of rank 0's loader, once it gave a batch; 0 where it counts none.
+  /// Epoch of rank 0's loader, valid after its first batch; 0 if the loader does not count epochs.
   [[nodiscard]] int64_t epoch() const { return epoch_; }
-  /// Of a pass without batches; empty: the loader says it.
+  /// Reason for a pass without batches; empty if the loader reports it itself.
   [[nodiscard]] std::string why_empty() const {
     if (read_ == 0 && group_.rank() == 0 && data::SaysWhyEmpty<Loader>) return "";
     if (read_ == 0) return "rank 0, which reads for all (dispatch_batches), has none";
@@ -167,14 +169,14 @@ class DispatchPass {
 
  private:
   struct Message {
-    std::optional<Batch> batch{};  // none: the pass has ended
+    std::optional<Batch> batch{};  // unset at the end of the pass
     bool last = false;
     int64_t samples = -1;
-    int64_t read = 0;     // batches of rank 0's
-    int64_t skipped = 0;  // rounds that rank 0 leaves out: it knows where its loader goes on
-    int64_t epoch = 0;    // of the pass
-    int64_t pass = 0;     // its number
-    OfReader reader{};    // its size and samples in the pass's first message alone
+    int64_t read = 0;     // batches that rank 0 has read
+    int64_t skipped = 0;  // rounds to skip; only rank 0 knows where its loader resumes
+    int64_t epoch = 0;
+    int64_t pass = 0;   // number of the pass
+    OfReader reader{};  // size and samples only in the first message of a pass
     std::string failure{};
 
     auto tree_members() { return std::tie(batch, last, samples, read, skipped, epoch, pass, reader, failure); }
@@ -184,7 +186,7 @@ class DispatchPass {
     if (reader.size) size_ = reader.size;
     if (reader.samples) samples_ = reader.samples;
     if constexpr (data::Resumable<Loader> && data::TakesShare<Loader>) {
-      if (!reader.state) return;  // its epoch is rank 0's, too
+      if (!reader.state) return;  // the state contains rank 0's epoch
       if constexpr (requires { loader_.stands_at(*reader.state); }) {
         loader_.stands_at(*reader.state);
       } else {
@@ -217,7 +219,7 @@ class DispatchPass {
     if (*position_ == loader_.end()) return std::nullopt;
     std::optional<Batch> batch(**position_);
     ++batches_;
-    states_.push_back(where_it_stands(loader_));  // some read only now
+    states_.push_back(where_it_stands(loader_));  // after the dereference, because some loaders read there
     return batch;
   }
 
@@ -264,11 +266,11 @@ class DispatchPass {
     if (round) {
       common.last = !next_round_ && !failure_;
       common.samples = round->samples;
-      // With the last batch a loader was read to its end, also where what followed is left out.
+      // With the last batch the loader was read to its end, even if drop_last omits the rest.
       const bool rest_is_dropped = common.last && dispatch_options(loader_, options_, group_).drop_last;
       sent_ = common.reader.state = rest_is_dropped ? where_it_stands(loader_) : state_after(round->read);
     } else {
-      common.reader.state = failure_ ? sent_ : where_it_stands(loader_);  // of one that failed nobody has a batch
+      common.reader.state = failure_ ? sent_ : where_it_stands(loader_);  // no rank received a failed round
       if (failure_) common.failure = base::what_failed(failure_);
     }
     if (!std::exchange(has_sent_, true)) {
@@ -283,7 +285,7 @@ class DispatchPass {
     return std::move(messages.front());
   }
 
-  /// A batch that cannot be sent fails on all ranks, as one that cannot be read does.
+  /// If a batch cannot be packed, all ranks fail, as if it could not be read.
   std::vector<at::Tensor> packed(std::vector<Message>& messages, const std::optional<state::LoaderState>& before) {
     const auto all = [&] {
       std::vector<at::Tensor> bytes{own_bytes_};
@@ -307,7 +309,7 @@ class DispatchPass {
     return all();
   }
 
-  /// On all others.
+  /// On the other ranks.
   Message receive() {
     Message mine;
     if constexpr (tree::packable<Batch>) mine = tree::unpack<Message>(scatter_bytes(group_, {}));
@@ -320,13 +322,13 @@ class DispatchPass {
   Place place_;
   data::BatchDispatcher<Batch> dispatcher_;
   std::optional<position_t<Loader>> position_;
-  std::function<std::vector<Batch>()> front_left_out_;  // the first round's, where this pass does not read it
+  std::function<std::vector<Batch>()> front_left_out_;  // returns the first round for padding, if this pass skips it
   std::optional<state::LoaderState> sent_;
-  std::deque<std::optional<state::LoaderState>> states_;  // after each batch that was read, from a number on
+  std::deque<std::optional<state::LoaderState>> states_;  // states after each batch, from batch states_from_ + 1 on
   int64_t states_from_ = 0;
   std::optional<data::Round<Batch>> next_round_;
   std::optional<Message> ahead_;
-  at::Tensor own_bytes_ = at::empty({0}, at::TensorOptions().dtype(at::kByte));  // rank 0's own message stays there
+  at::Tensor own_bytes_ = at::empty({0}, at::TensorOptions().dtype(at::kByte));  // rank 0 does not send its own message
   std::exception_ptr failure_;
   LoaderOptions options_;
   int64_t pass_;
@@ -334,8 +336,8 @@ class DispatchPass {
   PassStart start_;
   std::optional<int64_t> size_;
   std::optional<int64_t> samples_;
-  int64_t batches_ = 0;  // that were read here
-  int64_t read_ = 0;     // and on rank 0, as far as it was told
+  int64_t batches_ = 0;  // read on this rank
+  int64_t read_ = 0;     // read on rank 0, from its last message
   int64_t epoch_ = 0;
   bool has_sent_ = false;
   bool exhausted_ = false;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recognises loaders of torch::data whose sampler gives each rank its own samples.
+// Detects torch::data loaders with a distributed sampler.
 #pragma once
 
 #include <type_traits>
 
-// Declared instead of included: the names suffice here, and a program without such loaders does not parse the headers.
+// Forward declarations suffice, so programs without such loaders do not parse the headers.
 namespace torch::data {
 template <typename Dataset, typename Sampler>
 class StatelessDataLoader;
@@ -25,7 +25,7 @@ std::false_type is_distributed(...);
 
 template <typename T>
 struct HoldsDistributedSampler : decltype(is_distributed(static_cast<std::remove_cvref_t<T>*>(nullptr))) {};
-/// A data set names its samplers among its template arguments: ChunkDataset<Reader, ChunkSampler, ExampleSampler>.
+/// A dataset has its samplers as template arguments: ChunkDataset<Reader, ChunkSampler, ExampleSampler>.
 template <template <typename...> typename Outer, typename... Parts>
 struct HoldsDistributedSampler<Outer<Parts...>>
     : std::disjunction<decltype(is_distributed(static_cast<Outer<Parts...>*>(nullptr))),
@@ -40,8 +40,8 @@ std::false_type shares_samples(...);
 
 }  // namespace detail
 
-/// A loader of torch::data with a DistributedRandomSampler, a DistributedSequentialSampler, or another
-/// DistributedSampler: it reads the share of one rank already, which prepare() would share out a second time.
+/// A torch::data loader with a DistributedRandomSampler, DistributedSequentialSampler or other DistributedSampler. It
+/// already reads one rank's shard, and prepare() would shard it a second time.
 template <typename Loader>
 concept SharedBySampler = decltype(detail::shares_samples(static_cast<Loader*>(nullptr)))::value;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an Accelerator computes in, found once.
+// Resolves the dtypes that an Accelerator computes in.
 #pragma once
 
 #include <optional>
@@ -9,10 +9,11 @@
 
 namespace accelerate::prepared {
 
-/// The policy. Throws Error as precision::check(); fp16 on the CPU is said to be slow, once.
+/// Returns the validated policy. Warns once that fp16 is slow on the CPU.
+/// \throws Error as precision::check() does.
 precision::Policy checked_policy(const precision::Policy& policy, at::Device device, const Place& place);
 
-/// Of a block of user code; unset: there is nothing to change.
+/// Autocast region for a block of user code. Unset if the policy has no compute dtype.
 std::optional<precision::AutocastRegion> autocast_region(const Shared& shared, bool enabled, bool cache);
 
 }  // namespace accelerate::prepared

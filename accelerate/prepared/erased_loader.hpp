@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A prepared loader of any type: for functions and class members that name only the type of its batches.
+// A type-erased prepared loader, for functions and class members that name only the batch type.
 #pragma once
 
 #include <concepts>
@@ -15,9 +15,9 @@
 
 namespace accelerate::prepared {
 
-/// Any PreparedLoader with batches of type AnyBatch (accelerate::AnyLoader<AnyBatch>). A handle: copies refer to
-/// the same loader. Made without arguments it is empty until one is assigned; its use until then throws Error (usage).
-/// One virtual call for each batch. Not thread-safe, as every prepared loader.
+/// Any PreparedLoader with batches of type AnyBatch (accelerate::AnyLoader<AnyBatch>). Copies are handles to the same
+/// loader. One virtual call per batch. Not thread-safe, like every prepared loader.
+/// \note A default-constructed handle is empty. Using it before a loader is assigned throws Error (usage).
 template <typename AnyBatch>
 class ErasedLoader {
   struct Walk;
@@ -25,7 +25,7 @@ class ErasedLoader {
  public:
   using Batch = AnyBatch;
 
-  /// One pass over the loader. Not copyable: it owns its place on the list of open loops.
+  /// One pass over the loader. Not copyable, because it owns an entry in the list of open loops.
   class Iterator {
    public:
     using iterator_concept = std::input_iterator_tag;
@@ -57,15 +57,15 @@ class ErasedLoader {
   [[nodiscard]] bool is_empty() const { return held_ == nullptr; }
   /// \throws Error (usage) if the handle is empty.
   void require_assigned() const { (void)assigned(held_, "AnyLoader"); }
-  /// Begins a pass, as PreparedLoader::begin() does.
+  /// Begins a pass, like PreparedLoader::begin().
   [[nodiscard]] Iterator begin() const { return Iterator(held().walk()); }
   [[nodiscard]] std::default_sentinel_t end() const { return {}; }
   /// Batches of this rank in a pass. Unset if the loader does not know its length.
   [[nodiscard]] std::optional<int64_t> size() const { return held().size(); }
-  /// The position of the innermost loop over it; {-1, false, -1} outside.
+  /// Position of the innermost loop over this loader; {-1, false, -1} outside a loop.
   [[nodiscard]] state::BatchInfo info() const { return held().info(); }
   [[nodiscard]] data::LoadReport report() const { return held().report(); }
-  /// The next pass is of this epoch.
+  /// Sets the epoch of the next pass.
   /// \throws Error (usage) if the loader does not count epochs.
   void set_epoch(int64_t epoch) const { held().set_epoch(epoch); }
   /// See PreparedLoader::skip_first_batches().

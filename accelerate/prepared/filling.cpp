@@ -9,7 +9,7 @@
 namespace accelerate::prepared {
 namespace {
 
-/// Of a strided batch: row i of rank r is the i * ranks + r-th of the order, and the last ones of the order fill.
+/// For interleaved samples: row i of rank r is row i * ranks + r of the global batch, and the last rows are padding.
 std::vector<int64_t> real_rows(int64_t rows, int64_t real, int64_t ranks) {
   const int64_t each = rows / ranks;
   std::vector<int64_t> kept;

@@ -9,7 +9,7 @@
 namespace accelerate::prepared {
 namespace {
 
-// Shapes that never come again are not kept for ever.
+// Bounds the memory for shapes that occur only once.
 constexpr size_t kMostShapes = 1024;
 
 void at_least_one(const char* option, int64_t value, const Place& place) {

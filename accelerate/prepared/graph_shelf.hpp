@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which calls of a graphed step run as they are, are recorded, or replayed: a value.
+// Decides which calls of a graphed step run eagerly, are captured, or are replayed.
 #pragma once
 
 #include <cstddef>
@@ -14,20 +14,20 @@
 namespace accelerate::prepared {
 
 struct GraphOptions {
-  /// Calls with inputs of the same shapes that run as they are before the next one is recorded: what a first step makes
-  /// (buckets, an optimizer's averages, kernels that are chosen by trying) is there then. At least 1.
+  /// Number of eager calls per set of input shapes before capture. They create buckets and optimizer state, and select
+  /// autotuned kernels. At least 1.
   int64_t warmup_steps = 3;
-  /// Graphs that are kept, one for each set of shapes; each holds the memory of a step. At least 1.
+  /// Maximum number of graphs, one per set of shapes. Each owns the memory of a step. At least 1.
   int64_t max_graphs = 8;
   bool operator==(const GraphOptions&) const = default;
 };
 
-/// Throws Error (usage) with the option, its value and what it must be.
+/// \throws Error (usage) if an option is out of range.
 void check(const GraphOptions& options, const Place& place);
 
-/// Why no step of this device is recorded, whatever it does; empty: it may be.
-/// graphs    of that type of device; null: there are none
-/// backend   of the group, "nccl+gloo"
+/// Returns the reason why steps on this device cannot be captured at all, or "" if they can.
+/// \param graphs   Graphs of this device type; null if there are none.
+/// \param backend  Backend of the process group, such as "nccl+gloo".
 [[nodiscard]] std::string why_no_graphs(c10::Device device, const device::GraphRow* graphs, std::string_view backend,
                                         int64_t ranks);
 
@@ -36,24 +36,25 @@ class GraphShelf {
   enum class Action { plain, record, replay };
   struct Decision {
     Action action = Action::plain;
-    /// To be recorded or replayed; they count from 0.
+    /// Index of the graph to capture or replay.
     size_t graph = 0;
-    /// All graphs so far are worth nothing any more.
+    /// True if all earlier graphs are invalid.
     bool cleared = false;
     bool operator==(const Decision&) const = default;
   };
 
   explicit GraphShelf(const GraphOptions& options) : options_(options) {}
 
-  /// The next call.
-  /// inputs    their shapes, dtypes and places, as text
-  /// made_of   what else a step rests on; where it changes, graphs go, and no call is recorded at once
+  /// Decides about the next call.
+  /// \param inputs   Text with the inputs' shapes, strides, dtypes and devices.
+  /// \param made_of  Fingerprint of everything else that a step depends on. A change drops all graphs, and this call is
+  /// not captured.
   Decision next(const std::string& inputs, uint64_t made_of);
 
-  /// All graphs so far were thrown away.
+  /// Call it after all graphs were discarded.
   void forget() { clear(); }
   [[nodiscard]] int64_t graphs() const { return graphs_; }
-  /// Why calls stay plain that are warm; empty: none does.
+  /// Reason why calls after the warm-up are not captured; empty if there is none.
   [[nodiscard]] const std::string& why_plain() const { return why_plain_; }
 
  private:
@@ -70,7 +71,7 @@ class GraphShelf {
   std::unordered_map<std::string, Kept> kept_;
   uint64_t made_of_ = 0;
   int64_t graphs_ = 0;
-  int64_t wasted_ = 0;  ///< graphs that went before they were replayed
+  int64_t wasted_ = 0;  ///< graphs that were discarded before their first replay
   std::string why_plain_;
 };
 

@@ -23,11 +23,11 @@
 
 namespace accelerate::prepared {
 
-// What a recording knows of one optimizer.
+// Captured values of one optimizer.
 struct RecordedOptimizer {
   std::shared_ptr<OptimizerCore> optimizer;
   optim::RecordedNumbers numbers;
-  std::vector<at::Tensor> flags;  // of loss scaling
+  std::vector<at::Tensor> flags;  // skip flags of loss scaling
 };
 
 namespace {
@@ -54,7 +54,7 @@ std::string first_line(const std::exception& error) {
   return text.substr(0, text.find('\n'));
 }
 
-// While it lives what runs is recorded.
+// Puts the optimizers into capture mode during its lifetime.
 class Recording {
  public:
   explicit Recording(Shared& shared) : shared_(shared), optimizers_(shared.registry.list<OptimizerCore>()) {
@@ -64,7 +64,7 @@ class Recording {
         optimizer->fused()->begin_recording();
         optimizer->scaled().begin_recording();
       }
-    } catch (...) {  // no memory for it
+    } catch (...) {  // out of memory
       end();
       throw;
     }
@@ -89,13 +89,13 @@ class Recording {
   std::vector<std::shared_ptr<OptimizerCore>> optimizers_;
 };
 
-// Masters follow what was loaded into their parameters: not within what is recorded.
+// Updates masters from values that were loaded into their parameters. This must not be captured.
 void follow_loaded_values(Shared& shared, OptimizerCore& optimizer) {
   if (shared.masters.empty()) return;
   for (const auto& group : optimizer.optimizer().param_groups()) std::ignore = shared.masters.of(group.params());
 }
 
-// Pinned memory is the caller's again when the step returns, as after a plain step, which reads it itself.
+// A copy from pinned memory blocks, because the caller may change that memory after the step returns.
 void copy_input(const at::Tensor& to, const at::Tensor& input) { to.copy_(input, /*non_blocking=*/!input.is_pinned()); }
 
 std::vector<gradient::Engine*> engines_of(Shared& shared) {
@@ -111,9 +111,9 @@ std::vector<gradient::Engine*> engines_of(Shared& shared) {
 struct GraphedStepCore::Recorded {
   std::unique_ptr<device::Graph> graph;
   Tensors inputs, outputs;
-  Tensors written;  // parameters and buffers that each replay changes
+  Tensors written;  // parameters and buffers that each replay writes
   std::vector<RecordedOptimizer> optimizers;
-  int64_t steps = 0;  // of the first optimizer
+  int64_t steps = 0;  // steps of the first optimizer
 };
 
 GraphedStepCore::GraphedStepCore(std::shared_ptr<Shared> shared, const GraphOptions& options, bool reads_losses)
@@ -123,7 +123,7 @@ GraphedStepCore::GraphedStepCore(std::shared_ptr<Shared> shared, const GraphOpti
 
 GraphedStepCore::~GraphedStepCore() = default;
 
-// Each of these is something that the host does, or has to know, within a step.
+// Each reason is something that the host does, or must know, during a step.
 std::string GraphedStepCore::why_not() const {
   if (!failed_.empty()) return failed_;
   const comm::Group& group = shared_->group;
@@ -163,7 +163,7 @@ uint64_t GraphedStepCore::made_of() const {
   for (const gradient::Engine* engine : engines_of(*shared_)) {
     parts.add(static_cast<uint64_t>(engine->reducer().memory_version()));
   }
-  if (shared_->scaling) {  // the host's numbers in the update of the scale
+  if (shared_->scaling) {  // host numbers in the update of the scale
     const precision::GradScalerOptions& options = shared_->scaling->scaler().options();
     parts.add(options.growth_factor);
     parts.add(options.backoff_factor);
@@ -203,7 +203,7 @@ std::string GraphedStepCore::why_plain() const {
 Tensors GraphedStepCore::record(size_t graph, const Tensors& inputs, const Step& step) {
   auto recorded = std::make_unique<Recorded>();
   std::string why = try_to_record(*recorded, inputs, step);
-  // Nothing of it has run yet, on any rank; if one cannot, none does.
+  // The captured step has not run on any rank yet. If one rank fails to capture it, no rank uses it.
   if (shared_->group.size() > 1) {
     const auto all = at::full({1}, why.empty() ? 1 : 0, at::kLong);
     comm::in_user_call("graphed_step", "whether all ranks recorded the step is not known", shared_->place,
@@ -211,7 +211,7 @@ Tensors GraphedStepCore::record(size_t graph, const Tensors& inputs, const Step&
     if (why.empty() && all.item<int64_t>() == 0) why = "it could not be recorded on another rank";
   }
   if (!why.empty()) take_back(*recorded);
-  for (gradient::Engine* engine : engines_of(*shared_)) engine->renew_hooks();  // plain steps run on this stream
+  for (gradient::Engine* engine : engines_of(*shared_)) engine->renew_hooks();  // for eager steps on this stream
   if (!why.empty()) {
     failed_ = std::move(why);
     graphs_.clear();
@@ -231,11 +231,11 @@ std::string GraphedStepCore::try_to_record(Recorded& recorded, const Tensors& in
     copy_input(recorded.inputs.back(), input);
   }
   precision::drop_cached_casts();
-  if (shared_->scaling) {  // no flag may be asked for while a step is recorded
+  if (shared_->scaling) {  // flags cannot be read during capture
     shared_->scaling->move_what_is_owed();
     std::ignore = shared_->scaling->any_was_skipped();
   }
-  // Gradients that are there lie in memory that is not the graph's.
+  // Existing gradients are not in the memory of the graph.
   for (OptimizerCore& optimizer : shared_->registry.of<OptimizerCore>()) {
     optimizer.drop_gradients();
     follow_loaded_values(*shared_, optimizer);
@@ -261,12 +261,12 @@ std::string GraphedStepCore::try_to_record(Recorded& recorded, const Tensors& in
   return why;
 }
 
-// As if the step had not been called.
+// Restores the state before the call.
 void GraphedStepCore::take_back(const Recorded& recorded) {
   shared_->steps -= recorded.steps;
   for (const RecordedOptimizer& each : recorded.optimizers) each.numbers.count(-1);
   for (gradient::Engine* engine : engines_of(*shared_)) engine->abandon();
-  if (shared_->scaling) shared_->scaling->forget();  // first: what is dropped below would update the scale by it
+  if (shared_->scaling) shared_->scaling->forget();  // before drop_gradients(), which would update the scale
   for (OptimizerCore& optimizer : shared_->registry.of<OptimizerCore>()) {
     optimizer.drop_gradients();
     optimizer.scaled().iteration_ended();
@@ -278,7 +278,7 @@ Tensors GraphedStepCore::replay(const Recorded& recorded, const Tensors& inputs)
   for (size_t i = 0; i < inputs.size(); ++i) copy_input(recorded.inputs[i], inputs[i]);
   shared_->group.check("graphed_step");
   shared_->watch.release_all();
-  if (shared_->scaling) shared_->scaling->move_what_is_owed();  // a schedule may set the rate of this step
+  if (shared_->scaling) shared_->scaling->move_what_is_owed();  // a scheduler may set the learning rate of this step
   for (const RecordedOptimizer& each : recorded.optimizers) {
     each.numbers.count(1);
     follow_loaded_values(*shared_, *each.optimizer);
@@ -290,11 +290,11 @@ Tensors GraphedStepCore::replay(const Recorded& recorded, const Tensors& inputs)
 Tensors GraphedStepCore::give_to_device(const Recorded& recorded) {
   for (const RecordedOptimizer& each : recorded.optimizers) each.numbers.tell_device();
   recorded.graph->replay();
-  // The device writes past the version counters: a graph of autograd from before the step must find the change.
+  // Replays bypass the version counters. Autograd graphs from before the step must detect the change.
   count_writes(recorded.written);
   shared_->masters.stepped_on(recorded.written);
   for (const RecordedOptimizer& each : recorded.optimizers) each.optimizer->scaled().replayed(each.flags);
-  precision::drop_cached_casts();  // of the weights as they were, where a region of the user's is open
+  precision::drop_cached_casts();  // an open autocast region may have cached casts of the old weights
   base::beat_step();
   Tensors results;
   for (const at::Tensor& output : recorded.outputs) results.push_back(output.clone());

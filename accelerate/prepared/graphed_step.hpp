@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training step that the device records once and replays from then on: the host gives it one command instead of
-// hundreds.
+// A training step that is captured once as a device graph and then replayed: one host call instead of hundreds.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,13 +22,13 @@ namespace accelerate::prepared {
 
 class OptimizerCore;
 
-/// What runs, records and replays; GraphedStep is its shell.
+/// Runs, captures and replays steps for GraphedStep.
 class GraphedStepCore {
  public:
   using Tensors = std::vector<at::Tensor>;
   using Step = std::function<Tensors(const Tensors&)>;
 
-  /// reads_losses   the host looks at each loss (stop_at_nan_loss)
+  /// \param reads_losses  Whether the host reads each loss (stop_at_nan_loss).
   GraphedStepCore(std::shared_ptr<Shared> shared, const GraphOptions& options, bool reads_losses);
   ~GraphedStepCore();
   GraphedStepCore(const GraphedStepCore&) = delete;
@@ -53,36 +52,36 @@ class GraphedStepCore {
   std::shared_ptr<Shared> shared_;
   GraphShelf shelf_;
   bool reads_losses_;
-  std::string failed_;  ///< why recording was given up
+  std::string failed_;  ///< reason why capture was abandoned
   std::vector<std::unique_ptr<Recorded>> graphs_;
 };
 
 /// A whole training step as a function of its inputs. Copies share their graphs.
 ///
-/// The first calls run it as it is (GraphOptions::warmup_steps, for each set of input shapes). The next one is
-/// recorded: forward, backward, all-reduce, unscaling, clipping, the optimizers' updates and the loss scale's. From
-/// then on the inputs are copied into the recording's own and it is replayed. Where that cannot be (on the CPU, for
-/// one) each call runs the step as it is; why_plain() says why, and so does one line of the log where the device is no
-/// CPU.
+/// For each set of input shapes, the first calls (GraphOptions::warmup_steps) run eagerly. The next call captures
+/// forward, backward, all-reduce, unscaling, clipping, and the updates of the optimizers and the loss scale. Later
+/// calls copy their inputs into the captured ones and replay the graph. If capture is impossible, for example on the
+/// CPU, every call runs eagerly. why_plain() returns the reason, which is also logged once unless the device is a CPU.
 ///
-/// On several ranks all call it alike, with inputs of the same shapes in the same calls: ranks record together, and one
-/// that would record in another call than the rest waits for them until it fails.
+/// All ranks must call it with inputs of the same shapes in the same calls. Ranks capture together: a rank that
+/// captures in another call waits for the others until it times out.
 ///
-/// What the function does on the host happens when it runs, not in replays: read batches, move schedules, update
-/// averages, log and branch on numbers outside of it. It zeroes the gradients, first or last; none is carried from call
-/// to call. Steps and calls in between (evaluation, loading, other rates) may come at any time; what changes the step
-/// itself (options but rates, parameters, another optimizer) drops the graphs, and they are recorded anew. Gradients
-/// that a replay leaves are the recording's own memory, which the next replay overwrites: clone() those that are kept.
-/// A module's mode is not looked at: call it with the modules in training mode, as it was recorded.
+/// Host code in the function runs only in eager and captured calls, not in replays. Read batches, step schedulers,
+/// update averages, log and branch on numbers outside of it. The function must zero the gradients, first or last; no
+/// gradient is carried over between calls. Between calls, other steps, evaluation, loading and new learning rates are
+/// allowed. A change of the step itself (other options, parameters, another optimizer) drops the graphs, and the step
+/// is captured again. Gradients after a replay are in memory of the graph, which the next replay overwrites: clone()
+/// those that you keep. The training mode of modules is not checked: call it in the mode in which it was captured.
 template <typename Function>
 class GraphedStep {
  public:
   GraphedStep(Function function, std::shared_ptr<GraphedStepCore> core)
       : function_(std::move(function)), core_(std::move(core)) {}
 
-  /// inputs    tensors, of one device for all calls; any number. The host waits until those in pinned memory are read
-  /// returns   what the function returns, without its graph of autograd: a tensor, a vector of tensors or nothing; of a
-  ///           replay copies, which the next one leaves alone
+  /// \param inputs  Any number of tensors on one device, the same device in all calls. The host waits until inputs in
+  /// pinned memory are read.
+  /// \returns the function's result without its autograd graph: a tensor, a vector of tensors or nothing. A replay
+  /// returns copies, which later replays do not change.
   template <std::convertible_to<at::Tensor>... Inputs>
   auto operator()(const Inputs&... inputs) {
     using Result = std::invoke_result_t<Function&, const Inputs&...>;
@@ -100,7 +99,7 @@ class GraphedStep {
     }
   }
 
-  /// Why it is not replayed; empty: it is, or will be when it is warm.
+  /// Reason why the step is not replayed; empty if it is, or will be after the warm-up.
   [[nodiscard]] std::string why_plain() const { return core_->why_plain(); }
   [[nodiscard]] int64_t graphs() const { return core_->graphs(); }
 

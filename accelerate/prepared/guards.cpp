@@ -15,12 +15,12 @@ void each_model(Shared& shared, const Do& act) {
   for (ModelCore& model : shared.registry.of<ModelCore>()) act(model);
 }
 
-// Decides for the micro-batch that begins, and for every model: ranks may leave one out and still agree about it.
+// Decides for the new micro-batch and for every model, so that ranks agree even if one of them does not call a model.
 void begin_micro_batch(Shared& shared, const ModelCores& models) {
   const state::BatchInfo* loader = shared.active_loader();
   const auto decision = shared.window.begin(loader != nullptr && loader->last, shared.place);
-  // What the window's earlier micro-batches left was divided by its full length, unless they are sums that nothing has
-  // divided yet; this one is divided rightly at once.
+  // Gradients of earlier micro-batches were divided by the full window length, unless they are still undivided sums.
+  // This micro-batch is divided by the correct length at once.
   if (decision.scale != 1.0 && shared.window.count.undivided() == 0) scale_gradients(shared.registry, decision.scale);
   if (shared.window.is_last_of_several()) {
     for (OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) optimizer.begin_last_micro_batch();
@@ -35,8 +35,8 @@ void begin_micro_batch(Shared& shared, const ModelCores& models) {
 
 }  // namespace
 
-// Of models, because an optimizer may not have been prepared, and of optimizers, because their parameters may belong to
-// no model.
+// Covers parameters of models, because an optimizer may not be prepared, and of optimizers, because their parameters
+// may belong to no model.
 void scale_gradients(Registry& registry, double factor) {
   std::vector<at::Tensor> parameters;
   std::unordered_set<const void*> seen;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regions of the training loop, opened and closed by scope.
+// Scope guards for regions of the training loop.
 #pragma once
 
 #include <memory>
@@ -10,15 +10,15 @@
 
 namespace accelerate::prepared {
 
-/// Multiplies every gradient that this Accelerator knows of, once.
+/// Multiplies every gradient of prepared models and optimizers once.
 void scale_gradients(Registry& registry, double factor);
 
-/// No gradient is left of any model and optimizer, and no window is open.
+/// Drops all gradients of models and optimizers and closes an open window.
 void drop_gradients(Shared& shared);
 
 using ModelCores = std::vector<std::shared_ptr<ModelCore>>;
 
-/// Backwards of prepared forwards that run while it is open stay on this rank.
+/// Gradients of forwards that run during its lifetime are not reduced in backward.
 class [[nodiscard]] NoSyncGuard {
  public:
   explicit NoSyncGuard(ModelCores models);
@@ -30,10 +30,11 @@ class [[nodiscard]] NoSyncGuard {
   ModelCores models_;
 };
 
-/// One micro-batch of an accumulation window; what it decides stays in force after it closes (sync_gradients()).
+/// One micro-batch of an accumulation window. Its decision stays in force after it closes (sync_gradients()).
 class [[nodiscard]] AccumulateGuard {
  public:
-  /// models   held back within a window; all others are reduced in every micro-batch
+  /// \param models  Their gradients are not reduced before the end of the window. All other models reduce in every
+  /// micro-batch.
   AccumulateGuard(std::shared_ptr<Shared> shared, const ModelCores& models);
   ~AccumulateGuard();
   AccumulateGuard(AccumulateGuard&&) = default;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all handles of prepared objects share: a handle is empty until the result of prepare() is assigned to it.
+// Shared by all handles of prepared objects. A handle is empty until the result of prepare() is assigned to it.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,8 @@ namespace accelerate::prepared {
 /// \throws Error (usage) always: the handle is empty.
 [[noreturn]] void refuse_empty(std::string_view handle);
 
-/// \param handle   Name of its type, for the error.
-/// \returns        The pointer.
+/// \param handle  Name of the handle type for the error.
+/// \returns the pointer.
 /// \throws Error (usage) if nothing was assigned to the handle.
 template <typename T>
 const std::shared_ptr<T>& assigned(const std::shared_ptr<T>& pointer, std::string_view handle) {

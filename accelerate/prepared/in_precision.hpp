@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private to handles: a forward in the dtypes of a policy.
+// Private to handles: runs a forward in the dtypes of a policy.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -26,8 +26,8 @@ inline auto tree_members(ASMoutput& result) { return std::tie(result.output, res
 
 namespace accelerate::prepared {
 
-/// Results whose tensors are given back in the policy's output dtype: trees, and what TorchScript returns. A struct
-/// takes part by tree_members(); references come back as values.
+/// Results with tensors that are converted to the policy's output dtype: trees and TorchScript values. A struct needs
+/// tree_members(). References are returned as values.
 template <typename Result, typename Value = std::remove_cvref_t<Result>>
 inline constexpr bool is_converted = (std::same_as<Value, c10::IValue> ||
                                       (tree::holds_tensors<Value> && !tree::detail::holds_references<Value>)) &&
@@ -44,14 +44,15 @@ inline constexpr bool is_opaque =
 
 /// \throws Error (usage) always: the result of a forward hides tensors from the conversion.
 [[noreturn]] void refuse_result(std::string_view type, c10::ScalarType output, const Place& place);
-/// Logs a warning, once for each type.
+/// Logs a warning once per type.
 void warn_of_opaque_result(std::string_view type, c10::ScalarType output, const Place& place);
 
-/// Tensors that the conversion does not find stay in low precision, and fail beside float32 far from here.
+/// Checks that the conversion finds all tensors of a result. Missed tensors stay in low precision and cause errors far
+/// from here when they are combined with float32.
 ///
-/// \param output   What low-precision outputs become. If unset, every result is accepted.
-/// \throws Error (usage) if a Result holds tensors in a struct without tree_members() or in a variant.
-/// \note Members of a class with constructors or private members are not known: the call logs a warning.
+/// \param output  Dtype for low-precision outputs. If unset, every result is accepted.
+/// \throws Error (usage) if a Result has tensors in a struct without tree_members() or in a variant.
+/// \note Members of a class with constructors or private members are unknown: the call logs a warning.
 template <typename Result>
 void check_result([[maybe_unused]] const std::optional<c10::ScalarType>& output, [[maybe_unused]] const Place& place) {
   if constexpr (!std::is_void_v<Result>) {
@@ -64,7 +65,7 @@ void check_result([[maybe_unused]] const std::optional<c10::ScalarType>& output,
   }
 }
 
-/// returns   what forward() does, computed within the region, its tensors in the output dtype
+/// \returns the result of forward() in the region, with its tensors in the output dtype.
 template <typename Forward>
 decltype(auto) in_precision(const std::optional<precision::AutocastRegion>& region,
                             const std::optional<c10::ScalarType>& output, const Forward& forward) {

@@ -25,7 +25,7 @@ device::KnownTensor known(const gradient::NamedTensor& tensor, std::string kind)
           .kind = std::move(kind)};
 }
 
-// What follows a name where there are several models: "fc1.weight of model_1".
+// Suffix of a name if there are several models: "fc1.weight of model_1".
 std::string whose(const ModelCore& model) { return model.index() > 0 ? " of " + model.name() : ""; }
 
 Names names_of_parameters(Shared& shared) {
@@ -56,7 +56,8 @@ void add_model(const ModelCore& model, const Names& names, const Shared& shared,
   }
 }
 
-// "exp_avg of fc1.weight". Only of optimizers that are known: another one's state is asked for by making a copy.
+// Adds "exp_avg of fc1.weight". Only optimizers with a fused step are listed: reading the state of another one copies
+// it.
 void add_state(OptimizerCore& core, const Names& names, const Shared& shared, KnownTensors& all) {
   if (core.fused() == nullptr) return;
   const auto state = optim::state_of(core.optimizer(), shared.place);

@@ -8,9 +8,9 @@
 
 namespace accelerate::prepared {
 
-/// For an error about memory: parameters with their gradients and float32 masters, and buffers of all prepared models;
-/// what the optimizers that FusedStep knows remember of them ("exp_avg of fc1.weight [128, 9216] Float"). Nothing is
-/// allocated on a device for it. Kinds are these, and an optimizer's is its name: each is added up by itself.
+/// Lists tensors for an out-of-memory error: parameters, gradients, float32 masters and buffers of all prepared models,
+/// and the state of optimizers with a fused step ("exp_avg of fc1.weight [128, 9216] Float"). No device memory is
+/// allocated. Each kind is summed separately; the kind of optimizer state is the optimizer's name.
 [[nodiscard]] std::vector<device::KnownTensor> known_tensors(Shared& shared);
 
 }  // namespace accelerate::prepared

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A loader as prepare() returns it: this rank's batches, on the device, with the end known one batch ahead.
+// The prepared form of a loader: batches of this rank, on the device. The last batch is known when it is returned.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -33,18 +33,18 @@
 
 namespace accelerate::prepared {
 
-/// A handle: copies refer to the same loader. A handle made without arguments is empty until one is assigned; its use
-/// until then throws Error (usage). A range: for (auto& batch : loader), loader | std::views::take(n);
-/// leaving a loop early is fine, and so are several loops at a time where the loader itself allows them.
+/// Handle of a prepared loader. Copies refer to the same loader. A default-constructed handle is empty, and its use
+/// throws Error (usage) until a loader is assigned. The handle is an input range, also for views. A loop may end early.
+/// Several loops may be open at a time if the loader itself supports that.
 ///
-/// On an accelerator a batch is there when the current stream reaches it; the next one is read when this one is handed
-/// out, and copied while the step runs.
+/// On an accelerator, the current stream waits for the copy of a batch; the host does not. The next batch is read when
+/// the current one is returned, and it is copied while the step runs.
 template <typename Loader>
 class PreparedLoader {
  public:
   using Batch = batch_t<Loader>;
 
-  /// One pass over the loader. Not copyable: it owns its place on the list of open loops.
+  /// One pass over the loader. Not copyable, because it is registered in the list of open loops.
   class Iterator {
    public:
     using iterator_concept = std::input_iterator_tag;
@@ -57,7 +57,7 @@ class PreparedLoader {
     }
     Iterator(Iterator&&) = default;
     Iterator& operator=(Iterator&& other) noexcept {
-      if (walk_ && other.walk_) other.walk_->loop->advance_by_hand();  // no `for` assigns its iterator
+      if (walk_ && other.walk_) other.walk_->loop->advance_by_hand();  // a `for` loop never assigns its iterator
       walk_ = std::move(other.walk_);
       return *this;
     }
@@ -84,19 +84,19 @@ class PreparedLoader {
       std::shared_ptr<Shared> shared;
       std::shared_ptr<Standing> standing;
       std::shared_ptr<LoaderAccess> access;
-      std::shared_ptr<PassOrder> order;  // null: the loader draws none
+      std::shared_ptr<PassOrder> order;  // null if the loader draws no order from the CPU generator
       bool skips;
       std::shared_ptr<device::UploadLane> lane;
-      bool moves;                                // batches, to the device
-      std::optional<data::LoadClock> clock;      // of passes that the loader itself does not time
-      std::optional<state::LoaderState> before;  // where it stood before the pass
+      bool moves;                                // copies batches to the device
+      std::optional<data::LoadClock> clock;      // set if the loader does not time its own passes
+      std::optional<state::LoaderState> before;  // position of the loader before the pass
       Pass pass;
       std::optional<OpenLoop> loop;
-      std::optional<device::Upload> ahead;  // of the batch that follows
+      std::optional<device::Upload> ahead;  // copy of the next batch
       std::optional<Batch> batch;
-      int64_t pass_number = 0;                 // among those of `order`
-      bool asked = false;                      // for a first batch: with the pass
-      std::optional<Clock::time_point> since;  // what comes next has been there
+      int64_t pass_number = 0;                 // number of this pass in `order`
+      bool asked = false;                      // a batch was requested; `clock` starts with the first request
+      std::optional<Clock::time_point> since;  // time at which the next batch became available
 
       Walk(const PreparedLoader& of)
           : loader(of.loader_),
@@ -130,7 +130,7 @@ class PreparedLoader {
         if (of.dispatches())
           return Pass(std::in_place_index<1>, *of.loader_, options, *of.shared_, of.standing_->begin(), start);
         return Pass(std::in_place_index<0>, *of.loader_, options, *of.shared_, start);
-      } catch (...) {  // while it left out what is skipped
+      } catch (...) {  // for example while it skipped batches
         if constexpr (data::Resumable<Loader>) {
           if (before) of.standing_->came_to(before, of.loader_->state());
         }
@@ -141,7 +141,7 @@ class PreparedLoader {
       }
       void take() {
         RECORD_USER_SCOPE("accelerate::next_batch");  // profile::kDataSpan
-        batch.reset();                                // its memory serves the next one
+        batch.reset();                                // lets the next batch reuse the memory
         loop->step();
         auto next = next_of_pass();
         note_size();
@@ -155,7 +155,7 @@ class PreparedLoader {
         if (shared->group.size() > 1) loop->record_batch(tree::flatten(*batch));  // for gather_for_metrics()
         if (!moves) return;
         if (lane) begin_next();
-        note_standing();  // what follows may have been read
+        note_standing();  // begin_next() may have read the next batch
       }
       void end() {
         if (loop->is_open()) say_report();
@@ -171,7 +171,7 @@ class PreparedLoader {
         note_failed();
         throw;
       }
-      /// What was read for a batch that did not come is not consumed.
+      /// Does not count samples as consumed if their batch was not returned.
       void note_failed() {
         if constexpr (data::Resumable<Loader>) {
           std::visit(
@@ -207,7 +207,7 @@ class PreparedLoader {
             },
             pass);
       }
-      /// Where rank 0 reads for all, and its loader would say so of a pass of its own.
+      /// Logs the loading report of a dispatched pass, because the loader itself does not report such a pass.
       void say_report() const {
         if constexpr (requires {
                         { loader->options().log_report } -> std::convertible_to<bool>;
@@ -239,11 +239,11 @@ class PreparedLoader {
         }
         try {
           ahead.emplace(lane->begin(tree::flatten(*next)));
-        } catch (const c10::OutOfMemoryError&) {  // beside this batch; it is copied when this one is gone
+        } catch (const c10::OutOfMemoryError&) {  // too little memory for two batches; moved() copies this one later
         }
       }
     };
-    std::unique_ptr<Walk> walk_;  // stays where it is when the iterator is moved: the list refers to it
+    std::unique_ptr<Walk> walk_;  // on the heap, because the list of open loops refers to it
   };
 
   PreparedLoader() = default;
@@ -254,7 +254,8 @@ class PreparedLoader {
     if constexpr (requires { loader_->read_pinned(true); }) loader_->read_pinned(lane_ != nullptr && !dispatches());
   }
 
-  /// Begins a pass. Collective where the loader's order does not come from a seed: its draws are then rank 0's.
+  /// Begins a pass. Collective if rank 0 reads for all ranks, or if the loader's order is not seeded, because all ranks
+  /// then use rank 0's random numbers.
   [[nodiscard]] Iterator begin() const {
     require_assigned();
     return Iterator(*this);
@@ -268,38 +269,40 @@ class PreparedLoader {
   Loader& operator*() const { return *unwrap(); }
   [[nodiscard]] const std::shared_ptr<Loader>& unwrap() const { return assigned(loader_, "PreparedLoader"); }
 
-  /// Rank 0 reads for all.
+  /// Returns true if rank 0 reads for all ranks.
   [[nodiscard]] bool dispatches() const {
     return prepared::dispatches<Loader>(assigned(shared_, "PreparedLoader")->group, options_);
   }
-  /// Samples that all ranks together take per step.
+  /// Returns the number of samples that all ranks together consume per step.
   [[nodiscard]] int64_t total_batch_size() const requires data::Batched<Loader> {
     if (!dispatches() && data::Shardable<Loader>) return loader_->total_batch_size();
     return loader_->total_batch_size() * (options_.split_batches ? 1 : shared_->group.size());
   }
 
-  /// Batches of this rank in a pass, where the loader knows its own. With split_batches and even_batches off this rank
-  /// may have none of a short last batch: a loader that is no list of its batches does not tell, and until a pass went
-  /// through all of them that one is counted. Where rank 0 reads for all it is what rank 0's loader says, when it was
-  /// prepared and when its latest pass began.
+  /// Returns the number of batches that this rank gets in a pass. If rank 0 reads for all ranks, the number is that of
+  /// rank 0's loader when it was prepared or when its latest pass began.
+  ///
+  /// \note With split_batches and without even_batches, this rank may get no part of a short last batch. If the loader
+  ///   is not a list of its batches, this part is counted until one pass has read all batches.
   [[nodiscard]] int64_t size() const requires data::Counted<Loader> {
     const auto told = standing_->size_of_reader();
     return size_of(told ? *told : static_cast<int64_t>(unwrap()->size()));
   }
-  /// The same of a stream; unset where its length is not known.
+  /// Overload for streams. Unset if the length is unknown.
   [[nodiscard]] std::optional<int64_t> size() const requires data::MaybeCounted<Loader> {
     const auto told = standing_->size_of_reader();
     const std::optional<int64_t> batches = told ? told : unwrap()->size();
     return batches ? std::optional(size_of(*batches)) : std::nullopt;
   }
-  /// Samples of its data, whatever a pass gives of them; of a stream an optional, unset where its length is not known.
-  /// Where rank 0 reads for all it is what rank 0's loader says, as with size().
+  /// Returns the number of samples in the dataset, regardless of the number that a pass returns. For a stream it is an
+  /// optional, unset if the length is unknown. If rank 0 reads for all ranks, the number is that of rank 0's loader, as
+  /// for size().
   [[nodiscard]] auto total_dataset_length() const requires CountsSamples<Loader> {
     using Length = decltype(unwrap()->sample_count());
     const auto told = standing_->samples_of_reader();
     return told ? Length(*told) : unwrap()->sample_count();
   }
-  /// Who waited for whom in its latest pass, of this rank: also where rank 0 reads for all, and of any loader.
+  /// Returns the wait times of this rank's latest pass. Available for any loader, also if rank 0 reads for all ranks.
   [[nodiscard]] data::LoadReport report() const {
     require_assigned();
     if constexpr (Reports<Loader>) {
@@ -307,11 +310,11 @@ class PreparedLoader {
     }
     return times_->report();
   }
-  /// Where the innermost loop over it stands; {-1, false, -1} outside.
+  /// Returns the position of the innermost open loop over this loader, or {-1, false, -1} outside of loops.
   [[nodiscard]] state::BatchInfo info() const {
     return assigned(shared_, "PreparedLoader")->open_loops.of(loader_.get());
   }
-  /// The next pass is of this epoch.
+  /// Sets the epoch of the next pass.
   void set_epoch(int64_t epoch) const requires requires(Loader& loader) { loader.set_epoch(epoch); }
   {
     require_assigned();
@@ -320,18 +323,19 @@ class PreparedLoader {
     tell_access();
   }
 
-  /// Where its latest pass stands, the same on all ranks; see data::LoaderBase. The batch at hand is consumed, what a
-  /// loader was read ahead is not.
+  /// Returns the position of the latest pass, the same on all ranks; see data::LoaderBase. The current batch counts as
+  /// consumed; batches that are read ahead do not.
   [[nodiscard]] state::LoaderState state() const requires data::Resumable<Loader> {
     return standing_->state(unwrap()->state());
   }
-  /// The next pass goes on from there. Every rank loads the same state.
+  /// Sets the position at which the next pass starts. Every rank must load the same state.
   void load_state(const state::LoaderState& state) const requires data::Resumable<Loader> {
     require_assigned();
     setter()(state);
     tell_access();
   }
-  /// The registry asks and tells it where it stands. It is not kept alive. Collective where rank 0 reads for all.
+  /// Connects this handle to its registry entry, which reads and sets the position. The entry does not keep the loader
+  /// alive. Collective if rank 0 reads for all ranks.
   void enter(LoaderCore& core) {
     standing_ = core.standing;
     times_ = core.times;
@@ -347,13 +351,14 @@ class PreparedLoader {
           [loader = loader_.get(), standing = standing_] { return standing->state(loader->state()); }, setter());
     }
   }
-  /// Of any other loader there is no such place: a sentence of the compiler's says what to do instead.
+  /// For any other loader, a static_assert names the alternatives.
   [[nodiscard]] state::LoaderState state() const requires(!data::Resumable<Loader>) { return refuse_state(); }
   void load_state(const state::LoaderState&) const requires(!data::Resumable<Loader>) { (void)refuse_state(); }
-  /// Another handle whose passes leave out this rank's first batches; this one is not changed. Ours skip them without
-  /// reading, of any other loader they are read and dropped. A pass that goes on from a loaded state does not leave out
-  /// again what was seen; of a loader that was resumed before, what is left is skipped. Throws Error (usage) for a
-  /// negative number.
+  /// Returns a handle with passes that skip this rank's first batches; this handle does not change. A loader with its
+  /// own skip_first_batches() skips without reading. The batches of any other loader are read and dropped. A pass that
+  /// resumes from a loaded state does not skip consumed batches again. If the loader was resumed before this call,
+  /// `batches` counts from the resume point.
+  /// \throws Error (usage) if `batches` is negative.
   [[nodiscard]] PreparedLoader skip_first_batches(int64_t batches) const {
     data::check_skipped(batches, assigned(shared_, "PreparedLoader")->place);
     auto other = *this;
@@ -379,14 +384,15 @@ class PreparedLoader {
 
   friend bool operator==(const PreparedLoader& a, const PreparedLoader& b) {
     if constexpr (std::derived_from<Loader, data::LoaderBase>)
-      return a.is_empty() || b.is_empty() ? a.is_empty() && b.is_empty() : *a.loader_ == *b.loader_;  // copies are one
+      // copies are equal
+      return a.is_empty() || b.is_empty() ? a.is_empty() && b.is_empty() : *a.loader_ == *b.loader_;
     return a.loader_ == b.loader_ && a.skip_.all() == b.skip_.all();
   }
 
  private:
-  /// How this rank's passes went.
+  /// Returns true if the loader itself reports the wait times of this rank's passes.
   [[nodiscard]] bool loader_reports() const { return Reports<Loader> && !dispatches(); }
-  /// batches   that the loader says it has
+  /// \param batches  Number of batches in the loader.
   [[nodiscard]] int64_t size_of(int64_t batches) const {
     return std::max<int64_t>(whole_size(batches) - skip_.all(), 0);
   }
@@ -399,7 +405,7 @@ class PreparedLoader {
     if (const auto parts = standing_->parts_of(batches)) return *parts;
     return split_size(batches, dealing);
   }
-  /// Parts of the batches that this rank gets, where they can be looked at; else as many as there are batches.
+  /// Returns the number of batch parts that this rank gets, or `batches` if the batch sizes are unknown.
   [[nodiscard]] int64_t split_size(int64_t batches, const data::DealOptions& dealing) const {
     if constexpr (HoldsBatches<Loader>) {
       if (batches == 0) return 0;
@@ -410,7 +416,7 @@ class PreparedLoader {
     return batches;
   }
 
-  /// Rank 0's loader, which reads for all, says where it stands and how long it is. Collective.
+  /// Broadcasts the position and the length of rank 0's loader, which reads for all ranks. Collective.
   void hear_of_reader() const {
     const bool reads = shared_->group.rank() == 0;
     const OfReader reader = of_rank_0(reads ? told_by(*loader_) : OfReader{}, shared_->group);
@@ -421,7 +427,7 @@ class PreparedLoader {
     }
   }
 
-  /// Where a loader goes on that does not skip itself.
+  /// Returns the resume point of a loader that cannot skip batches itself.
   [[nodiscard]] std::optional<state::LoaderState> resumed() const {
     if constexpr (data::Resumable<Loader> && !data::Skippable<Loader>) return standing_->resumed(loader_->state());
     return std::nullopt;
@@ -435,9 +441,10 @@ class PreparedLoader {
     return 1;
   }
 
-  /// Rank 0 reads for this one, whose loader does not know that, and may have no data in which to go anywhere.
+  /// Returns true if rank 0 reads for this rank and the loader does not know that. Such a loader may have no data, so
+  /// its position cannot be set.
   [[nodiscard]] bool is_told() const { return dispatches() && shared_->group.rank() != 0 && !data::TakesShare<Loader>; }
-  /// The registry tells it where to go on. The loader is not kept alive.
+  /// Returns the function by which the registry sets the position. It does not keep the loader alive.
   [[nodiscard]] auto setter() const requires data::Resumable<Loader> {
     return [loader = loader_.get(), standing = standing_, told = is_told()](const state::LoaderState& state) {
       if (told) return standing->told(state, loader->state());
@@ -460,22 +467,22 @@ class PreparedLoader {
   }
 
   std::shared_ptr<Loader> loader_;
-  std::shared_ptr<void> entry_{};  // of one that skips: what keeps the prepared loader among those that are saved
+  std::shared_ptr<void> entry_{};  // if this handle skips: keeps the registry entry of the original loader
   std::shared_ptr<Shared> shared_;
   LoaderOptions options_;
-  Skip skip_{};  // of loaders that do not skip themselves
+  Skip skip_{};  // for loaders that cannot skip batches themselves
   std::shared_ptr<Standing> standing_ = std::make_shared<Standing>();
   std::shared_ptr<Times> times_ = std::make_shared<Times>();
-  std::shared_ptr<LoaderAccess> access_{};  // of the registry's entry
-  std::shared_ptr<PassOrder> order_{};      // of the registry's entry; null: the loader draws no order
-  bool skips_ = false;                      // the loader itself does: it is not the registry's
+  std::shared_ptr<LoaderAccess> access_{};  // of the registry entry
+  std::shared_ptr<PassOrder> order_{};      // of the registry entry; null if the loader draws no order
+  bool skips_ = false;                      // loader_ is a skipping copy, which is not in the registry
   std::shared_ptr<device::UploadLane> lane_{};
 };
 
-/// Returns the gathered tensors without the rows that only filled the last batch of the loop.
+/// Returns the gathered tensors without the padding rows of the loop's last batch.
 ///
-/// \param own       This rank's value, by whose tensors the loop is recognised.
-/// \param gathered  The same from all ranks.
+/// \param own  Value of this rank. Its tensors identify the loop.
+/// \param gathered  The same value of all ranks.
 template <typename Value>
 Value cut_to_real(const Shared& shared, const Value& own, Value gathered) {
   if (shared.group.size() == 1) return gathered;
@@ -490,6 +497,6 @@ Value cut_to_real(const Shared& shared, const Value& own, Value gathered) {
 
 }  // namespace accelerate::prepared
 
-/// Its size() is what the loader says; views that walk it look for the end themselves.
+/// Views iterate until the end, because size() is not exact for every loader.
 template <typename Loader>
 inline constexpr bool std::ranges::disable_sized_range<accelerate::prepared::PreparedLoader<Loader>> = true;

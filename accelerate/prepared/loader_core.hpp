@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A loader in the registry, and what it is given when it is prepared: this rank's share, rank 0's seed, the way to the
-// device.
+// Registry entry of a loader, and its setup in prepare(): shard of this rank, seed of rank 0, upload stream.
 #pragma once
 
 #include <c10/util/Type.h>
@@ -25,10 +24,10 @@
 
 namespace accelerate::prepared {
 
-/// Rank 0's seed, on every rank. Collective.
+/// Returns rank 0's seed on every rank. Collective.
 [[nodiscard]] uint64_t seed_of_rank_0(uint64_t seed, const comm::Group& group);
 
-/// Rank 0 reads for all.
+/// Returns true if rank 0 reads for all ranks.
 template <typename Loader>
 [[nodiscard]] bool dispatches(const comm::Group& group, const LoaderOptions& options) {
   return group.size() > 1 && options.dispatch_batches.value_or(data::Streaming<Loader> && options.device_placement);
@@ -41,19 +40,19 @@ template <typename Loader>
           .split_batches = options.split_batches};
 }
 
-/// It is a list of its batches, as std::vector is.
+/// A loader that is a list of its batches, such as std::vector.
 template <typename Loader>
 concept HoldsBatches = data::Counted<Loader> && requires(const Loader& loader) {
   { loader[size_t{}] } -> std::same_as<const batch_t<Loader>&>;
 };
 
-/// It says itself who waited for whom in its latest pass.
+/// A loader that reports the wait times of its latest pass.
 template <typename Loader>
 concept Reports = requires(const Loader& loader) {
   { loader.report() } -> std::convertible_to<data::LoadReport>;
 };
 
-/// A report without a pass: who reads.
+/// Returns a report before any pass: only the number of workers and whether a single thread reads.
 template <typename Loader>
 [[nodiscard]] data::LoadReport readers_of(const Loader& loader) {
   data::LoadReport report{.num_workers = -1};
@@ -71,21 +70,21 @@ template <typename Loader>
   return report;
 }
 
-/// A loader in the registry.
+/// Registry entry of a loader.
 class LoaderCore : public Entry {
  public:
   static constexpr Kind entry_kind = Kind::loader;
   explicit LoaderCore(const void* identity) : Entry(entry_kind, identity) {}
-  /// Empty for loaders that cannot say where they stand.
+  /// Has no handles if the loader cannot return its position.
   std::shared_ptr<LoaderAccess> access = std::make_shared<LoaderAccess>();
-  /// One for all handles of the loader.
+  /// Shared by all handles of the loader.
   std::shared_ptr<Standing> standing = std::make_shared<Standing>();
   std::shared_ptr<Times> times = std::make_shared<Times>();
   /// Null unless the loader draws its order from the CPU generator, see DrawsOrder.
   std::shared_ptr<PassOrder> order{};
 };
 
-/// Gives the loader this rank's share and rank 0's seed, as far as it takes them. Collective for a loader with a seed.
+/// Gives the loader this rank's shard and rank 0's seed, if it accepts them. Collective for a loader with a seed.
 template <typename Loader>
 void share_out(Loader& loader, const comm::Group& group, const LoaderOptions& options, const Place& place) {
   if constexpr (!tree::packable<batch_t<Loader>>) {
@@ -100,12 +99,12 @@ void share_out(Loader& loader, const comm::Group& group, const LoaderOptions& op
     data::give_share(loader, whole ? all : share_of(group, options), place);
   }
   if constexpr (data::Seedable<Loader>) {
-    const bool seeded = data::Streaming<Loader> || data::needs_seed(loader);  // a stream's workers have one in any case
+    const bool seeded = data::Streaming<Loader> || data::needs_seed(loader);  // workers of a stream always use a seed
     if (group.size() > 1 && seeded) loader.set_seed(seed_of_rank_0(loader.seed(), group));
   }
 }
 
-/// The way to this rank's device; null where batches stay on the CPU, or are not to be pinned.
+/// Returns the upload stream to this rank's device; null if batches stay on the CPU or pin_memory is false.
 template <typename Loader>
 [[nodiscard]] std::shared_ptr<device::UploadLane> lane_for(const Loader& loader, const Shared& shared,
                                                            const LoaderOptions& options) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One pass over a loader: this rank's batches, the last one known when it is handed out.
+// One pass over a loader. It returns the batches of this rank and marks the last one.
 #pragma once
 
 #include <fmt/format.h>
@@ -24,9 +24,9 @@ struct LoaderOptions {
   bool even_batches = true;
   bool split_batches = false;
   bool device_placement = true;
-  /// Rank 0 reads for all. Unset: for streams.
+  /// Rank 0 reads for all ranks. If unset, this is true for streams with device_placement.
   std::optional<bool> dispatch_batches{};
-  /// Batches of this rank that a pass reads and leaves out: for loaders that cannot skip them.
+  /// Number of batches of this rank that a pass reads and drops, for loaders that cannot skip them.
   int64_t skipped = 0;
 };
 
@@ -35,13 +35,14 @@ using position_t = decltype(std::declval<Loader&>().begin());
 template <typename Loader>
 using batch_t = std::remove_cvref_t<decltype(*std::declval<position_t<Loader>&>())>;
 
-/// Its passes draw their order from LibTorch's CPU generator, as far as one can know: it neither returns its position
-/// nor reads a share whose order comes from a seed.
+/// A loader that presumably draws its order from LibTorch's CPU generator: it does not return its position, and it does
+/// not read a shard in a seeded order.
 template <typename Loader>
 concept DrawsOrder = !data::Resumable<Loader> && !(data::Shardable<Loader> && data::Seedable<Loader>);
 
-/// Walks a loader so that all ranks' passes are one: what it draws at its beginning, and where it is read whole all
-/// that it draws, is drawn alike. On one rank, and where a share's order comes from a seed, nothing is done.
+/// Iterates over a loader with the same random numbers on all ranks: at the start of the pass, and during the whole
+/// pass if every rank reads the whole loader. With a single rank, or if a shard's order is seeded, the random numbers
+/// are not synchronised.
 template <typename Loader>
 class AlikeWalk {
  public:
@@ -53,14 +54,14 @@ class AlikeWalk {
         loader_(loader),
         position_(begin_alike()) {}
 
-  /// The next batch; none at the end. The loader is asked for no batch before it is due.
+  /// Returns the next batch, or nothing at the end. The loader does not read a batch before it is requested.
   std::optional<batch_t<Loader>> next() {
     if constexpr (!data::Shardable<Loader>) {
       if (random_) return random_->walk([this] { return read(); });
     }
     return catch_up_.run([this] { return read(); });
   }
-  /// The batches that are to be skipped have been read.
+  /// Must be called after the batches to be skipped were read.
   void skipped() { catch_up_.finish(); }
   [[nodiscard]] const position_t<Loader>& position() const { return position_; }
   [[nodiscard]] const PassStart& start() const { return random_ ? random_->start() : start_; }
@@ -82,14 +83,14 @@ class AlikeWalk {
   }
 
   std::optional<LoaderRandom> random_;
-  CatchUp catch_up_;  // without random_
-  PassStart start_;   // without random_
+  CatchUp catch_up_;  // used only without random_
+  PassStart start_;   // used only without random_
   Loader& loader_;
   position_t<Loader> position_;
   bool begun_ = false;
 };
 
-/// A loader that reads only this rank's share and whose iterator knows its place.
+/// Pass over a loader that reads only this rank's shard and has an iterator with a position.
 template <typename Loader>
 class OwnPass {
  public:
@@ -103,7 +104,7 @@ class OwnPass {
   }
 
   [[nodiscard]] std::optional<batch_t<Loader>> next() { return walk_.next(); }
-  /// What next() will give, where that can be had now; null: it cannot, and next() says why.
+  /// Returns the batch that next() will return if it is available now, otherwise null. next() throws the error, if any.
   [[nodiscard]] batch_t<Loader>* peek() {
     if constexpr (data::ReadsAhead<position_t<Loader>>) {
       return walk_.position().read_ahead();
@@ -113,23 +114,23 @@ class OwnPass {
   }
   [[nodiscard]] const state::BatchInfo& info() const { return walk_.position().info(); }
   [[nodiscard]] const PassStart& start() const { return walk_.start(); }
-  /// Of a pass without batches; empty: the loader says it.
+  /// Returns the reason for a pass without batches; empty if the loader itself reports it.
   [[nodiscard]] static std::string why_empty() { return data::SaysWhyEmpty<Loader> ? "" : "its loader gives it none"; }
 
  private:
   AlikeWalk<Loader> walk_;
 };
 
-/// Where a loader says that it stands.
+/// Returns the position of the loader; unset if the loader has none.
 template <typename Loader>
 [[nodiscard]] std::optional<state::LoaderState> where_it_stands(Loader& loader) {
   if constexpr (data::Resumable<Loader>) return loader.state();
   return std::nullopt;
 }
 
-/// Any other loader is read one round ahead: a batch of each rank, of which this one keeps its own, or one batch of
-/// which each rank keeps a part. So the end is known with the last batch, and what the loader throws in a round comes
-/// to all ranks after the same number of batches.
+/// Pass over any other loader. It reads one round ahead: one batch per rank, of which this rank keeps its own, or one
+/// batch of which each rank keeps a part. The last batch is therefore known when it is returned, and an exception of
+/// the loader reaches all ranks after the same number of batches.
 template <typename Loader>
 class ForeignPass {
  public:
@@ -163,17 +164,19 @@ class ForeignPass {
     if (info_.last) info_.remainder = remainder();
     return std::exchange(ahead_, std::move(following));
   }
-  /// What next() will give, unless that is filled up at the end; null at the end.
+  /// Returns the batch that next() will return, or null at the end. next() may still add padding to the last batch.
   [[nodiscard]] Batch* peek() { return ahead_ ? &*ahead_ : nullptr; }
   [[nodiscard]] const state::BatchInfo& info() const { return info_; }
   [[nodiscard]] const PassStart& start() const { return walk_.start(); }
-  /// Of the loader, with the batches that were handed out as consumed; unset: as it says itself.
+  /// Returns the state of the loader in which only returned batches count as consumed. If unset, the loader's own state
+  /// applies.
   [[nodiscard]] const std::optional<state::LoaderState>& state() const { return state_; }
-  /// The loader's batches, and the parts of them that this rank got; unset: they are not split, or not all were read.
+  /// Returns the number of batches of the loader and the number of parts that this rank got. Unset if batches are not
+  /// split or not all were read.
   [[nodiscard]] std::optional<std::pair<int64_t, int64_t>> split() const {
     return splitter_ && ended_ && !failure_ ? std::optional(std::pair(read_, parts_)) : std::nullopt;
   }
-  /// Of a pass without batches.
+  /// Returns the reason for a pass without batches.
   [[nodiscard]] std::string why_empty() const {
     if (read_ == 0) return "its loader gives none";
     if (skipped_ > 0) return fmt::format("{} batches are skipped, and its loader gives {}", skipped_, read_);
@@ -181,13 +184,13 @@ class ForeignPass {
   }
 
  private:
-  /// A shardable loader gives its own share already: nothing is dealt.
+  /// A shardable loader returns this rank's shard already, so its batches are not distributed again.
   static data::DealOptions dealing(const LoaderOptions& options, const comm::Group& group) {
     if constexpr (data::Shardable<Loader>) return {};
     return {.rank = group.rank(), .world_size = group.size(), .even_batches = options.even_batches};
   }
 
-  /// This rank's batch of the next round.
+  /// Returns this rank's batch of the next round.
   std::optional<Batch> read_round() {
     if (ended_) return std::nullopt;
     std::optional<Batch> mine;
@@ -207,7 +210,7 @@ class ForeignPass {
     }
     if (!ended_ || splitter_) return mine;
     if (!dealer_.round_complete()) return dealer_.finish(std::move(mine));
-    ahead_ = dealer_.finish(std::move(ahead_));  // the round before was the last one
+    ahead_ = dealer_.finish(std::move(ahead_));  // the previous round was the last one
     return std::nullopt;
   }
 
@@ -225,14 +228,14 @@ class ForeignPass {
   Loader& loader_;
   AlikeWalk<Loader> walk_;
   data::BatchDealer<Batch> dealer_;
-  std::optional<data::BatchSplitter<Batch>> splitter_;  // in the dealer's stead
+  std::optional<data::BatchSplitter<Batch>> splitter_;  // replaces dealer_ if batches are split
   state::BatchInfo info_{};
   std::exception_ptr failure_;
   int64_t skipped_, ranks_;
   int64_t read_ = 0, parts_ = 0;
   bool ended_ = false;
   std::optional<Batch> ahead_;
-  std::optional<state::LoaderState> read_to_, ahead_at_, state_;  // after what was read, with ahead_, with what is out
+  std::optional<state::LoaderState> read_to_, ahead_at_, state_;  // after the last read, ahead_, the returned batch
 };
 
 template <typename Loader>

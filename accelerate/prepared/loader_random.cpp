@@ -21,7 +21,7 @@ std::recursive_mutex& turns() {
   return mutex;
 }
 
-// With an accelerator the name is a pair, "cuda+threads".
+// With an accelerator the backend name is a pair, such as "cuda+threads".
 bool ranks_are_threads(const comm::Group& group) { return group.backend().ends_with("threads"); }
 
 template <typename Collective>
@@ -29,7 +29,7 @@ auto for_pass(const comm::Group& group, const Collective& collective) {
   return comm::in_user_call("loader", "the beginning of a pass is not made alike", group.place(), collective);
 }
 
-// Of ranks that are threads.
+// Waits for all ranks if they are threads.
 void barrier_of_threads(const comm::Group& group) {
   if (ranks_are_threads(group)) for_pass(group, [&] { group.barrier(); });
 }
@@ -79,7 +79,7 @@ GeneratorTurn::~GeneratorTurn() { after_.install(); }
 PassStart LoaderRandom::meet() const {
   static std::atomic<uint64_t> passes{0};
   static_assert(std::is_trivially_copyable_v<PassStart>);
-  barrier_of_threads(group_);  // no rank may still draw for itself from a generator that is all threads'
+  barrier_of_threads(group_);  // threads share one generator, so no rank may still draw from it
   std::string bytes(sizeof(PassStart), '\0');
   if (group_.rank() == 0) {
     const PassStart mine = resumed_ ? *resumed_ : PassStart{CpuStream::current(), ++passes};
@@ -94,7 +94,7 @@ PassStart LoaderRandom::meet() const {
 void LoaderRandom::begun(GeneratorTurn& turn) {
   const CpuStream after = CpuStream::current();
   if (group_.rank() == 0 && !resumed_) turn.leave_at(after);
-  // The pass is in it because a loader that draws nothing at its beginning leaves the generator where it stood.
+  // The seed includes the pass number, because a loader that draws nothing at its start does not advance the generator.
   const auto drawn = [] {
     const std::lock_guard lock(cpu_generator().mutex_);  // other threads may draw, too
     return cpu_generator().random64();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a loader draws from LibTorch's CPU generator, made the same on every rank.
+// Random numbers of a loader from LibTorch's CPU generator, made the same on every rank.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -13,7 +13,7 @@
 
 namespace accelerate::prepared {
 
-/// Where the CPU generator stands.
+/// State of the CPU generator.
 struct CpuStream {
   at::mt19937_data_pod engine;
   std::optional<float> next_float;
@@ -21,20 +21,21 @@ struct CpuStream {
 
   [[nodiscard]] static CpuStream current();
   void install() const;
-  /// As torch.get_rng_state() returns it, uint8.
+  /// Returns the state in the format of torch.get_rng_state(), uint8.
   [[nodiscard]] at::Tensor to_tensor() const;
-  /// The inverse. Throws c10::Error if the tensor is not such a state.
+  /// Inverse of to_tensor().
+  /// \throws c10::Error if the tensor is not such a state.
   [[nodiscard]] static CpuStream from_tensor(const at::Tensor& state);
 };
 
-/// The start of a pass over a loader that draws from the CPU generator: all that its order depends on.
+/// Start of a pass over a loader that draws from the CPU generator. It determines the order of the pass.
 struct PassStart {
   CpuStream stream;
-  uint64_t pass;  ///< passes that began in rank 0's process; 0 with a single rank
+  uint64_t pass;  ///< number of the pass in rank 0's process, from 1; 0 if the random numbers are not synchronised
 };
 
-/// The CPU generator stands at `stream` until the end of the scope, then again where it stood.
-/// Ranks that are threads share one generator: they take turns.
+/// Sets the CPU generator to `stream` for the scope, then restores the previous state. Holds a process-wide mutex,
+/// because ranks that are threads share one generator.
 class GeneratorTurn {
  public:
   explicit GeneratorTurn(const CpuStream& stream);
@@ -42,7 +43,7 @@ class GeneratorTurn {
   GeneratorTurn(const GeneratorTurn&) = delete;
   GeneratorTurn& operator=(const GeneratorTurn&) = delete;
 
-  /// It stands there afterwards instead.
+  /// Replaces the state that is restored at the end of the scope.
   void leave_at(const CpuStream& stream) { after_ = stream; }
 
  private:
@@ -50,8 +51,8 @@ class GeneratorTurn {
   CpuStream after_;
 };
 
-/// The draws of a resumed pass until it has skipped its first batches: they come from the stream of the saved pass, and
-/// the process's generator does not move. Of any other pass nothing is done.
+/// Random numbers of a resumed pass until it has skipped its first batches. They are drawn from the state of the saved
+/// pass, and the generator of the process does not advance. For any other pass it does nothing.
 class CatchUp {
  public:
   explicit CatchUp(const std::optional<PassStart>& resumed) {
@@ -66,26 +67,26 @@ class CatchUp {
     stream_ = CpuStream::current();
     return result;
   }
-  /// Later draws come from the process's generator.
+  /// Later draws use the generator of the process.
   void finish() { stream_.reset(); }
 
  private:
   std::optional<CpuStream> stream_;
 };
 
-/// The draws of one pass over a loader that every rank reads whole: its order must be one, or samples are lost.
+/// Random numbers of one pass over a loader that every rank reads whole. All ranks must see the same order, otherwise
+/// samples are lost.
 ///
-/// The beginning draws from where rank 0's generator stands, so that the order is one process's; rank 0's generator
-/// goes on after those draws, another rank's where it stood. What is drawn later in the pass comes from a generator of
-/// its own, seeded alike on all ranks; no rank's generator moves.
+/// The start of the pass draws from the state of rank 0's generator. These draws advance rank 0's generator, but not
+/// that of any other rank. Later draws of the pass use a separate generator with the same seed on all ranks and advance
+/// no rank's generator.
 ///
-/// In ranks that are threads, what another rank draws meanwhile (dropout) may part the draws of a loader that draws
-/// after its beginning, and a loader must not wait there for another rank.
+/// \note If ranks are threads, other draws at the same time (dropout of another rank) may change the order of a loader
+///   that draws after its start. Such a loader must not wait for another rank while it draws.
 class LoaderRandom {
  public:
-  /// \param resumed  Start of the pass to be repeated. The value of rank 0 is used; its generator does not move then.
-  /// If
-  ///                 unset, a new pass begins where rank 0's generator is.
+  /// \param resumed  Start of the pass to be repeated. The value of rank 0 is used, and rank 0's generator does not
+  ///   advance. If unset, a new pass begins at the current state of rank 0's generator.
   LoaderRandom(const comm::Group& group, const std::optional<PassStart>& resumed) : group_(group), resumed_(resumed) {}
 
   /// Returns begin(). Collective.
@@ -101,10 +102,10 @@ class LoaderRandom {
     part();
     return first;
   }
-  /// Of this pass, the same on all ranks; after begin().
+  /// Returns the start of this pass, the same on all ranks. Valid after begin().
   [[nodiscard]] const PassStart& start() const { return start_; }
 
-  /// Returns next(), a later part of the pass.
+  /// Returns next(), which reads a later part of the pass.
   template <typename Next>
   auto walk(Next&& next) {
     const GeneratorTurn turn(walk_);

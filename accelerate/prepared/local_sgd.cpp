@@ -49,7 +49,7 @@ void LocalSgd::close() {
   open_ = false;
   --shared_->local_steps;
   model_->close_no_sync();
-  if (model_->engine() == nullptr) return;  // free_memory() meanwhile
+  if (model_->engine() == nullptr) return;  // free_memory() was called meanwhile
   model_->engine()->allow_local(false);
   model_->engine()->set_sync(true);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Local SGD: ranks step on their own gradients and average their parameters now and then.
+// Local SGD: ranks step on their own gradients and average their parameters at intervals.
 #pragma once
 
 #include <memory>
@@ -9,23 +9,23 @@
 
 namespace accelerate::prepared {
 
-/// While it lives the model's gradients stay on their rank; every `steps`-th step() after an optimizer step averages
-/// the parameters over the ranks, and so does the end (Lin et al., Don't Use Large Mini-Batches, Use Local SGD, 2018).
-/// With fp16 a step is skipped on all ranks or on none: every rank calls optimizer.step() then, gradients or not.
-/// On one rank it does nothing.
+/// Keeps the gradients of a model local during its lifetime. Every `steps`-th call of step() at the end of an
+/// accumulation window averages the parameters over the ranks, and so does the end of the scope (Lin et al., Don't Use
+/// Large Mini-Batches, Use Local SGD, 2018). With fp16, a step is skipped on all ranks or on none, so every rank must
+/// call optimizer.step(), even without gradients. With a single rank it does nothing.
 class [[nodiscard]] LocalSgd {
  public:
-  /// Throws Error (usage) for steps below 1.
+  /// \throws Error (usage) if `steps` is less than 1.
   LocalSgd(std::shared_ptr<Shared> shared, std::shared_ptr<ModelCore> model, int64_t steps);
-  /// finish(), unless it ran; an error is then only logged. Left by an exception: gradients are reduced again, but the
-  /// parameters stay as they are on each rank, because the other ranks may not come to an average.
+  /// Calls finish() if it did not run; an error is only logged. If an exception ends the scope, gradients are reduced
+  /// again, but the parameters are not averaged, because the other ranks may not take part.
   ~LocalSgd();
   LocalSgd(const LocalSgd&) = delete;
   LocalSgd& operator=(const LocalSgd&) = delete;
 
-  /// After every optimizer.step(); within an accumulation window it does nothing.
+  /// Must be called after every optimizer.step(). Within an accumulation window it does nothing.
   void step();
-  /// Averages once more and lets gradients be reduced again. Collective.
+  /// Averages the parameters once more and enables the reduction of gradients again. Collective.
   void finish();
 
  private:

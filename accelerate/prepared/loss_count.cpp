@@ -41,7 +41,7 @@ Sum checked(const LossCount& count, const Place& place) {
   return sum;
 }
 
-// Where gradients stay local, or ranks do not answer, there is no end of a window to divide at.
+// Sums are divided at the end of a window. no_sync(), local SGD and ranks that ran out of inputs have no such end.
 void refuse_outside_windows(Shared& shared, const LossCount& count) {
   const Sum sum = checked(count, shared.place);
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
@@ -124,7 +124,7 @@ double weight_of_sum(Shared& shared, const LossCount& count) {
                    "backward: the losses of a whole window are sums over 0 {} on all ranks; its gradients are set to 0",
                    name(window.unit()));
   }
-  // The engines divide by the number of ranks.
+  // The gradient reducers divide by the world size.
   const double weight = total == 0 ? 0.0 : static_cast<double>(shared.group.size()) / static_cast<double>(total);
   if (gathered) scale_gradients(shared.registry, weight);
   return weight;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses that are sums, divided by what they sum over: in the whole accumulation window, on all ranks.
+// Losses that are sums. They are divided by the count of the whole accumulation window on all ranks.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace accelerate::prepared {
 
 struct Shared;
 
-/// What a loss is the sum over, in this micro-batch on this rank: one of the two.
+/// Number of samples or tokens over which a loss is the sum, in this micro-batch on this rank. Exactly one is set.
 struct LossCount {
   std::optional<int64_t> samples{};
   std::optional<int64_t> tokens{};
@@ -19,26 +19,27 @@ struct LossCount {
 
 enum class LossUnit { none, means, samples, tokens };
 
-/// What the losses of one accumulation window sum over, on this rank.
+/// Unit and count of the losses of one accumulation window, on this rank.
 ///
-/// Within a window several sums in one micro-batch, or sums beside means, would leave open what is divided by what:
-/// they are refused.
+/// Within a window, several sums in one micro-batch, or sums beside means, are rejected, because the divisor would be
+/// ambiguous.
 class WindowCount {
  public:
   WindowCount() = default;
-  /// Where another run stood, between two micro-batches.
+  /// Restores the count of an earlier run, between two micro-batches.
   WindowCount(LossUnit unit, int64_t total, int64_t undivided) : unit_(unit), total_(total), undivided_(undivided) {}
   void begin_micro_batch(bool of_new_window, bool of_several);
   void end_micro_batch() { strict_ = false; }
 
-  /// Throws Error (usage) for a count that is none, or does not fit the window's others.
+  /// \throws Error (usage) if the count is invalid or does not match the other counts of the window.
   void add(const LossCount& count, const Place& place);
-  /// A loss that is a mean. Throws Error (usage) in a window of sums.
+  /// Adds a loss that is a mean.
+  /// \throws Error (usage) if the window contains sums.
   void add_mean(const Place& place) { take(LossUnit::means, place); }
 
   [[nodiscard]] LossUnit unit() const { return unit_; }
   [[nodiscard]] int64_t total() const { return total_; }
-  /// Losses whose gradients are sums still.
+  /// Number of losses with gradients that are not divided yet.
   [[nodiscard]] int64_t undivided() const { return undivided_; }
   void divided() { total_ = undivided_ = 0; }
 
@@ -48,17 +49,18 @@ class WindowCount {
   LossUnit unit_ = LossUnit::none;
   int64_t total_ = 0;
   int64_t undivided_ = 0;
-  bool strict_ = false;   // in a micro-batch of a window of several
-  bool counted_ = false;  // a sum in this micro-batch
+  bool strict_ = false;   // within a micro-batch of a window of several
+  bool counted_ = false;  // this micro-batch contains a sum
 };
 
-/// What backward() multiplies a loss by that is a sum: 1 within a window; at its end ranks / (count of all ranks), by
-/// which it has then also multiplied the gradients that the window had gathered. Collective at the end of a window
-/// only.
+/// Returns the factor by which backward() multiplies a loss that is a sum. Within a window it is 1. At the end of a
+/// window it is the world size divided by the count of all ranks, and the gradients of the earlier micro-batches have
+/// been multiplied by it, too. Collective only at the end of a window.
 double weight_of_sum(Shared& shared, const LossCount& count);
-/// The same for a loss that is a mean: 1/k, in a short last window 1/m.
+/// Returns the factor for a loss that is a mean: 1/k in a window of k micro-batches, 1/m in a short last window of m.
 double weight_of_mean(Shared& shared);
-/// To be called before an optimizer steps. Throws Error (usage) where it would step on sums.
+/// Must be called before an optimizer step.
+/// \throws Error (usage) if the gradients are sums that are not divided yet.
 void check_divided(const Shared& shared);
 
 }  // namespace accelerate::prepared

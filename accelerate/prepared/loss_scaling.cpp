@@ -26,8 +26,8 @@ void LossScaling::begin_backward() {
   for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
     ScaledGradients& scaled = optimizer.scaled();
     const bool has_some = optimizer.has_gradient();
-    // Stepped on and not zeroed, or made by somebody else: what comes is added to them. (What optimizers share is known
-    // to be left by who stepped on it alone.)
+    // Gradients without a scale, to which this backward adds: they were stepped on and not zeroed, or were not made by
+    // accelerator.backward(). If optimizers share parameters, only the one that stepped counts them.
     const bool left = !scaled.waiting() && has_some && (optimizer.spent() || !optimizer.shares_parameters());
     if (!scaled.waiting() && !left) continue;
     if (scaled.waiting() && !has_some && !ranks_differ()) {
@@ -43,7 +43,7 @@ void LossScaling::backward_done() {
     ScaledGradients& scaled = optimizer.scaled();
     const bool reached = optimizer.has_gradient();
     if (!reached && !ranks_differ()) continue;
-    if (!reached) scaled.drop();  // no gradient, no scale of an earlier backward
+    if (!reached) scaled.drop();  // without a gradient, the scale of an earlier backward is void
     scaled.made_with(scaler_.scale());
     if (scaled.were_unscaled()) scaled.unscale(scaler_, optimizer.flat_gradients());
   }
@@ -66,7 +66,7 @@ void LossScaling::unscale_owners(const std::vector<at::Tensor>& parameters) {
                "fp16; give the optimizer to prepare()",
                asked.size());
   }
-  for (const at::Tensor& parameter : parameters) {  // without a gradient it counts for nothing
+  for (const at::Tensor& parameter : parameters) {  // parameters without a gradient do not count
     if (!parameter.grad().defined()) of_nobody.erase(parameter.unsafeGetTensorImpl());
   }
   if (!of_nobody.empty()) {
@@ -86,12 +86,12 @@ void LossScaling::unscale(OptimizerCore& optimizer) {
   shared_.watch.release(optimizer);
 }
 
-// Each knows of its own gradients alone whether they are unscaled.
+// Each optimizer records only whether its own gradients are unscaled.
 void LossScaling::refuse_twice(OptimizerCore& optimizer) {
   if (optimizer.scaled().unscaled() || !optimizer.shares_parameters()) return;
   const auto keys = optim::keys_of(optim::parameters_of(optimizer.optimizer()));
   for (OptimizerCore& other : shared_.registry.of<OptimizerCore>()) {
-    // After a backward that one's gradients carry a scale again.
+    // After a later backward, the gradients of `other` carry a scale again.
     const bool has_unscaled = (other.spent() && !other.scaled().waiting()) || other.scaled().unscaled();
     if (&other == &optimizer || !has_unscaled || !other.has_any_of(keys)) continue;
     base::fail(
@@ -117,7 +117,8 @@ void LossScaling::move_what_is_owed() {
 
 at::Tensor LossScaling::skip_flag(OptimizerCore& optimizer) {
   ScaledGradients& scaled = optimizer.scaled();
-  if (!scaled.waiting() && ranks_differ() && !optimizer.has_gradient()) backward_done();  // on other ranks
+  // other ranks may have gradients
+  if (!scaled.waiting() && ranks_differ() && !optimizer.has_gradient()) backward_done();
   if (!scaled.waiting()) {
     base::fail(
         ErrorKind::usage, shared_.place, "optimizer.step",
@@ -126,7 +127,7 @@ at::Tensor LossScaling::skip_flag(OptimizerCore& optimizer) {
   }
   refuse_twice(optimizer);
   scaled.unscale(scaler_, optimizer.flat_gradients());
-  // Reduced gradients are the same everywhere, and what is found in them; those of local SGD are not.
+  // Reduced gradients and their flags are the same on all ranks; those of local SGD are not.
   if (ranks_differ()) {
     comm::in_user_call("optimizer.step", "whether gradients overflowed on any rank is not known", shared_.place,
                        [&] { scaled.agree(shared_.group); });
@@ -151,7 +152,7 @@ void LossScaling::zeroed(OptimizerCore& optimizer) {
 void LossScaling::update_when_done() {
   if (!found_inf_.defined()) return;
   for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
-    // Somebody else may have zeroed its gradients: the module. In local SGD that would be one rank's affair.
+    // The module itself may have zeroed the gradients. In local SGD only this rank would detect that.
     const bool has_some = ranks_differ() || optimizer.has_gradient();
     if (!due_ && optimizer.scaled().waiting() && has_some) return;
   }
@@ -183,7 +184,7 @@ void LossScaling::read_flags(bool wait) {
   for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) read_flags(optimizer, wait);
 }
 
-// Each call of step() counted as a step of the job.
+// Each call of step() was counted as a step of the job, so skipped steps are subtracted.
 void LossScaling::read_flags(OptimizerCore& optimizer, bool wait) {
   optimizer.scaled().read_flags(wait, scaler_.options(), shared_.place);
   const int64_t skipped = optimizer.scaled().take_skipped();

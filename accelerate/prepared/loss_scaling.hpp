@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loss scaling over all prepared optimizers of an Accelerator: there with mixed_precision fp16 only.
+// Loss scaling over all prepared optimizers of an Accelerator. It exists only with mixed_precision fp16.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,20 +22,20 @@ namespace accelerate::prepared {
 
 class OptimizerCore;
 
-/// backward() multiplies the loss by the scale, a step divides the gradients by it once, and is skipped where inf or
-/// NaN is found in them, on all ranks alike.
+/// backward() multiplies the loss by the scale. A step divides the gradients by it once, and is skipped on all ranks if
+/// they contain inf or NaN.
 ///
-/// An iteration is one or more backwards and the steps on their gradients: when every optimizer that got gradients has
-/// stepped or zeroed them, the scale is updated, once, however many optimizers there are. So it never changes while
-/// gradients that carry it wait. An optimizer that leaves its gradients for a second round of another one does not hold
-/// the update up; if a backward of another scale then comes before its step, that is skipped.
+/// An iteration consists of one or more backwards and the steps on their gradients. When every optimizer that got
+/// gradients has stepped or zeroed them, the scale is updated once. It therefore never changes while gradients carry
+/// it. An optimizer that keeps its gradients while another one steps a second time does not delay the update. If a
+/// backward with another scale then precedes its step, that step is skipped.
 ///
-/// In local SGD each rank has gradients of its own, or none: there every step() of an optimizer is collective, and all
-/// optimizers count as having got gradients, so that the ranks decide alike as long as they step and zero alike.
+/// In local SGD each rank has its own gradients, or none. Every step() of an optimizer is then collective, and all
+/// optimizers count as having gradients, so all ranks decide alike if they step and zero alike.
 ///
-/// On an accelerator nothing here waits for the device in a steady step: flags are copied to the host and read when
-/// they are there. What depends on them (schedules) is owed until the next step, which waits for the flag of the one
-/// before if it must.
+/// On an accelerator, a steady step does not wait for the device: flags are copied to the host and read when they
+/// arrive. Schedule steps that depend on a flag are deferred until the next step, which waits for the previous flag if
+/// it must.
 class LossScaling {
  public:
   LossScaling(Shared& shared, const precision::GradScalerOptions& options);
@@ -43,49 +43,53 @@ class LossScaling {
   [[nodiscard]] const precision::GradScaler& scaler() const { return scaler_; }
   void load_state(const precision::ScalerState& state);
 
-  /// Before a backward: gradients that a module dropped carry no scale; those that were unscaled, stepped on and not
-  /// zeroed, or made without us carry it from now on, so that what is added to them is of one kind with them.
+  /// Must be called before a backward. Gradients that a module dropped lose their scale. Gradients that were unscaled,
+  /// stepped on and not zeroed, or not made by accelerator.backward() are multiplied by the scale, so that new
+  /// gradients can be added to them.
   void begin_backward();
-  /// returns   what loss.backward() begins with: weight times the scale, of the loss's shape and dtype
+  /// \returns The gradient with which loss.backward() starts: weight times the scale, with the loss's shape and dtype.
   [[nodiscard]] at::Tensor seed(const at::Tensor& loss, double weight) const;
-  /// Optimizers with gradients know from now on what scale they carry: none, where they had been unscaled.
+  /// Records the scale of all optimizers with gradients. Gradients that were unscaled before are unscaled again.
   void backward_done();
 
-  /// Before gradients of these parameters are clipped: unscales those of the optimizers they belong to.
-  /// Throws Error (usage) where they belong to no prepared optimizer.
+  /// Must be called before gradients of these parameters are clipped. Unscales the gradients of the optimizers that
+  /// have these parameters.
+  /// \throws Error (usage) if parameters with gradients, or all parameters, belong to no prepared optimizer.
   void unscale_owners(const std::vector<at::Tensor>& parameters);
   void unscale(OptimizerCore& optimizer);
-  /// The norm of these parameters' gradients without the present scale, if they still carry it.
+  /// Returns the norm of these parameters' gradients, divided by the current scale if they still carry it.
   [[nodiscard]] at::Tensor without_scale(const at::Tensor& norm, const std::vector<at::Tensor>& parameters);
 
-  /// Before a step: what is owed to the steps before it.
+  /// Must be called before a step. Runs the schedule steps that earlier steps deferred.
   void move_what_is_owed();
-  /// A step on this rank is one on all of them, whatever gradients each has: in local SGD.
+  /// Returns true in local SGD: gradients differ between the ranks, and a step on one rank is a step on all ranks.
   [[nodiscard]] bool ranks_differ() const { return shared_.local_steps > 0; }
-  /// returns   0-dim float32 flag, 1: inf or NaN, the step must not be made; the gradients are unscaled. Collective
-  ///           where ranks_differ().
-  /// Throws Error (usage) for gradients that accelerator.backward() did not make.
+  /// Unscales the gradients. Collective if ranks_differ().
+  /// \returns 0-dim float32 flag, 1 if the step must be skipped because of inf or NaN or mixed scales.
+  /// \throws Error (usage) if the gradients were not made by accelerator.backward().
   at::Tensor skip_flag(OptimizerCore& optimizer);
   void step_done(OptimizerCore& optimizer, const at::Tensor& skip);
   void zeroed(OptimizerCore& optimizer);
 
-  /// Why the scale was not updated after the steps of this iteration, with the optimizer that it waits for; empty: it
-  /// was, or there was no step.
+  /// Returns why the scale was not updated after the steps of this iteration, with the optimizer that delays it. Empty
+  /// if it was updated or no step ran.
   [[nodiscard]] std::string why_not_updated() const;
 
-  /// Calls move unless the last step of an optimizer was skipped: now where that is known, else before the next step.
-  /// optimizer   null: any of the prepared ones
+  /// Calls `move` unless the last step of the optimizer was skipped: at once if that is known, otherwise before the
+  /// next step.
+  /// \param optimizer  If null, a skipped step of any prepared optimizer counts.
   void when_stepped(const torch::optim::Optimizer* optimizer, std::function<void()> move);
-  /// Waits for the device. Whether the last step of this optimizer was skipped.
+  /// Returns whether the last step of this optimizer was skipped. Waits for the device.
   bool was_skipped(OptimizerCore& optimizer);
   bool any_was_skipped();
 
-  /// Makes the scale equal where a join_uneven_inputs ends: ranks that left it early stepped less often. Collective.
+  /// Makes the scale equal at the end of join_uneven_inputs(), because ranks that ran out early stepped less often.
+  /// Collective.
   gradient::JoinModel join_model(const comm::Group& group);
-  /// The job's steps are those of another run from now on: what this one's iteration found changes no scale, its flags
-  /// no count, and schedules are owed nothing.
+  /// Must be called when the steps of another run replace those of this one. The flags of the current iteration then
+  /// change neither the scale nor the step count, and deferred schedule steps are dropped.
   void steps_replaced();
-  /// As if nothing had been done but the scale's changes.
+  /// Resets the current iteration; earlier changes of the scale remain.
   void forget();
 
  private:
@@ -102,8 +106,8 @@ class LossScaling {
 
   Shared& shared_;
   precision::GradScaler scaler_;
-  at::Tensor found_inf_;  // of this iteration's steps, summed; undefined: none was made
-  bool due_ = false;      // an optimizer came round again
+  at::Tensor found_inf_;  // sum over the steps of this iteration; undefined before the first step
+  bool due_ = false;      // an optimizer stepped a second time in this iteration
   std::vector<Owed> owed_;
   std::unique_ptr<gradient::BufferBroadcast> for_joins_;
 };

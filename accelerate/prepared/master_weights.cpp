@@ -40,11 +40,12 @@ MasterWeights::Entry* MasterWeights::find(const void* key) {
   return found == entries_.end() ? nullptr : &found->second;
 }
 
-// An element that is what its master rounds to was not changed, or changed back: averages stood in its place meanwhile.
+// Keeps the master of each element that equals the rounded master. Such an element was not changed, or was changed
+// back, as when averaged weights are swapped in and out.
 const at::Tensor& MasterWeights::current(Entry& entry) {
   const at::NoGradGuard no_grad;
   const gradient::Imprint now = gradient::imprint_of(entry.parameter);
-  // In place: who holds the master goes on to see it.
+  // In place, because other objects hold the same master.
   if (entry.master.device() != entry.parameter.device()) {
     entry.master.set_data(entry.master.to(entry.parameter.device()));
   }

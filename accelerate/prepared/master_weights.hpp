@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// float32 copies of parameters that are stored in bfloat16: what optimizers step on.
+// Master weights: float32 copies of parameters that are stored in bfloat16. Optimizers step on them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,43 +19,45 @@ class Optimizer;
 
 namespace accelerate::prepared {
 
-/// A step that is smaller than half the distance of two bfloat16 numbers would be lost; in the master it adds up. After
-/// each step the parameter is its master, rounded. What anybody else changes in it in place (loading, broadcasts) is
-/// the master from then on; an element that is still, or again, what its master rounds to leaves the master as it is.
-/// A write through data() is not counted as a change: it is seen on the CPU, where it changes the first 64 bytes, on
-/// other devices not.
+/// bfloat16 loses a step that is smaller than half the distance of two numbers; the master accumulates it. After each
+/// step the parameter is the rounded master. Other in-place changes of a parameter (loading, broadcasts) are copied to
+/// the master. An element that still, or again, equals the rounded master leaves the master unchanged.
+///
+/// \note A write through data() does not change the version counter. It is detected only on the CPU, and only if it
+///   changes the first 64 bytes.
 class MasterWeights {
  public:
-  /// Copies the trainable parameters as they are, before they are cast.
+  /// Copies the trainable parameters. Must be called before they are cast.
   void keep(const std::vector<gradient::NamedTensor>& parameters);
-  /// Rank 0's on all ranks, to be called when they have been cast. Collective.
+  /// Broadcasts rank 0's masters to all ranks. Must be called after the parameters are cast. Collective.
   void make_equal(const comm::Group& group, const std::vector<gradient::NamedTensor>& parameters);
   [[nodiscard]] bool empty() const { return entries_.empty(); }
   [[nodiscard]] bool has(const at::Tensor& parameter) const {
     return entries_.contains(parameter.unsafeGetTensorImpl());
   }
-  /// Its master becomes that value, [of the parameter's shape], and the parameter what it rounds to.
+  /// Sets the master to a value of the parameter's shape, and the parameter to the rounded value.
   void set(const at::Tensor& parameter, const at::Tensor& master);
   void clear() { entries_.clear(); }
 
-  /// The parameters themselves where they have no master, else their masters, which the caller changes; write_back()
-  /// then.
+  /// Returns the master of each parameter, or the parameter itself if it has no master. A caller that changes the
+  /// masters must call write_back() afterwards.
   [[nodiscard]] std::vector<at::Tensor> of(const std::vector<at::Tensor>& parameters);
   void write_back(const std::vector<at::Tensor>& parameters);
-  /// Gives pieces the masters of their parameters, where there are any: of a range of a parameter that range, as
-  /// [end - begin] elements in the order of memory. stepped_on() when a fused step has been made on them.
+  /// Attaches the masters of their parameters to the shards, if there are any. A shard of a part of a parameter gets
+  /// the same range of the master, as [end - begin] elements in memory order. Call stepped_on() after a fused step on
+  /// the shards.
   void lend(std::span<state::Piece> pieces);
-  /// The step has changed masters, and parameters with them.
+  /// Must be called after the step has changed the masters and the parameters.
   void stepped_on(std::span<const state::Piece> pieces);
-  /// The same after the replay of a recorded step; parameters without a master are left alone.
+  /// The same after the replay of a captured step. Parameters without a master are ignored.
   void stepped_on(std::span<const at::Tensor> parameters);
 
  private:
   friend class OnMasters;
   struct Entry {
-    at::Tensor parameter;  // holds it, so that no other can have its address
+    at::Tensor parameter;  // kept alive, so that no other tensor gets its address
     at::Tensor master;
-    gradient::Imprint seen;  // of the parameter when it last was its master
+    gradient::Imprint seen;  // of the parameter when it last equalled the rounded master
   };
   Entry* find(const void* key);
   Entry* find(const at::Tensor& parameter) { return find(parameter.unsafeGetTensorImpl()); }
@@ -65,20 +67,20 @@ class MasterWeights {
   std::unordered_map<const void*, Entry> entries_;
 };
 
-/// For an optimizer's own step. While it lives its parameters are their masters, with float32 gradients; its state
-/// belongs to the parameters again afterwards.
+/// For an optimizer's own step. The constructor replaces the optimizer's parameters by their masters, with float32
+/// gradients and the optimizer state. The destructor puts the parameters back and returns the state to them.
 class OnMasters {
  public:
   OnMasters(torch::optim::Optimizer& optimizer, MasterWeights& masters);
   ~OnMasters();
   OnMasters(const OnMasters&) = delete;
   OnMasters& operator=(const OnMasters&) = delete;
-  /// The step has been made.
+  /// Must be called after the step. Rounds the masters into the parameters.
   void write_back();
 
  private:
   struct Exchanged {
-    at::Tensor* place;  // in a group of the optimizer's
+    at::Tensor* place;  // in a parameter group of the optimizer
     at::Tensor parameter;
     at::Tensor master;
   };

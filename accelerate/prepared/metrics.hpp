@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What metrics and checkpoints ask for by name.
+// Gathered objects, reduction names and the state dictionary of a model.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,14 +14,14 @@
 
 namespace accelerate::prepared {
 
-/// objects   of this rank, one per sample of its batch, as bytes
-/// returns   every rank's, in rank order, without those that only filled the open loop's last batch
+/// \param objects  Objects of this rank as bytes, one per sample of its batch.
+/// \returns The objects of all ranks in rank order, without those of padding in the open loop's last batch.
 std::vector<std::string> gather_objects_for_metrics(const Shared& shared, const std::vector<std::string>& objects);
 
-/// Throws Error (usage) for a name that is none.
+/// \throws Error (usage) if the name is not a reduction.
 comm::ReduceOp reduce_op_of(std::string_view name, const Place& place);
 
-/// The model's parameters, then its buffers.
+/// Returns the model's parameters, then its buffers.
 torch::OrderedDict<std::string, at::Tensor> state_dict(const ModelCore& model);
 
 }  // namespace accelerate::prepared

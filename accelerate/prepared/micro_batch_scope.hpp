@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens in an accumulate() scope, to detect a scope at the wrong place of a program.
+// Counts backwards in accumulate() scopes, to detect a scope at the wrong place of a program.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@ namespace accelerate::prepared {
 
 /// The accumulate() scope that was opened last, and whether the program uses such scopes at all.
 ///
-/// One scope is one micro-batch. It may contain several backwards: of two models, or of parts of a batch. A scope that
-/// was opened outside every loop, and in which a loop over a loader goes on to its next batch between two backwards, is
-/// a mistake: it would make one micro-batch of the whole loop.
+/// One scope is one micro-batch. It may contain several backwards: of two models, or of parts of a batch. If a scope
+/// was opened outside every loop and a loop over a loader advances between two backwards in it, the scope is a mistake:
+/// the whole loop would be one micro-batch.
 class MicroBatchScope {
  public:
-  /// \param outside_loops  No loop over a prepared loader is open.
+  /// \param outside_loops  True if no loop over a prepared loader is open.
   void open(bool outside_loops) {
     ++open_;
     ++number_;
@@ -26,23 +26,23 @@ class MicroBatchScope {
     loop_ = nullptr;
   }
   void close() { --open_; }
-  /// The program opens and ends windows itself.
+  /// Must be called if the program opens and ends windows itself.
   void managed_by_program() { managed_ = true; }
 
-  /// \param loop   The innermost open loop over a prepared loader; null outside every loop.
+  /// \param loop  The innermost open loop over a prepared loader; null outside every loop.
   /// \param steps  gradient_accumulation_steps.
-  /// \throws Error (usage) if the loop went on to another batch since the scope's last backward, as described above.
+  /// \throws Error (usage) if the loop advanced since the scope's last backward, as described above.
   void begin_backward(const state::BatchInfo* loop, int64_t steps, const Place& place);
   void stepped() { backwards_since_step_ = 0; }
 
   [[nodiscard]] bool is_open() const { return open_ > 0; }
-  /// Differs between scopes.
+  /// Number of the latest scope. It differs between scopes.
   [[nodiscard]] int64_t number() const { return number_; }
   /// Backwards in this scope.
   [[nodiscard]] int64_t backwards() const { return backwards_; }
   /// Backwards since an optimizer stepped, inside and outside of scopes.
   [[nodiscard]] int64_t backwards_since_step() const { return backwards_since_step_; }
-  /// An optimizer that steps now does so before `steps` backwards ran, in a program that never opened a scope.
+  /// Returns true if an optimizer steps now, before `steps` backwards ran, and the program never opened a scope.
   [[nodiscard]] bool is_missing(int64_t steps) const {
     return !managed_ && backwards_since_step_ > 0 && backwards_since_step_ < steps;
   }

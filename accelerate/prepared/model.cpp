@@ -18,7 +18,7 @@
 namespace accelerate::prepared {
 namespace {
 
-// What a core rests on; preparing again after it changed makes a new one.
+// If one of these properties of a parameter changes, prepare() makes a new core.
 std::string describe(const gradient::NamedTensor& parameter) {
   return fmt::format("{} on {}", gradient::describe(parameter, "parameter"), parameter.tensor.device().str());
 }
@@ -59,7 +59,7 @@ std::optional<precision::AutocastRegion> ModelCore::autocast() const {
 }
 
 void ModelCore::meet() {
-  // A connection of its own: two models' buckets may be filled in another order on another rank.
+  // A separate group, because another rank may fill the buckets of two models in another order.
   const comm::Group group = shared_->group.duplicate();
   if (options_.broadcast_buffers) {
     buffer_broadcast_ = std::make_unique<gradient::BufferBroadcast>(group, buffers_);
@@ -71,7 +71,7 @@ void ModelCore::meet() {
   find_partners();
   const bool learns =
       std::any_of(own.begin(), own.end(), [](const auto& parameter) { return parameter.tensor.requires_grad(); });
-  // What no engine of ours makes equal; an engine sees to its frozen parameters too.
+  // Tensors that no reducer of this core broadcasts. A reducer broadcasts its frozen parameters, too.
   std::vector<at::Tensor> rest = elsewhere_;
   for (const auto& parameter : own) {
     if (!learns) rest.push_back(parameter.tensor);
@@ -131,7 +131,7 @@ std::vector<state::Piece> ModelCore::pieces() const {
   return pieces;
 }
 
-// Ranks that ran out early have other masters than those that went on, which may round to the same parameters.
+// The masters of ranks that ran out early differ from the others, although both may round to the same parameters.
 gradient::BufferBroadcast* ModelCore::masters_for_join() {
   std::vector<gradient::NamedTensor> masters;
   for (const state::Piece& piece : pieces()) {

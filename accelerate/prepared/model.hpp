@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A module as prepare() returns it: called like the original, its gradients reduced over the ranks.
+// The prepared form of a module: it is called like the original, and its gradients are reduced over the ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,33 +32,33 @@ namespace accelerate::prepared {
 
 struct ModelOptions {
   gradient::EngineOptions engine{};
-  /// Rank 0's buffers (BatchNorm's statistics) go to all ranks before each forward that follows a synchronised one, in
-  /// evaluation too, as in PyTorch: all ranks then run model(x). model->forward(x) is a rank's own affair. If false,
-  /// each rank keeps the buffers that it has, from prepare() on.
+  /// Broadcasts rank 0's buffers (BatchNorm statistics) before each forward that follows a synchronised one, also in
+  /// evaluation, as in PyTorch. All ranks must then run model(x); model->forward(x) is local to a rank. If false, each
+  /// rank keeps its own buffers from prepare() on.
   bool broadcast_buffers = true;
-  /// For evaluation only: moved to the device, never reduced.
+  /// If true, the model is for evaluation only: it is moved to the device, and its gradients are never reduced.
   bool evaluation_mode = false;
   bool operator==(const ModelOptions&) const = default;
 };
 
-/// What is the same for every type of module: its tensors, its engine and whether its next backward is synchronised.
+/// Part of a prepared model that does not depend on the module type: tensors, gradient reducer, synchronisation state.
 class ModelCore : public Entry {
  public:
   static constexpr Kind entry_kind = Kind::model;
   ModelCore(Shared& shared, const void* identity, std::vector<gradient::NamedTensor> parameters,
             std::vector<gradient::NamedTensor> buffers, const ModelOptions& options);
 
-  /// What its forward computes in; unset: as its tensors are.
+  /// Returns the autocast region of the forward. If unset, the forward computes in the dtypes of its tensors.
   [[nodiscard]] std::optional<precision::AutocastRegion> autocast() const;
-  /// What low-precision outputs become; unset: they stay as they are.
+  /// Returns the dtype to which low-precision outputs are cast. If unset, they are not cast.
   [[nodiscard]] const std::optional<c10::ScalarType>& output_dtype() const { return shared_->policy.output; }
 
-  /// Before every prepared forward: broadcasts the buffers where that is due, and tells the engine whether no_sync is
-  /// open (PyTorch's rule: it counts where it is open at the forward).
+  /// Must be called before every prepared forward. Broadcasts the buffers if necessary, and notifies the gradient
+  /// reducer whether the forward is synchronised. As in PyTorch, no_sync counts if it is open at the forward.
   void before_forward();
 
-  /// Whether this is the module at that address, prepared with those options, with those parameters: frozen and free,
-  /// and of the dtypes and on the devices that they had. Preparing it again gives this object.
+  /// Returns true if this core was prepared from the module at that address with the same options and parameters, and
+  /// no parameter was frozen, unfrozen, cast or moved since. prepare() then returns this core.
   [[nodiscard]] bool is(const void* identity, const std::vector<gradient::NamedTensor>& parameters,
                         const ModelOptions& options) const;
   [[nodiscard]] const ModelOptions& options() const { return options_; }
@@ -68,50 +68,55 @@ class ModelCore : public Entry {
     follow_buffers();
     return buffers_;
   }
-  /// Of a module whose forward exchanges buffers for other tensors, as TorchScript's assignments do: what has them now.
+  /// For a module with a forward that replaces buffers by other tensors, as assignments in TorchScript do.
+  /// \param now  Returns the current buffers.
   void exchanges_buffers(std::function<std::vector<gradient::NamedTensor>()> now);
-  /// Null on one rank, for evaluation, where nothing needs a gradient or other models' engines see to all of it, and
-  /// after retire().
+  /// Returns the gradient reducer. Null without a process group, for evaluation, after retire(), or if no parameter
+  /// needs a gradient that other models' reducers do not average.
   [[nodiscard]] gradient::Engine* engine() const { return retired_ ? nullptr : engine_.get(); }
-  /// The engine, and those of other models that average parameters which this one shares with them.
+  /// Returns the gradient reducer, and those of other models that average parameters shared with this model.
   [[nodiscard]] std::vector<gradient::Engine*> engines();
 
-  /// What optimizers step on: its parameters by name, with their gradients and, where they are stored in bfloat16,
-  /// their masters.
+  /// Returns the parameters by name, with their gradients and, if they are stored in bfloat16, their masters.
   [[nodiscard]] std::vector<state::Piece> pieces() const;
 
-  /// Of all models: parameters, gradients, masters, buffers and what optimizers keep, for an error about memory.
+  /// Returns the parameters, gradients, masters, buffers and optimizer states of all models, for an out-of-memory
+  /// error.
   [[nodiscard]] std::vector<device::KnownTensor> known_tensors() const;
 
-  /// Throws Error (usage) on every rank where the ranks' parameters differ, or buffers that the next forward would not
-  /// make rank 0's anyway. See nn/synchronized.hpp.
+  /// Compares the parameters, and the buffers that the next forward does not broadcast, across the ranks. Collective.
+  /// See nn/synchronized.hpp.
+  /// \throws Error (usage) on every rank if they differ.
   void check_synchronized(std::string_view when = {}) const;
 
-  /// Null where buffers are not broadcast.
+  /// Null if buffers are not broadcast.
   [[nodiscard]] gradient::BufferBroadcast* buffer_broadcast() const {
     return retired_ || !forward_broadcasts_ ? nullptr : buffer_broadcast_.get();
   }
   /// Returns each buffer of this rank with rank 0's values of it; no buffer changes. Empty without broadcast_buffers,
-  /// because then the ranks' buffers need not even have the same shapes. Collective.
+  /// because the ranks' buffers may then differ even in shape. Collective.
   [[nodiscard]] std::vector<gradient::BufferBroadcast::WithRoot> buffers_with_rank_0();
-  /// Restores, after the buffers of each rank, whether the next forward broadcasts rank 0's. Every rank gives the same.
+  /// Restores whether the next forward broadcasts rank 0's buffers. Must be called after the buffers were loaded, with
+  /// the same value on every rank.
   void resume_buffers(bool next_forward_broadcasts);
-  /// Its masters, as a join makes buffers equal in the end; null where it has none. Collective.
+  /// Returns the masters in the form that a join makes equal at its end, or null if there are none. Collective.
   [[nodiscard]] gradient::BufferBroadcast* masters_for_join();
 
-  /// The module still runs; its gradients are averaged no more.
+  /// The module still runs afterwards, but its gradients are no longer averaged.
   void retire() override;
 
   void open_no_sync();
   void close_no_sync();
-  /// One micro-batch of accumulate(). sync: the gradients of this model are reduced in it, whether or not this rank
-  /// calls the model.
+  /// Opens one micro-batch of accumulate().
+  /// \param sync  The gradients of this model are reduced in it, even if this rank does not call the model.
   void open_window(bool sync);
   void close_window();
-  /// To be called when all models' windows are open: what this one shares with others is reduced where this one is.
+  /// Must be called after the windows of all models are open. If this model synchronises, the models that average its
+  /// shared parameters do, too.
   void synchronise_partners();
-  /// Calls zero_grad() of the optimizers that have only parameters of this model. The gradients of its other parameters
-  /// are kept within an accumulation window by the same rule, and count as used once an optimizer stepped on some.
+  /// Calls zero_grad() of the optimizers that have only parameters of this model. By the same rule, the gradients of
+  /// its other parameters are kept within an accumulation window. They count as used after an optimizer stepped on some
+  /// of them.
   void zero_grad(bool set_to_none);
   [[nodiscard]] bool in_no_sync() const { return no_sync_ > 0; }
   [[nodiscard]] bool synchronises() const { return no_sync_ == 0 && window_.value_or(true); }
@@ -120,7 +125,7 @@ class ModelCore : public Entry {
   void check_dtypes() const;
   void meet();
   void follow_buffers() const;
-  /// Parameters that no other model's engine averages; the others go to elsewhere_.
+  /// Returns the parameters that no other model's gradient reducer averages. The others are added to elsewhere_.
   std::vector<gradient::NamedTensor> own_parameters();
   void find_partners();
 
@@ -129,48 +134,49 @@ class ModelCore : public Entry {
   mutable std::vector<gradient::NamedTensor> buffers_;
   std::function<std::vector<gradient::NamedTensor>()> buffers_now_;
   ModelOptions options_;
-  std::vector<std::string> described_;  // each parameter when prepared
+  std::vector<std::string> described_;  // description of each parameter at prepare()
   std::unique_ptr<gradient::BufferBroadcast> buffer_broadcast_, masters_for_join_;
   std::unique_ptr<gradient::Engine> engine_;
-  bool forward_broadcasts_ = true;  // false: the model does not learn, so before_forward() does nothing
+  bool forward_broadcasts_ = true;  // if false, nothing is trainable and before_forward() does nothing
   bool retired_ = false;
-  int64_t spent_when_zeroed_ = 0;  // steps of optimizers that have parameters of other models too
+  int64_t spent_when_zeroed_ = 0;  // steps of optimizers that also have parameters of other models
   int64_t no_sync_ = 0;
-  std::optional<bool> window_;  // the micro-batch of accumulate() that is open
-  // Trainable parameters that engines of other models average, and those models; found again when models came or went.
+  std::optional<bool> window_;  // set while a micro-batch of accumulate() is open
+  // Parameters that gradient reducers of other models average, and these models as of seen_registry_.
   std::vector<at::Tensor> elsewhere_;
   std::vector<std::shared_ptr<ModelCore>> partners_;
   int64_t seen_registry_ = -1;
 };
 
-/// The list without repetitions: LibTorch names a weight as often as it is registered.
+/// Returns the list without duplicates. LibTorch lists a shared weight once per registration.
 std::vector<at::Tensor> each_once(const std::vector<at::Tensor>& parameters);
 
-/// Dense tensors that hold these parameters' gradients: whole buckets where one model's engine averages exactly them,
-/// else one tensor each.
+/// Returns dense tensors that contain the gradients of these parameters: whole buckets if one model's gradient reducer
+/// averages exactly these parameters, otherwise one tensor per parameter.
 std::vector<at::Tensor> flat_gradients(const std::vector<std::shared_ptr<ModelCore>>& models,
                                        const std::vector<at::Tensor>& parameters);
 
-/// These parameters as pieces, by the names that the models have for them ("parameter 3" of the list where none has).
+/// Returns these parameters as shards, with the names that they have in the models. A parameter of no model is named by
+/// its position in the list, such as "parameter 3".
 std::vector<state::Piece> named_pieces(const std::vector<std::shared_ptr<ModelCore>>& models,
                                        const std::vector<at::Tensor>& parameters);
 
-/// The models that are reduced, as a join takes them, with those that average parameters for them.
+/// Returns the models that are reduced, as arguments of a join, with the models that average parameters for them.
 std::vector<gradient::JoinModel> join_models(const std::vector<std::shared_ptr<ModelCore>>& models);
 
-/// A handle: copies refer to the same prepared model. A handle made without arguments is empty until one is assigned;
-/// its use until then throws Error (usage).
+/// Handle of a prepared model. Copies refer to the same model. A default-constructed handle is empty, and its use
+/// throws Error (usage) until a model is assigned.
 ///
-/// A handle converts to one of a base class: PreparedModel<torch::nn::Module> (accelerate::AnyModel) is every model's.
-/// It has parameters(), train(), eval() and zero_grad(), but no forward, which torch::nn::Module does not have.
+/// A handle converts to a handle of a base class. PreparedModel<torch::nn::Module> (accelerate::AnyModel) refers to a
+/// model of any type. It has parameters(), train(), eval() and zero_grad(), but no forward, because torch::nn::Module
+/// has none.
 ///
-/// `model(x)` runs the module's forward. `model->` is the module itself: gradients of what runs through it are reduced
-/// all the same, but buffers are broadcast, no_sync is noticed and mixed precision is used by model(x) and
-/// model.forward(x) only.
+/// `model(x)` runs the module's forward. `model->` accesses the module itself. Gradients are reduced in both cases, but
+/// only model(x) and model.forward(x) broadcast buffers, apply no_sync and use mixed precision.
 ///
-/// A parameter in several prepared models is averaged once, with those of the model that was prepared first: no_sync
-/// for another model alone does not hold it back (it is then averaged more often than needed, to the same result), and
-/// a synchronised forward of any of them has it averaged.
+/// A parameter in several prepared models is averaged once, with those of the model that was prepared first. no_sync
+/// for another model alone does not prevent that: it is then averaged more often than needed, with the same result. A
+/// synchronised forward of any of these models averages it.
 template <typename Module>
 class PreparedModel {
  public:
@@ -206,12 +212,12 @@ class PreparedModel {
 
   Module* operator->() const { return unwrap().get(); }
   Module& operator*() const { return *unwrap(); }
-  /// The module that was given to prepare().
+  /// Returns the module that was given to prepare().
   [[nodiscard]] const std::shared_ptr<Module>& unwrap() const { return assigned(module_, "PreparedModel"); }
   [[nodiscard]] ModelCore& core() const { return *core_ptr(); }
   [[nodiscard]] const std::shared_ptr<ModelCore>& core_ptr() const { return assigned(core_, "PreparedModel"); }
 
-  /// Each once, also where layers share it; module.parameters() lists it as often as it is registered.
+  /// Returns each parameter once, even if layers share it. module.parameters() lists it once per registration.
   [[nodiscard]] std::vector<at::Tensor> parameters() const {
     std::vector<at::Tensor> list;
     for (const auto& parameter : core().parameters()) list.push_back(parameter.tensor);
@@ -220,8 +226,8 @@ class PreparedModel {
   [[nodiscard]] std::vector<state::Piece> pieces() const { return core().pieces(); }
   void train(bool on = true) const { unwrap()->train(on); }
   void eval() const { unwrap()->eval(); }
-  /// The gradients of its parameters become undefined, or zeros. Within an accumulation window the call does nothing,
-  /// as that of a prepared optimizer: see OptimizerCore::zero_grad().
+  /// Sets the gradients to undefined, or to zero. Within an accumulation window the call does nothing, like that of a
+  /// prepared optimizer; see OptimizerCore::zero_grad().
   void zero_grad(bool set_to_none = true) const { core().zero_grad(set_to_none); }
 
   friend bool operator==(const PreparedModel& a, const PreparedModel& b) { return a.core_ == b.core_; }

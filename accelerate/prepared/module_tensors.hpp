@@ -16,7 +16,8 @@ struct Module;
 
 namespace accelerate::prepared {
 
-/// Parameters and buffers with their dotted names, in the module's order, the same on every rank that built it alike.
+/// Returns the parameters or buffers with dotted names, in the module's order. The order is the same on every rank that
+/// builds the module alike.
 std::vector<gradient::NamedTensor> named_parameters(const torch::nn::Module& module);
 std::vector<gradient::NamedTensor> named_buffers(const torch::nn::Module& module);
 std::vector<gradient::NamedTensor> named_parameters(const torch::jit::Module& module);

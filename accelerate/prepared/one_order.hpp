@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: debug mode compares the orders of a pass.
+// Private: debug mode compares the sampler fingerprints of a pass across the ranks.
 #pragma once
 
 #include "accelerate/comm/group.hpp"
@@ -7,8 +7,9 @@
 
 namespace accelerate::prepared {
 
-/// Throws on every rank the same Error (usage) where a rank visits other samples than rank 0, or in another order or
-/// epoch: it names the first such rank and both orders. Collective.
+/// Compares the order of this rank with that of rank 0. Collective.
+/// \throws Error (usage), the same on every rank, if a rank reads other samples than rank 0, or in another order or
+///   epoch. It contains the first such rank and both orders.
 void require_one_order(const data::OrderPrint& mine, const comm::Group& group);
 
 }  // namespace accelerate::prepared

@@ -29,7 +29,7 @@ std::optional<state::BatchInfo> OpenLoops::position_of_batch(const at::Tensor& t
   const BatchRecord* earlier = nullptr;
   for (const OpenLoop* loop : loops_) {
     if (loop->batch_.shares_memory(tensor)) {
-      if (latest != nullptr) return std::nullopt;  // loaders that return the same memory
+      if (latest != nullptr) return std::nullopt;  // several loaders returned the same memory
       latest = &loop->batch_;
     } else if (loop->batch_before_.shares_memory(tensor)) {
       earlier = &loop->batch_before_;

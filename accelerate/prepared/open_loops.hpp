@@ -30,14 +30,15 @@ class OpenLoops {
   /// Position of the active loop; null if no pass is open.
   [[nodiscard]] const state::BatchInfo* active() const;
 
-  /// Position of the latest open pass over that loader; {-1, false, -1} if there is none.
+  /// Position of the latest open pass over that loader, or {-1, false, -1} if no pass is open.
   [[nodiscard]] state::BatchInfo of(const void* loader) const;
 
-  /// The positions of the batches to which the tensors of one value belong.
+  /// Returns the positions of the batches to which the tensors of one value belong.
   ///
   /// A tensor of a batch, or a view of one, belongs to that batch: the latest of its pass, or the one before it. Any
-  /// other tensor belongs with the tensors beside it if these are all of one batch, else to the active loop.
-  /// \returns  One position per tensor; empty if no pass is open.
+  /// other tensor belongs to the same batch as the tensors beside it if these are all of one batch, otherwise to the
+  /// active loop.
+  /// \returns One position per tensor; empty if no pass is open.
   [[nodiscard]] std::vector<state::BatchInfo> positions_of(const std::vector<at::Tensor>& tensors) const;
 
  private:
@@ -80,11 +81,11 @@ class OpenLoop {
   const void* loader_;
   const state::BatchInfo* info_;
   BatchRecord batch_{}, batch_before_{};
-  int64_t began_, stepped_;  // numbers of events
+  int64_t began_, stepped_;  // event numbers of begin() and of the last step
   bool in_body_ = false;     // dereferenced since the last step
   bool ended_ = false;
-  bool by_hand_ = false;              // known for good
-  const OpenLoop* beside_ = nullptr;  // the loop whose body began between two batches of this pass
+  bool by_hand_ = false;              // permanent
+  const OpenLoop* beside_ = nullptr;  // the loop with a body that began between two batches of this pass
 };
 
 }  // namespace accelerate::prepared

@@ -26,7 +26,7 @@ at::Tensor first_parameter(const torch::optim::Optimizer& optimizer) {
   return {};
 }
 
-/// Also where one was exchanged for another.
+/// Compares by identity, so that a replaced parameter is detected.
 bool has_these_parameters(const torch::optim::Optimizer& optimizer, const std::vector<at::Tensor>& tensors) {
   size_t count = 0;
   for (const auto& group : optimizer.param_groups()) {
@@ -38,7 +38,7 @@ bool has_these_parameters(const torch::optim::Optimizer& optimizer, const std::v
   return count == tensors.size();
 }
 
-/// What Optimizer::zero_grad does; that one detaches a gradient before it drops it, which allocates.
+/// Like Optimizer::zero_grad(), which detaches a gradient before it drops it and therefore allocates.
 void zero_stock(torch::optim::Optimizer& optimizer, bool set_to_none) {
   if (!set_to_none) return optimizer.zero_grad(false);
   for (auto& group : optimizer.param_groups()) {
@@ -74,10 +74,11 @@ at::Tensor OptimizerCore::step(const torch::optim::Optimizer::LossClosure& closu
       shared_->place, "optimizer.step",
       [&] {
         at::Tensor of_step = step_now(closure);
-        precision::drop_cached_casts();  // of the weights as they were, where a region of the user's is open
+        precision::drop_cached_casts();  // casts of the old weights, if the user's autocast region is open
         shared_->window.scope.stepped();
         if (index() == 0) ++shared_->steps;
-        // Of the CPU it is there already: whoever asks next need not wait. A skipped step leaves the count again.
+        // On the CPU the flag is available at once, so later reads need not wait. A skipped step is subtracted from the
+        // count.
         if (shared_->scaling && shared_->device.is_cpu()) shared_->scaling->was_skipped(*this);
         return of_step;
       },
@@ -88,7 +89,7 @@ at::Tensor OptimizerCore::step(const torch::optim::Optimizer::LossClosure& closu
 
 void OptimizerCore::check_synchronized() {
   const int64_t every = shared_->check_synchronized_every;
-  // Steps in a join or of local SGD are each rank's own number.
+  // In a join or in local SGD, each rank makes its own number of steps.
   const bool alike = std::ranges::all_of(engines_, [](const auto* engine) { return engine->steps_alike(); });
   if (every == 0 || !alike || ++steps_ % every != 0) return;
   for (const ModelCore& model : shared_->registry.of<ModelCore>()) {
@@ -194,7 +195,7 @@ void OptimizerCore::update_unless(const at::Tensor& skip) {
   const bool one_device =
       std::ranges::all_of(all_, [&](const auto& parameter) { return parameter.device() == skip.device(); });
   if (fused_ && one_device && !skip.is_cpu() && fused_->step({.scale = std::nullopt, .skip = skip})) return;
-  if (skip.item<float>() != 0) return;  // of an accelerator: the host waits, the optimizer's own step knows no flag
+  if (skip.item<float>() != 0) return;  // the host waits for the device, because the optimizer's own step takes no flag
   update();
 }
 
@@ -233,7 +234,7 @@ std::vector<at::Tensor> OptimizerCore::flat_gradients() {
 
 void OptimizerCore::zero_grad(bool set_to_none) {
   const Window& window = shared_->window;
-  const bool keeps = !window.ends || (window.is_last_of_several() && !reached_);  // by a loss of its own
+  const bool keeps = !window.ends || (window.is_last_of_several() && !reached_);  // last micro-batch, no backward yet
   if (keeps && !spent_) return;
   shared_->watch.begin_zero_grad(*shared_, *this);
   drop_gradients(set_to_none);
@@ -303,7 +304,7 @@ void OptimizerCore::find_engines() {
   ++found_;
 }
 
-// What an optimizer decides by its closure's loss (to call it again, a step's length) all ranks must decide alike.
+// All ranks must get the same loss, because an optimizer may choose further calls or the step length by it.
 at::Tensor OptimizerCore::mean_over_ranks(const at::Tensor& loss) const {
   const auto alike = [](const gradient::Engine* engine) { return engine->steps_alike(); };
   if (engines_.empty() || !std::ranges::all_of(engines_, alike)) return loss;

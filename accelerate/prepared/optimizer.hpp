@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An optimizer as prepare() returns it: steps at the end of an accumulation window, fused where the kernel exists.
+// The prepared form of an optimizer: it steps at the end of an accumulation window, with a fused kernel if one exists.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -29,72 +29,81 @@ class OptimizerCore : public Entry {
   static constexpr Kind entry_kind = Kind::optimizer;
   OptimizerCore(Shared& shared, torch::optim::Optimizer& optimizer);
 
-  /// Nothing within an accumulation window; else one update, fused for the stock optimizers that FusedStep knows.
-  /// Throws Error (usage) when a gradient on this rank was never reduced over the ranks (after each call of a closure),
-  /// when a parameter is listed twice, and when none has a gradient or is a prepared model's.
+  /// Does nothing within an accumulation window. Otherwise it makes one update, which is fused for the stock optimizers
+  /// that FusedStep recognises.
   ///
-  /// An optimizer that calls its closure itself (LBFGS) is given the mean of the ranks' losses, so that all decide
-  /// alike: each rank calls it as often, and closures return a mean over the rank's samples. Within local SGD and a
-  /// join of uneven inputs it is each rank's own.
+  /// An optimizer that calls its closure itself (LBFGS) gets the mean of the ranks' losses, so that all ranks decide
+  /// alike. Each rank then calls the closure equally often, and closures must return a mean over the rank's samples.
+  /// Within local SGD and a join of uneven inputs, the optimizer gets the loss of its own rank.
   ///
-  /// With loss scaling the gradients are unscaled first, and nothing is updated where one is inf or NaN. The fused step
-  /// reads that flag on the device; before an optimizer's own step the host waits for it. Throws Error: usage for a
-  /// closure that the optimizer calls itself, data for a scale at its floor.
+  /// With loss scaling the gradients are unscaled first, and the update is skipped if a gradient is inf or NaN. The
+  /// fused step reads that flag on the device; before an optimizer's own step the host waits for it.
+  ///
+  /// \throws Error (usage) if a gradient of this rank was never reduced over the ranks (checked after each call of a
+  ///   closure), if a parameter is listed twice, or if no parameter has a gradient and none belongs to a prepared
+  ///   model.
+  /// \throws Error (usage) if the optimizer calls its closure itself, with loss scaling or master weights.
+  /// \throws Error (data) if the loss scale is at its minimum.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure);
 
-  /// Once after every step; else nothing within an accumulation window, up to the backward of its last micro-batch that
-  /// reaches this optimizer's parameters. So it may come first or last in the loop, and between two losses' backwards.
+  /// Takes effect once after every step. Otherwise it does nothing within an accumulation window, until a backward of
+  /// the last micro-batch reaches this optimizer's parameters. The call may therefore be the first or the last one in
+  /// the loop, or between the backwards of two losses.
   void zero_grad(bool set_to_none);
 
-  /// The micro-batch that ends a window of several begins: gradients are those of the ones before until a backward of
-  /// its reaches them.
+  /// Must be called when the micro-batch that ends a window of several begins. The gradients belong to the earlier
+  /// micro-batches until a backward of this one reaches them.
   void begin_last_micro_batch() { reached_ = false; }
-  /// Around the graph of a backward in it, before engines reduce what waits, which changes gradients too.
+  /// begin_backward() and backward_done() enclose the autograd graph of a backward in the last micro-batch. The
+  /// gradient reducers must reduce pending gradients after backward_done(), because the reduction changes gradients,
+  /// too.
   void begin_backward() { waiting_ = imprint_of_gradients(); }
   void backward_done() { reached_ = reached_ || imprint_of_gradients() != waiting_; }
 
-  /// Gradients are gone, wherever a window stands: what was loaded is not to be stepped on with them.
+  /// Drops the gradients at any point of a window, so that loaded parameters are not stepped on with old gradients.
   void drop_gradients(bool set_to_none = true);
 
   [[nodiscard]] torch::optim::Optimizer& optimizer() const { return optimizer_; }
-  /// Whether the last step that was to be made was skipped for inf or NaN. Waits for the device.
+  /// Returns whether the last due step was skipped because of inf or NaN. Waits for the device.
   [[nodiscard]] bool step_was_skipped();
-  /// float32 scalar of the device, 1: the last step that was to be made was skipped. The host does not wait. Unset:
-  /// loss scaling does not ask, or no step was to be made yet.
+  /// Returns a float32 scalar on the device, 1 if the last due step was skipped. The host does not wait. Unset without
+  /// loss scaling, and before the first due step.
   [[nodiscard]] std::optional<at::Tensor> skip_flag() const;
-  /// The optimizer's state counts the steps that were made: for whoever reads it. Waits for the device where steps may
-  /// have been skipped on it.
+  /// Subtracts skipped steps from the counts in the optimizer state. Must be called before the state is read. Waits for
+  /// the device if steps may have been skipped on it.
   void take_back_cancelled();
-  /// Schedules that wait for the last step's flag move: for whoever reads or sets rates. Waits for it where one does.
+  /// Runs the deferred schedule steps. Must be called before rates are read or set. Waits for the last step's flag if a
+  /// schedule depends on it.
   void move_what_is_owed();
 
-  /// Null if this optimizer steps by itself: it is not one of those that FusedStep recognises, or fused_optimizer is
-  /// false.
+  /// Null if FusedStep does not recognise this optimizer, or if fused_optimizer is false. The optimizer then steps by
+  /// itself.
   [[nodiscard]] optim::FusedStep* fused() const { return fused_.get(); }
 
   // For loss scaling.
-  /// Another prepared optimizer has some of its parameters.
+  /// Returns true if another prepared optimizer has some of the same parameters.
   [[nodiscard]] bool shares_parameters() {
     find_engines();
     return shares_parameters_;
   }
-  /// The gradients have been stepped on, and not zeroed through us since.
+  /// Returns true if the gradients were stepped on and this object did not zero them since.
   [[nodiscard]] bool spent() const { return spent_; }
   [[nodiscard]] ScaledGradients& scaled() { return scaled_; }
   [[nodiscard]] bool has_gradient() const;
-  /// Calls of step() that used the gradients up.
+  /// Number of calls of step() that used the gradients.
   [[nodiscard]] int64_t times_spent() const { return times_spent_; }
-  /// Its parameters when they were last looked up.
+  /// Parameters at the last lookup.
   [[nodiscard]] const std::vector<at::Tensor>& parameters() const { return all_; }
-  /// Looks the parameters up; differs from before if they or the registry changed.
+  /// Looks up the parameters. The number changes if they or the registry changed.
   [[nodiscard]] int64_t parameters_version() {
     find_engines();
     return found_;
   }
   [[nodiscard]] bool has_any_of(const std::unordered_set<const void*>& parameters) const;
-  /// Dense tensors that hold all gradients: whole buckets where one engine averages exactly these parameters.
+  /// Returns dense tensors that contain all gradients: whole buckets if one gradient reducer averages exactly these
+  /// parameters.
   [[nodiscard]] std::vector<at::Tensor> flat_gradients();
-  /// Whether this is that optimizer, not one that took its address after it was gone.
+  /// Returns true if this is that optimizer, not another one at the address of a destroyed optimizer.
   [[nodiscard]] bool is(const torch::optim::Optimizer& optimizer) const;
 
  private:
@@ -102,11 +111,11 @@ class OptimizerCore : public Entry {
   at::Tensor step_scaled(const torch::optim::Optimizer::LossClosure& closure);
   at::Tensor update();
   bool step_fused();
-  // What this rank steps on: as the engines of its parameters say, and the whole of those that nobody reduces.
+  // Shards on which this rank steps: those of the gradient reducers, and whole parameters that no reducer averages.
   std::vector<state::Piece> pieces();
   void refuse_closure_on_masters() const;
   void update_unless(const at::Tensor& skip);
-  /// Which tensor, in which state, is each parameter's gradient.
+  /// Address and version counter of each parameter's gradient.
   using Imprints = std::vector<std::pair<const void*, int64_t>>;
   [[nodiscard]] Imprints imprint_of_gradients() const;
   void zero_now(bool set_to_none);
@@ -124,9 +133,9 @@ class OptimizerCore : public Entry {
   Shared* shared_;
   torch::optim::Optimizer& optimizer_;
   const std::type_info& type_;
-  at::Tensor first_parameter_;  // holds it, so that no other can have its address
+  at::Tensor first_parameter_;  // kept alive, so that no other tensor gets its address
   std::unique_ptr<optim::FusedStep> fused_;
-  const bool calls_closure_once_;  // at its beginning: SGD, Adam, AdamW, Adagrad, RMSprop
+  const bool calls_closure_once_;  // at the start of step(): SGD, Adam, AdamW, Adagrad, RMSprop
   ScaledGradients scaled_;
   bool spent_ = false;
   int64_t times_spent_ = 0;
@@ -134,22 +143,22 @@ class OptimizerCore : public Entry {
   bool reached_ = false;
   Imprints waiting_;
   int64_t steps_ = 0;
-  // Engines of our parameters, and the parameters nobody reduces; found again when either side changed.
+  // Gradient reducers of the parameters, and the parameters that none averages. Looked up again after a change.
   std::vector<gradient::Engine*> engines_;
   std::vector<at::Tensor> all_, unmanaged_;
   int64_t seen_registry_ = -1;
-  bool foreign_told_ = false;  // since they were found
-  int64_t found_ = 0;          // how often
+  bool foreign_told_ = false;  // since the last lookup
+  int64_t found_ = 0;          // number of lookups
   // The accumulate() scope in which step() was last called without a step, and the scope's backwards until then.
   int64_t rested_scope_ = -1, rested_backwards_ = 0;
 };
 
-/// Zeroes, or drops, gradients that no engine keeps in buckets.
+/// Zeroes, or drops, gradients that no gradient reducer keeps in buckets.
 void zero_plain(const std::vector<at::Tensor>& parameters, bool set_to_none);
 
-/// A handle: copies refer to the same prepared optimizer. A handle made without arguments is empty until one is
-/// assigned; its use until then throws Error (usage). A handle converts to one of a base class:
-/// PreparedOptimizer<torch::optim::Optimizer> (accelerate::AnyOptimizer) is every optimizer's.
+/// Handle of a prepared optimizer. Copies refer to the same optimizer. A default-constructed handle is empty, and its
+/// use throws Error (usage) until an optimizer is assigned. A handle converts to a handle of a base class:
+/// PreparedOptimizer<torch::optim::Optimizer> (accelerate::AnyOptimizer) refers to an optimizer of any type.
 template <typename Optimizer>
 class PreparedOptimizer {
  public:
@@ -169,7 +178,8 @@ class PreparedOptimizer {
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr) const { return core().step(closure); }
   void zero_grad(bool set_to_none = true) const { core().zero_grad(set_to_none); }
 
-  /// The optimizer as it stands now: with fp16 on an accelerator and a schedule this waits for the last step's flag.
+  /// Accesses the optimizer in its current state. With fp16 on an accelerator and a schedule, this waits for the last
+  /// step's flag.
   Optimizer* operator->() const { return &**this; }
   Optimizer& operator*() const {
     core().move_what_is_owed();
@@ -181,9 +191,9 @@ class PreparedOptimizer {
     core().take_back_cancelled();
     return optimizer_->state();
   }
-  /// mixed_precision fp16: whether the last step was skipped because a gradient was inf or NaN. Waits for the device.
+  /// With mixed_precision fp16, returns whether the last step was skipped because of inf or NaN. Waits for the device.
   [[nodiscard]] bool step_was_skipped() const { return core().step_was_skipped(); }
-  /// The same on the device, without a wait: 0-dim float32, 1 where it was skipped; for ema.update(). Unset without
+  /// The same on the device without a wait, for ema.update(): 0-dim float32, 1 if the step was skipped. Unset without
   /// fp16, and before the first step.
   [[nodiscard]] std::optional<at::Tensor> skip_flag() const { return core().skip_flag(); }
   [[nodiscard]] OptimizerCore& core() const { return *core_ptr(); }

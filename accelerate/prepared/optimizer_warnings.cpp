@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps that are errors, or allowed and hardly what was meant: an optimizer of another module, a step without a
-// backward, accumulate() at the wrong place.
+// Detects steps that are errors or probably mistakes: an optimizer of another module, a step without a backward,
+// accumulate() at the wrong place.
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ std::unordered_set<const void*> OptimizerCore::parameters_of_models() const {
   return all;
 }
 
-// Called where no parameter has a gradient: they are those of a copy, or of a module that was exchanged since.
+// Called if no parameter has a gradient. The parameters may be those of a copy, or of a module that was replaced.
 void OptimizerCore::refuse_foreign_parameters() const {
   const size_t models = shared_->registry.list<ModelCore>().size();
   if (models == 0) return;
@@ -35,7 +35,7 @@ void OptimizerCore::refuse_foreign_parameters() const {
              all_.size(), of_models.size(), models);
 }
 
-// Some of them, while the others learn.
+// Warns if some parameters belong to no prepared model while others have gradients.
 void OptimizerCore::tell_of_foreign_parameters() {
   if (std::exchange(foreign_told_, true)) return;
   const auto of_models = parameters_of_models();
@@ -52,7 +52,7 @@ void OptimizerCore::tell_of_foreign_parameters() {
                  std::ranges::count_if(all_, is_foreign), all_.size(), c10::Join(", ", first->sizes()));
 }
 
-// Steps that are allowed, and hardly what was meant.
+// Warns about steps that are allowed but probably mistakes.
 void OptimizerCore::warn_of_odd_step() const {
   if (shared_->window.awaits_backward()) {
     base::log_once(base::LogLevel::warning, shared_->place,
@@ -77,7 +77,7 @@ void OptimizerCore::warn_of_odd_step() const {
       all_.size());
 }
 
-// In two scopes, or after the backwards of two optimizers, each call is the first one.
+// Two scopes, or two optimizers that step after their own backwards in one scope, do not cause this warning.
 void OptimizerCore::warn_of_second_step() {
   const MicroBatchScope& scope = shared_->window.scope;
   if (!scope.is_open()) return;

@@ -9,30 +9,31 @@
 
 namespace accelerate::prepared {
 
-/// The start of the latest pass over one loader, whichever of its handles began the pass. With it a resumed run skips
-/// the first batches of the same order.
+/// Start of the latest pass over one loader, through any of its handles. A resumed run uses it to skip the first
+/// batches of the same order.
 class PassOrder {
  public:
-  /// A pass began there. \returns  Its number.
+  /// Records the start of a pass.
+  /// \returns The number of the pass.
   int64_t begin(const PassStart& start) {
     start_ = start;
     loaded_.reset();
     return ++passes_;
   }
-  /// The pass of that number has no further batch.
+  /// Must be called when that pass has no further batch.
   void end(int64_t pass) {
     if (pass == passes_) start_.reset();
   }
-  /// A checkpoint was loaded. Unset: it was saved between two passes.
+  /// Restores the start from a checkpoint. It is unset if the checkpoint was saved between two passes.
   void load(const std::optional<PassStart>& saved) {
     start_ = loaded_ = saved;
     ++passes_;  // passes that are open now end without effect
   }
-  /// The start that the next pass has to repeat. If unset, the pass draws a new order.
+  /// Returns the start that the next pass must repeat. If unset, the pass draws a new order.
   ///
-  /// \param skips  The pass skips its first batches. A pass that skips none is a new one, also after a load.
+  /// \param skips  The pass skips its first batches. A pass that skips none draws a new order, also after a load.
   [[nodiscard]] std::optional<PassStart> to_repeat(bool skips) const { return skips ? loaded_ : std::nullopt; }
-  /// For a checkpoint. Unset if the latest pass has ended.
+  /// Returns the start for a checkpoint. Unset if the latest pass has ended.
   [[nodiscard]] const std::optional<PassStart>& start() const { return start_; }
 
  private:

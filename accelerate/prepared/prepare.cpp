@@ -7,13 +7,14 @@ std::shared_ptr<ModelCore> enter_model(Shared& shared, const ModelOptions& optio
                                        std::vector<gradient::NamedTensor> parameters,
                                        std::vector<gradient::NamedTensor> buffers) {
   Registry& registry = shared.registry;
-  // One for evaluation may stand beside one that trains.
+  // A module may be prepared for evaluation and for training at the same time.
   const auto known = registry.find<ModelCore>([&](const ModelCore& model) {
     return model.identity() == identity && model.options().evaluation_mode == options.evaluation_mode;
   });
   if (known && known->is(identity, parameters, options)) return known;
-  // Another module took the address, or parameters were exchanged, frozen, freed or moved: it gets the old one's place.
-  // That one must go first: a second engine on the same parameters would add to its sums.
+  // The address belongs to another module, or parameters were replaced, frozen, unfrozen or moved. The new core gets
+  // the position of the old one. The old core is removed first, because a second gradient reducer on the same
+  // parameters would add to its sums.
   const size_t place = known ? registry.remove(*known) : registry.entries().size();
   auto model = std::make_shared<ModelCore>(shared, identity, std::move(parameters), std::move(buffers), options);
   registry.insert(place, model);
@@ -34,7 +35,8 @@ std::shared_ptr<OptimizerCore> enter_optimizer(Shared& shared, torch::optim::Opt
   const auto known =
       registry.find<OptimizerCore>([&](const OptimizerCore& one) { return one.identity() == &optimizer; });
   if (known && known->is(optimizer)) return known;
-  const size_t place = known ? registry.remove(*known) : registry.entries().size();  // that one is gone
+  // the known optimizer no longer exists
+  const size_t place = known ? registry.remove(*known) : registry.entries().size();
   auto core = std::make_shared<OptimizerCore>(shared, optimizer);
   registry.insert(place, core);
   return core;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// prepare() itself: tells what it is given apart, enters it into the registry and returns its handle.
+// prepare(): detects the kind of its argument, adds it to the registry and returns its handle.
 #pragma once
 
 #include <memory>
@@ -25,17 +25,17 @@ struct PrepareOptions {
 
 using SharedPtr = std::shared_ptr<Shared>;
 
-/// Address that tells the object behind a handle, or the object itself, from all others that live.
+/// Returns an address that identifies the object behind a handle, or the object itself, among all live objects.
 inline const void* identity_of(const torch::nn::Module& module) { return &module; }
 inline const void* identity_of(const torch::jit::Module& module) { return module._ivalue().get(); }
-inline const void* identity_of(const data::LoaderBase& loader) { return &loader.options(); }  // its copies share them
+inline const void* identity_of(const data::LoaderBase& loader) { return &loader.options(); }  // shared by all copies
 template <typename Object>
 const void* identity_of(const Object& object) requires(!AnyModule<Object> &&
                                                        !std::derived_from<Object, data::LoaderBase>) {
   return &object;
 }
 
-// The entry of each kind: the one that the registry has of this object, else a new one.
+// Return the registry entry of the object, or add a new one.
 std::shared_ptr<ModelCore> enter_model(Shared& shared, const ModelOptions& options, const void* identity,
                                        std::vector<gradient::NamedTensor> parameters,
                                        std::vector<gradient::NamedTensor> buffers);
@@ -43,15 +43,15 @@ std::shared_ptr<OptimizerCore> enter_optimizer(Shared& shared, torch::optim::Opt
 std::shared_ptr<SchedulerCore> enter_scheduler(Shared& shared, const SchedulerOptions& options, const void* identity);
 std::shared_ptr<LoaderCore> enter_loader(Shared& shared, const void* identity);
 
-/// In place, those that are floating; counts, masks and complex numbers stay what they are, which the module's own to()
-/// does not leave them.
+/// Casts floating-point tensors in place. Unlike to() of a module, it does not change integer, boolean and complex
+/// tensors.
 void cast_floating(const std::vector<gradient::NamedTensor>& tensors, c10::ScalarType dtype);
 
-/// Throws Error (usage) for an empty holder or pointer.
+/// \throws Error (usage) if a holder or pointer is empty, that is if `there` is false.
 void check_there(const Shared& shared, bool there);
 
-/// What a handle keeps: its own object, for a copy of a loader is another one, and its place among all handles of the
-/// entry, which with the registry count as one.
+/// Returns the pointer that a handle keeps. It keeps the object alive, which for a copy of a loader is a separate one,
+/// and the object of the first handle of the entry, with which the registry counts all handles as one.
 template <typename Object>
 std::shared_ptr<Object> keep(Entry& entry, const std::shared_ptr<Object>& held, bool owned) {
   auto both =
@@ -71,7 +71,7 @@ auto prepare_model(const SharedPtr& shared, const PrepareOptions& options, Model
     }
     cast_floating(named_parameters(*held), *dtype);
     cast_floating(named_buffers(*held), *dtype);
-    if (options.device_placement) held->to(shared->device);  // recurrent layers lay their weights out again
+    if (options.device_placement) held->to(shared->device);  // recurrent layers flatten their weights again
   }
   if constexpr (std::derived_from<Module, torch::nn::Module>) nn::connect_sync_batchnorm(*held, shared->group);
   auto core = enter_model(*shared, options.model, identity_of(*held), named_parameters(*held), named_buffers(*held));
@@ -81,9 +81,9 @@ auto prepare_model(const SharedPtr& shared, const PrepareOptions& options, Model
   return PreparedModel<Module>(std::move(held), with_shared(shared, std::move(core)));
 }
 
-/// The way of whatever is no model.
-/// enter(object)   its entry
-/// wrap(kept, entry)   its handle
+/// Shared path for optimizers, schedulers and loaders.
+/// \param enter  Returns the registry entry of the object.
+/// \param wrap  Returns the handle for the kept object and its entry.
 template <typename Object, typename Enter, typename Wrap>
 auto prepare_held(const SharedPtr& shared, Object&& object, bool owned, Enter&& enter, Wrap&& wrap) {
   const auto held = hold(std::forward<Object>(object));
@@ -142,7 +142,8 @@ template <typename T, typename Allocator>
 inline constexpr bool is_list_of_objects<std::vector<T, Allocator>> =
     AnyModule<T&> || AnyOptimizer<T&> || AnyScheduler<T&>;
 
-/// returns   the handle; of a prepared object that object. Throws Error (usage) for an empty handle.
+/// \returns The handle. A prepared object is returned as it is.
+/// \throws Error (usage) if a handle is empty.
 template <typename Object>
 auto prepare(const SharedPtr& shared, const PrepareOptions& options, Object&& object) {
   if constexpr (AlreadyPrepared<Object>) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the compiler says about arguments that prepare() and its like do not take: one sentence, first, with the remedy.
+// Compile-time errors for arguments that prepare() and similar functions do not accept. Each is one message with a
+// remedy.
 #pragma once
 
 #include <torch/serialize/archive.h>
@@ -16,13 +17,13 @@ namespace accelerate::prepared {
 template <typename>
 inline constexpr bool never = false;
 
-/// Of the type that was refused, so that the rest of the program compiles and the sentence stays alone. Never called.
+/// Returns the rejected type, so that the rest of the program compiles and no further errors follow. Never called.
 template <typename T>
 T refused() {
   std::abort();
 }
 
-/// For what is neither prepared nor a module, optimizer, schedule or loader.
+/// For objects that are neither prepared nor a module, optimizer, schedule or loader.
 template <typename Object>
 constexpr void refuse_to_prepare() {
   using Plain = std::remove_cvref_t<Object>;
@@ -48,7 +49,7 @@ constexpr void refuse_to_prepare() {
   }
 }
 
-/// For a loader whose samples its own sampler shares out among the ranks.
+/// For a loader with a sampler that already divides the samples among the ranks.
 template <typename Object>
 constexpr void refuse_distributed_sampler() {
   static_assert(never<Object>,
@@ -57,7 +58,7 @@ constexpr void refuse_distributed_sampler() {
                 "SequentialSampler");
 }
 
-/// Whether all are models as prepare() returns them.
+/// Returns true if all arguments are prepared models.
 template <typename... Models>
 constexpr bool check_prepared() {
   constexpr bool prepared = (is_prepared_model<std::remove_cvref_t<Models>> && ...);
@@ -67,7 +68,7 @@ constexpr bool check_prepared() {
   return prepared;
 }
 
-/// torch::save() and torch::load() look for these; without them the compiler lists all that it tried instead.
+/// torch::save() and torch::load() use these operators. Without them the compiler lists all failed candidates.
 template <typename Prepared>
 requires AlreadyPrepared<Prepared> torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
                                                                                const Prepared&) {

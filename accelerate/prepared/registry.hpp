@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was prepared, in one place: whoever looks for models, optimizers, loaders or schedules of an Accelerator, looks
-// here.
+// Registry of the models, optimizers, loaders and schedules that an Accelerator prepared.
 #pragma once
 
 #include <algorithm>
@@ -20,23 +19,24 @@ enum class Kind { model, optimizer, loader, scheduler };
 
 [[nodiscard]] std::string_view name(Kind kind);
 
-/// Where an object stands, asked and told through whichever of its handles lives.
+/// Reads and sets the state of an object through any of its live handles.
 template <typename State>
 class StateAccess {
  public:
-  /// handle   keeps the object that get and set use
+  /// \param handle  Keeps the object that `get` and `set` use. They are called only while it is alive.
   void add(std::weak_ptr<void> handle, std::function<State()> get, std::function<void(const State&)> set) {
     std::erase_if(ways_, [](const Way& way) { return way.handle.expired(); });
     ways_.push_back({std::move(handle), std::move(get), std::move(set)});
   }
-  /// Unset: it cannot say.
+  /// Returns the state through the newest live handle. Unset if no handle is alive.
   [[nodiscard]] std::optional<State> get() const {
     for (const Way& way : ways_ | std::views::reverse) {
       if (const auto held = way.handle.lock()) return way.get();
     }
     return std::nullopt;
   }
-  /// Of every handle: each may keep a place of its own. False: there is none.
+  /// Sets the state through every live handle, because each may have its own position. Returns false if no handle is
+  /// alive.
   bool set(const State& state) const {
     bool any = false;
     for (const Way& way : ways_) {
@@ -57,32 +57,35 @@ class StateAccess {
   std::vector<Way> ways_;
 };
 
-/// One object that was given to prepare(); the core of each kind derives from it.
+/// One object that was given to prepare(). The core of each kind derives from it.
 ///
-/// A model stays until it is forgotten: its gradients are reduced whoever runs it. So does what prepare() owns or
-/// shares. An object that is only referenced goes with its last handle, because it may die without a word; so does a
-/// loader, because nobody can walk it any more.
+/// A model stays in the registry until it is removed, because its gradients are reduced even if it runs without a
+/// handle. An object that prepare() owns or shares stays, too. An object that is only referenced is removed with its
+/// last handle, because it may be destroyed without notice. A loader is also removed with its last handle, because
+/// nothing can iterate over it afterwards.
 class Entry {
  public:
-  /// identity   address that tells the object from all others that live
+  /// \param identity  Address that identifies the object among all live objects.
   Entry(Kind kind, const void* identity) : kind_(kind), identity_(identity) {}
   virtual ~Entry() = default;
   Entry(const Entry&) = delete;
   Entry& operator=(const Entry&) = delete;
 
   [[nodiscard]] Kind kind() const { return kind_; }
-  /// Place among those of its kind, from 0, in the order of preparation.
+  /// Index among the entries of the same kind, from 0, in the order of preparation.
   [[nodiscard]] int64_t index() const { return index_; }
-  /// "optimizer", then "optimizer_1" ...: the same on every rank and in every run that prepares alike.
+  /// Returns "optimizer", then "optimizer_1" and so on. Names are equal on all ranks and in all runs that prepare
+  /// alike.
   [[nodiscard]] std::string name() const;
   [[nodiscard]] const void* identity() const { return identity_; }
 
-  /// One more handle holds the object. owned: so does the registry.
-  /// returns   what that handle keeps; all handles of an object count together
+  /// Adds a handle of the object.
+  /// \param owned  The registry owns the object, too.
+  /// \returns The pointer that the handle keeps. All handles of an object share it.
   std::shared_ptr<void> add_handle(std::shared_ptr<void> object, bool owned);
   [[nodiscard]] bool gone() const { return kind_ != Kind::model && !owned_ && handles_.expired(); }
 
-  /// The registry has let go of it; handles may live on.
+  /// Called after the registry removed the entry. Handles may still exist.
   virtual void retire() {}
 
  private:
@@ -98,17 +101,17 @@ class Entry {
 /// Entries in the order of preparation, which is the same on every rank.
 class Registry {
  public:
-  /// Changes whenever an entry comes or goes: what was found here holds as long as it stays the same.
+  /// Changes whenever an entry is added or removed. Results of a lookup are valid while it stays the same.
   [[nodiscard]] int64_t version() const { return version_; }
 
   [[nodiscard]] const std::vector<std::shared_ptr<Entry>>& entries();
-  /// Those of one kind: for (ModelCore& model : registry.of<ModelCore>()).
+  /// Returns the entries of one kind, as in `for (ModelCore& model : registry.of<ModelCore>())`.
   template <typename Core>
   [[nodiscard]] auto of() {
     return entries() | std::views::filter([](const auto& entry) { return entry->kind() == Core::entry_kind; }) |
            std::views::transform([](const auto& entry) -> Core& { return static_cast<Core&>(*entry); });
   }
-  /// The same, kept alive.
+  /// Returns the same entries with shared ownership.
   template <typename Core>
   [[nodiscard]] std::vector<std::shared_ptr<Core>> list() {
     std::vector<std::shared_ptr<Core>> found;
@@ -117,7 +120,7 @@ class Registry {
     }
     return found;
   }
-  /// The first one of its kind that is asked for; null where there is none.
+  /// Returns the first entry of its kind for which `which` returns true, or null.
   template <typename Core, typename Which>
   [[nodiscard]] std::shared_ptr<Core> find(const Which& which) {
     for (const auto& core : list<Core>()) {
@@ -127,10 +130,11 @@ class Registry {
   }
 
   void add(std::shared_ptr<Entry> entry) { insert(entries_.size(), std::move(entry)); }
-  /// Retires it. returns   its place, for insert() of what follows it
+  /// Removes the entry and retires it.
+  /// \returns Its position, at which insert() can place a successor.
   size_t remove(const Entry& entry);
   void insert(size_t place, std::shared_ptr<Entry> entry);
-  /// Retires all.
+  /// Removes and retires all entries.
   void clear();
 
  private:

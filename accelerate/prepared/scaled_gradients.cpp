@@ -11,7 +11,7 @@
 namespace accelerate::prepared {
 namespace {
 
-// A host that runs further ahead than this waits: what it reads late should not be of long ago.
+// The host waits if more flags are pending, so that errors are not reported long after the step.
 constexpr size_t kMostFlags = 64;
 
 }  // namespace
@@ -25,7 +25,7 @@ void ScaledGradients::made_with(const at::Tensor& scale) {
   }
 }
 
-// The scale is a power of two unless factors were chosen otherwise: then the gradients are what they were, to rounding.
+// The scale is a power of two unless the factors were changed, so scaling again restores the gradients up to rounding.
 void ScaledGradients::scale_again(const at::Tensor& scale, const std::vector<at::Tensor>& gradients) {
   const at::NoGradGuard no_grad;
   at::Tensor here = scale;
@@ -80,7 +80,7 @@ void ScaledGradients::forget_steps() {
   iteration_ended();
 }
 
-// A copy: a replay writes its flags where the one before had them.
+// Returns a copy, because the next replay overwrites the flag.
 at::Tensor ScaledGradients::last_flag() const {
   return last_flag_.defined() ? last_flag_.select(0, 0).clone() : at::Tensor();
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What loss scaling knows of one optimizer.
+// Loss scaling state of one optimizer.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,74 +14,75 @@
 
 namespace accelerate::prepared {
 
-/// The scale that an optimizer's gradients carry, whether inf or NaN was found in them, and which of its steps were
-/// skipped for that. Flags are float32 scalars of the device, 0 or 1; the host reads them when they have come.
+/// The scale of an optimizer's gradients, the inf or NaN found in them, and the steps that were skipped because of
+/// that. Flags are float32 scalars on the device, 0 or 1. The host reads them when they arrive.
 class ScaledGradients {
  public:
-  /// A backward whose loss was multiplied by scale has added to the gradients.
+  /// Must be called after a backward with a loss that was multiplied by `scale` has added to the gradients.
   void made_with(const at::Tensor& scale);
-  /// Before such a backward: gradients that carry no scale get that one, so that what is added to them is of one kind
-  /// with them.
+  /// Must be called before such a backward. Multiplies gradients that carry no scale by it, so that new gradients can
+  /// be added to them.
   void scale_again(const at::Tensor& scale, const std::vector<at::Tensor>& gradients);
-  /// They were unscaled before scale_again(), and are to be again.
+  /// Returns true if the gradients were unscaled before scale_again() and must be unscaled once more.
   [[nodiscard]] bool were_unscaled() const { return found_before_.defined(); }
-  /// They were zeroed, or stepped on.
+  /// Must be called after the gradients were zeroed or stepped on.
   void drop();
-  /// They carry a scale, or did until unscale().
+  /// Returns true if the gradients carry a scale, or did until unscale().
   [[nodiscard]] bool waiting() const { return scale_.defined(); }
-  /// The scaler is about to change its scale in place; gradients that wait keep theirs.
+  /// Must be called before the scaler changes its scale in place. Pending gradients keep the old scale.
   void keep_scale();
 
-  /// Divides the gradients by the scale they carry, once until drop() or scale_again(). What was found before those
-  /// were scaled again counts on: a clip by value hides it.
+  /// Divides the gradients by their scale, once until drop() or scale_again(). Inf or NaN found before scale_again()
+  /// still counts, because clipping by value may have removed it.
   void unscale(const precision::GradScaler& scaler, const std::vector<at::Tensor>& gradients);
   [[nodiscard]] bool unscaled() const { return found_inf_.defined(); }
-  /// Of the unscaled gradients.
+  /// Flag of the unscaled gradients.
   [[nodiscard]] const at::Tensor& found_inf() const { return found_inf_; }
-  /// The ranks have gradients of their own: what is so on one is so on all from now on, by one all-reduce of two
-  /// numbers. Collective.
+  /// Combines the flags of all ranks if ranks have gradients of their own, by one all-reduce of two numbers.
+  /// Collective.
   void agree(const comm::Group& group);
-  /// 1: the step must not be made, for inf or NaN or because backwards of different scales have been added up.
+  /// Returns 1 if the step must be skipped, because of inf or NaN or because backwards with different scales were added
+  /// up.
   [[nodiscard]] at::Tensor skip() const;
 
-  /// A step was made with that flag, or would have been.
+  /// Records a step with that flag, whether it was made or skipped.
   void stepped(const at::Tensor& skip);
   [[nodiscard]] bool has_stepped() const { return stepped_; }
   void iteration_ended() { stepped_ = false; }
 
-  /// Until end_recording() the flags of steps stay where they are: a device records those steps, and each replay gives
-  /// flags anew.
+  /// Until end_recording(), the flags of steps are kept apart, because the device captures these steps and each replay
+  /// writes new flags.
   void begin_recording() { recording_ = true; }
-  /// returns   where they are
+  /// \returns The flags of the captured steps.
   std::vector<at::Tensor> end_recording();
-  /// A replay has been given to the device, and with it those flags.
+  /// Must be called after a replay that writes these flags was launched.
   void replayed(const std::vector<at::Tensor>& flags);
-  /// Of the last step, on the device; undefined: none was made.
+  /// Returns the flag of the last step, on the device. Undefined before the first step.
   [[nodiscard]] at::Tensor last_flag() const;
 
-  /// Reads the flags that are there; with wait all of them, and the host may wait for the device.
-  /// Throws Error (data) for a scale at its floor.
+  /// Reads the flags that have arrived. With `wait`, reads all flags, and the host may wait for the device.
+  /// \throws Error (data) if the loss scale is at its minimum.
   void read_flags(bool wait, const precision::GradScalerOptions& options, const Place& place);
   [[nodiscard]] bool all_read() const { return flags_.empty(); }
-  /// As if no step had been made.
+  /// Drops the flags and the counts of all steps.
   void forget_steps();
-  /// Steps that were skipped, of those whose flag was read since this was called before.
+  /// Returns the number of skipped steps among those with flags that were read since the previous call.
   [[nodiscard]] int64_t take_skipped() { return std::exchange(skipped_, 0); }
-  /// Of the last step whose flag was read.
+  /// Returns whether the last step with a flag that was read was skipped.
   [[nodiscard]] bool last_was_skipped() const { return in_a_row_ > 0; }
 
  private:
   void read(const precision::LateRead& flag, const precision::GradScalerOptions& options, const Place& place);
 
   at::Tensor scale_, found_inf_, mixed_;
-  at::Tensor found_before_;                // scale_again()
+  at::Tensor found_before_;                // found_inf_ before scale_again()
   bool stepped_ = false;                   // since the last update of the scale
-  std::deque<precision::LateRead> flags_;  // of steps made, the oldest first: [skip, scale]
-  at::Tensor last_flag_;                   // of the last of them
+  std::deque<precision::LateRead> flags_;  // unread, the oldest first: [skip, scale]
+  at::Tensor last_flag_;                   // of the last step
   int64_t in_a_row_ = 0;                   // skipped steps
-  int64_t skipped_ = 0;                    // not yet taken
+  int64_t skipped_ = 0;                    // since take_skipped()
   bool recording_ = false;
-  std::vector<at::Tensor> recorded_;  // flags
+  std::vector<at::Tensor> recorded_;  // flags of captured steps
 };
 
 }  // namespace accelerate::prepared

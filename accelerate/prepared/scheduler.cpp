@@ -23,7 +23,7 @@ namespace accelerate::prepared {
 
 namespace {
 
-// What LibTorch keeps for those who derive from it.
+// Accesses protected members of LibTorch's schedulers.
 struct Kept : torch::optim::LRScheduler {
   static unsigned& count(torch::optim::LRScheduler& scheduler) { return scheduler.*&Kept::step_count_; }
   static std::vector<double> rates(const torch::optim::LRScheduler& scheduler) {
@@ -35,8 +35,8 @@ std::string type_of(const torch::optim::LRScheduler& scheduler) { return c10::de
 
 }  // namespace
 
-// LibTorch's count is one ahead of Python's last_epoch, by which a state says where a schedule stands: the n-th call of
-// step() gives the rate that Python's call n - 1 gave.
+// LibTorch's count is one ahead of Python's last_epoch, which a state contains: the n-th call of step() sets the rate
+// that Python's call n - 1 sets.
 state::SchedulerState state_of(torch::optim::LRScheduler& scheduler) {
   return {.name = type_of(scheduler), .steps = int64_t{Kept::count(scheduler)} - 1, .last_lrs = Kept::rates(scheduler)};
 }
@@ -59,7 +59,7 @@ void load_state(torch::optim::LRScheduler& scheduler, const state::SchedulerStat
 bool ScheduleEnd::reached(const optim::Scheduler& scheduler) {
   const auto& last = scheduler.last_step();
   if (!last || scheduler.steps() < *last) return false;
-  // Training ends with a call of step(), for which there may be no rate any more.
+  // Training ends with a call of step() for which no rate may be left.
   if (--expected_ < 0) {
     base::log_once(base::LogLevel::warning, place_,
                    "scheduler.step: {} has ended after {} steps and rests; where training goes on, make it longer: it "
@@ -98,7 +98,7 @@ bool SchedulerCore::hears_metric() const { return !options_.step_with_optimizer 
 
 namespace {
 
-/// What moves of a schedule, as numbers; the rest is the same on all ranks.
+/// Returns the part of a schedule's state that changes, as numbers. The rest is the same on all ranks.
 std::vector<double> moving_part(const state::SchedulerState& state) {
   std::vector<double> numbers{static_cast<double>(state.steps)};
   numbers.insert(numbers.end(), state.last_lrs.begin(), state.last_lrs.end());
@@ -110,14 +110,15 @@ std::vector<double> moving_part(const state::SchedulerState& state) {
   return numbers;
 }
 
-/// Rates of all prepared optimizers, for LibTorch's schedules keep theirs there. NaN: a group's options say none.
+/// Returns the rates of all prepared optimizers, which contain the rates of LibTorch's schedules. The rate is NaN if
+/// the options of a group have none.
 std::vector<double> rates_of(Shared& shared) {
   std::vector<double> rates;
   for (const OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
     for (const auto& group : optimizer.optimizer().param_groups()) {
       try {
         rates.push_back(group.options().get_lr());
-      } catch (const c10::Error&) {  // a user's own options
+      } catch (const c10::Error&) {  // options of a user's type
         rates.push_back(std::numeric_limits<double>::quiet_NaN());
       }
     }
@@ -134,8 +135,9 @@ void set_rates(Shared& shared, const double* rates) {
   }
 }
 
-/// numbers   of another rank's schedule of the same kind and groups, from here on
-/// returns   those after it
+/// Copies the numbers of another rank's schedule of the same kind and groups into the state.
+/// \param numbers  Points to the first of them.
+/// \returns Pointer past the last of them.
 const double* take_moving_part(state::SchedulerState& state, const double* numbers) {
   state.steps = static_cast<int64_t>(*numbers++);
   for (double& rate : state.last_lrs) rate = *numbers++;
@@ -153,7 +155,7 @@ const double* take_moving_part(state::SchedulerState& state, const double* numbe
 std::function<void(const comm::Group&, int64_t)> equal_schedules_of(std::shared_ptr<Shared> shared) {
   return [shared = std::move(shared)](const comm::Group& group, int64_t root) {
     shared->watch.release_all();      // a join has made the parameters equal
-    std::exception_ptr at_its_floor;  // of this rank alone; the others must not wait for it
+    std::exception_ptr at_its_floor;  // thrown after the collective, because only this rank may fail
     if (shared->scaling) {
       at_its_floor = base::attempt([&] {
         shared->scaling->move_what_is_owed();
@@ -187,7 +189,7 @@ std::function<void(const comm::Group&, int64_t)> equal_schedules_of(std::shared_
 
 double SchedulerCore::mean_over_ranks(double metric) const {
   if (shared_->group.size() == 1) return metric;
-  // Gathered, not reduced: every rank adds up in the same order.
+  // Gathers instead of reducing, so that every rank adds up in the same order.
   const auto all = comm::in_user_call("scheduler.step", "the metric is not averaged", shared_->place,
                                       [&] { return shared_->group.all_gather(at::full({1}, metric, at::kDouble)); });
   return all.mean().item<double>();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A learning-rate schedule as prepare() returns it: it moves when the optimizer really stepped.
+// The prepared form of a learning-rate schedule: it advances only if the optimizer stepped.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,24 +20,24 @@
 namespace accelerate::prepared {
 
 struct SchedulerOptions {
-  /// False: every call of step() moves it, whatever the optimizer did.
+  /// If false, every call of step() advances the schedule, regardless of the optimizer.
   bool step_with_optimizer = true;
-  /// How far one optimizer step moves it. 1: the schedule counts optimizer steps of the whole job. Hugging Face
-  /// Accelerate moves it by the number of processes, for schedules written for one process.
+  /// Number of schedule steps per optimizer step. With 1, the schedule counts optimizer steps of the whole job. Hugging
+  /// Face Accelerate uses the number of processes, for schedules written for one process.
   int64_t steps_per_optimizer_step = 1;
 };
 
-/// What a prepared schedule does once it stands at its last step.
+/// Detects calls of step() at the last step of a schedule.
 class ScheduleEnd {
  public:
-  /// moves   that one optimizer step makes
+  /// \param moves  Schedule steps per optimizer step.
   ScheduleEnd(Place place, int64_t moves) : place_(std::move(place)), expected_(moves) {}
-  /// Whether it stands there. One optimizer step may find it so; for more it says, once, that training goes on.
+  /// Returns true if the schedule is at its last step. Logs a warning once if more than one optimizer step follows it.
   bool reached(const optim::Scheduler& scheduler);
 
  private:
   Place place_;
-  int64_t expected_;  // moves that are not made, before it speaks
+  int64_t expected_;  // calls at the last step until the warning
 };
 
 class SchedulerCore : public Entry {
@@ -45,20 +45,22 @@ class SchedulerCore : public Entry {
   static constexpr Kind entry_kind = Kind::scheduler;
   SchedulerCore(const Shared& shared, const void* identity, const SchedulerOptions& options);
 
-  /// Calls move as often as is due: not within an accumulation window, nor where loss scaling skipped the step that the
-  /// schedule follows. That is known late on an accelerator: then before the next step, or in move_what_is_owed().
-  /// optimizer   that the schedule belongs to; null: not known, it follows all prepared ones
+  /// Calls `move` as often as due: not within an accumulation window, and not if loss scaling skipped the step that the
+  /// schedule follows. On an accelerator that is known late; `move` then runs before the next step or in
+  /// move_what_is_owed().
+  /// \param optimizer  Optimizer of the schedule. If null, the schedule follows all prepared optimizers.
   void step(const torch::optim::Optimizer* optimizer, std::function<void()> move) const;
-  /// Waits for the last step's flag where a move depends on it.
+  /// Runs the deferred schedule steps. Waits for the last step's flag if one depends on it.
   void move_what_is_owed() const;
-  /// Of a schedule that follows a metric: it hears of each but within a window, once.
+  /// For a schedule that follows a metric: returns true if it takes a metric now. With step_with_optimizer it takes
+  /// none before the end of an accumulation window.
   [[nodiscard]] bool hears_metric() const;
-  /// Collective. The mean of all ranks' metrics, to the last bit the same on each.
+  /// Returns the mean of all ranks' metrics, bitwise equal on every rank. Collective.
   [[nodiscard]] double mean_over_ranks(double metric) const;
   [[nodiscard]] const std::shared_ptr<ScheduleEnd>& end() const { return end_; }
-  /// Empty for LibTorch's ReduceLROnPlateauScheduler, which cannot say where it stands.
+  /// Has no handles for LibTorch's ReduceLROnPlateauScheduler, which does not return its state.
   StateAccess<state::SchedulerState> access{};
-  /// Whose rates it moves; null: not known. To be compared with, not to be used.
+  /// Optimizer with the rates that the schedule sets; null if unknown. Only for comparison, because it may dangle.
   const torch::optim::Optimizer* of = nullptr;
 
  private:
@@ -67,9 +69,9 @@ class SchedulerCore : public Entry {
   std::shared_ptr<ScheduleEnd> end_;
 };
 
-/// For the end of a join of uneven inputs: every schedule, and the count of steps, becomes that of one rank, for those
-/// that ran out early have made fewer steps. Schedules that cannot say where they stand stay.
-/// returns   to be called on all ranks with the group and that rank
+/// Returns a function for the end of a join of uneven inputs, to be called on all ranks with the group and a root rank.
+/// It copies the root's schedules and step count to all ranks, because ranks that ran out early made fewer steps.
+/// Schedules that do not return their state are not changed.
 [[nodiscard]] std::function<void(const comm::Group&, int64_t)> equal_schedules_of(std::shared_ptr<Shared> shared);
 
 template <typename Scheduler>
@@ -77,23 +79,24 @@ concept FollowsSteps = std::derived_from<Scheduler, optim::Scheduler>;
 template <typename Scheduler>
 concept FollowsMetric = std::derived_from<Scheduler, optim::ReduceLROnPlateau> ||
     std::derived_from<Scheduler, torch::optim::ReduceLROnPlateauScheduler>;
-/// Those of this library: their rates can be asked for, their state saved.
+/// Schedules of this library: their rates can be read and their state can be saved.
 template <typename Scheduler>
 concept OurScheduler = FollowsSteps<Scheduler> || std::derived_from<Scheduler, optim::ReduceLROnPlateau>;
 
-/// LibTorch's own but the plateau, and the user's that derive from it: they count their calls.
+/// LibTorch's schedules except the plateau, and classes of the user that derive from them. They count their calls.
 template <typename Scheduler>
 concept LibTorchScheduler = std::derived_from<Scheduler, torch::optim::LRScheduler>;
 
-/// Its type, its count and the rates in force; what a type of the user's adds is not in it.
+/// Returns the type, the count and the current rates. Members that a user's type adds are not included.
 [[nodiscard]] state::SchedulerState state_of(torch::optim::LRScheduler& scheduler);
-/// Sets the count; the rates are the optimizer's. Throws Error: usage for a schedule of another type, data for a count
-/// that is none.
+/// Sets the count. The optimizer contains the rates.
+/// \throws Error (usage) if the state is of a schedule of another type.
+/// \throws Error (data) if the count is out of range.
 void load_state(torch::optim::LRScheduler& scheduler, const state::SchedulerState& state);
 
-/// A handle: copies refer to the same prepared scheduler. A handle made without arguments is empty until one is
-/// assigned; its use until then throws Error (usage). A handle converts to one of a base class:
-/// PreparedScheduler<optim::Scheduler> (accelerate::AnyScheduler) is that of every schedule of this library but
+/// Handle of a prepared scheduler. Copies refer to the same scheduler. A default-constructed handle is empty, and its
+/// use throws Error (usage) until a scheduler is assigned. A handle converts to a handle of a base class:
+/// PreparedScheduler<optim::Scheduler> (accelerate::AnyScheduler) refers to any schedule of this library except
 /// ReduceLROnPlateau.
 template <typename Scheduler>
 class PreparedScheduler {
@@ -111,10 +114,10 @@ class PreparedScheduler {
   /// \throws Error (usage) if the handle is empty.
   void require_assigned() const { (void)assigned(core_, "PreparedScheduler"); }
 
-  /// Once after each optimizer.step(); a schedule whose last step is known rests there.
+  /// Must be called once after each optimizer.step(). A schedule with a known last step remains at it.
   template <typename... Arguments>
   void step(Arguments... arguments) const requires(!FollowsMetric<Scheduler>) {
-    // A schedule whose last handle goes may be gone when the flag of a step comes.
+    // A schedule without handles may be destroyed before the flag of the step arrives.
     core_ptr()->step(optimizer(), [weak = std::weak_ptr<Scheduler>(scheduler_), end = core_->end(), arguments...] {
       const auto scheduler = weak.lock();
       if (!scheduler) return;
@@ -124,11 +127,13 @@ class PreparedScheduler {
       scheduler->step(arguments...);
     });
   }
-  /// After a step that fp16 skipped too: what was measured is true of the weights as they are, and mostly of an epoch.
-  /// metric   this rank's; the schedule is given the mean over the ranks, so that all have one rate. Collective.
+  /// Also advances after a step that fp16 skipped, because the metric describes the current weights and usually a whole
+  /// epoch. Collective.
+  /// \param metric  Metric of this rank. The schedule gets the mean over the ranks, so that all ranks have the same
+  ///   rate.
   void step(double metric) const requires FollowsMetric<Scheduler> {
     if (!core_ptr()->hears_metric()) return;
-    core_->move_what_is_owed();  // by others of this optimizer, from whose rates it goes on
+    core_->move_what_is_owed();  // of other schedules, which may set the rate from which this one continues
     const double mean = core_->mean_over_ranks(metric);
     if constexpr (OurScheduler<Scheduler>) {
       scheduler_->step(mean);
@@ -136,10 +141,11 @@ class PreparedScheduler {
       scheduler_->step(static_cast<float>(mean));
     }
   }
-  /// metric   one element; waits for the device
+  /// \param metric  Tensor with one element. Waits for the device.
   void step(const at::Tensor& metric) const requires FollowsMetric<Scheduler> { step(metric.item<double>()); }
 
-  /// The schedule as it stands now: with loss scaling on an accelerator this waits for the last step's flag.
+  /// Accesses the schedule in its current state. With loss scaling on an accelerator this waits for the last step's
+  /// flag.
   Scheduler* operator->() const { return &**this; }
   Scheduler& operator*() const {
     core_ptr()->move_what_is_owed();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the prepared objects of one Accelerator share.
+// State that the prepared objects of one Accelerator share.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,19 +22,20 @@ namespace accelerate::prepared {
 
 class LossScaling;
 
-/// Where gradient accumulation stands.
+/// State of gradient accumulation.
 struct Window {
   gradient::SyncOptions options{};
-  /// This micro-batch ends its window: optimizers step.
+  /// This micro-batch ends its window, so optimizers step.
   bool ends = true;
-  /// k/m in the last micro-batch of a window of m < k, else 1.
+  /// k/m in the last micro-batch of a short window of m < k micro-batches, otherwise 1.
   double scale = 1.0;
-  /// What its losses sum over, if they are sums.
+  /// Count of the window's losses, if they are sums.
   WindowCount count{};
-  /// The accumulate() scope that is open.
+  /// The accumulate() scope that was opened last.
   MicroBatchScope scope{};
 
-  /// A micro-batch begins. last_batch: the active loader gives its last one.
+  /// Begins a micro-batch.
+  /// \param last_batch  True if the active loader returned its last batch.
   gradient::SyncDecision begin(bool last_batch, const Place& place) {
     const auto decision = gradient::next_micro_batch(state_, options, last_batch, place);
     count.begin_micro_batch(/*of_new_window=*/state_.window == 0, /*of_several=*/options.steps > 1);
@@ -45,7 +46,7 @@ struct Window {
     return decision;
   }
   void backward_done() { awaits_backward_ = false; }
-  /// As if none had begun.
+  /// Resets to the state before the first micro-batch.
   void forget() {
     end_micro_batch();
     ends = true;
@@ -57,16 +58,16 @@ struct Window {
     awaits_backward_ = is_last_of_several_ = false;
     count.end_micro_batch();
   }
-  /// Where the accumulation stands.
+  /// Position of the accumulation.
   [[nodiscard]] const gradient::SyncState& state() const { return state_; }
-  /// Goes on where another run stood.
+  /// Continues at the position of an earlier run.
   void resume(const gradient::SyncState& state, const WindowCount& counted) {
     forget();
     state_ = state;
     count = counted;
     ends = state.window == 0;
   }
-  /// The window's next micro-batch is the first of another; what it counted stays until then.
+  /// Ends the window. The next micro-batch begins a new one; the counts of the losses are kept until then.
   void end_now() {
     scope.managed_by_program();
     ends = true;
@@ -76,9 +77,9 @@ struct Window {
     scope.managed_by_program();
     ends = false;
   }
-  /// No backward ran yet in a micro-batch before whose backward gradients are those of the ones before.
+  /// Returns true if the gradients are incomplete: within a window, and in its last micro-batch before a backward.
   [[nodiscard]] bool awaits_backward() const { return !ends || awaits_backward_; }
-  /// In the micro-batch that ends a window of several.
+  /// Returns true in the micro-batch that ends a window of several.
   [[nodiscard]] bool is_last_of_several() const { return is_last_of_several_; }
 
  private:
@@ -93,35 +94,36 @@ struct Shared {
   Place place{};
   /// The dtypes of all prepared models.
   precision::Policy policy{};
-  /// Of parameters that the policy stores in bfloat16.
+  /// Masters of the parameters that the policy stores in bfloat16.
   MasterWeights masters{};
   /// Null unless the policy scales the loss.
   std::shared_ptr<LossScaling> scaling{};
-  /// Local SGD is under way for so many models: optimizers step on gradients that differ between the ranks.
+  /// Number of models in local SGD. If it is positive, optimizers step on gradients that differ between the ranks.
   int64_t local_steps = 0;
   Window window{};
   /// Detects optimizer steps that bypass the prepared optimizers.
   StepWatch watch{};
   /// If true, prepared SGD, Adam, AdamW, Adagrad and RMSprop step by fused kernels; otherwise by their own step().
   bool fused_optimizer = true;
-  /// A device records the step that runs now; what moves on the host would not move again in its replays.
+  /// A device captures the running step. Replays do not repeat changes on the host.
   bool recording = false;
   OpenLoops open_loops{};
-  /// Debug mode: what the ranks must have in common is compared.
+  /// Debug mode: compares values that must be equal on all ranks.
   bool debug = false;
-  /// Steps of the optimizer that was prepared first; skipped ones too until their flags are read.
+  /// Steps of the optimizer that was prepared first. Skipped steps are included until their flags are read.
   int64_t steps = 0;
-  /// Optimizer steps after which parameters and buffers are compared across the ranks; 0: never.
+  /// Number of optimizer steps between comparisons of parameters and buffers across the ranks. If 0, they are not
+  /// compared.
   int64_t check_synchronized_every = 0;
-  /// Its entries refer to this struct, which therefore outlives them: see with_shared().
+  /// Its entries refer to this struct, which therefore must outlive them; see with_shared().
   Registry registry{};
 
   /// Position of the loop that accumulate() and gather_for_metrics() follow; null outside every loop.
   [[nodiscard]] const state::BatchInfo* active_loader() const { return open_loops.active(); }
 };
 
-/// core   an entry of this struct's registry, which it refers to
-/// returns   it, for a handle: keeps both alive, also when the Accelerator is gone
+/// Returns the core for a handle, with a pointer that also keeps `shared` alive after the Accelerator is destroyed.
+/// \param core  Entry of the registry of `shared`. It refers to `shared`.
 template <typename Core>
 std::shared_ptr<Core> with_shared(std::shared_ptr<Shared> shared, std::shared_ptr<Core> core) {
   auto both =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a loader stands: one that cannot leave out batches itself, and may have read more than was handed out; one that
-// is walked by way of another.
+// Position of a loader that cannot return it itself: because batches were read ahead, because another rank reads, or
+// because a skipping copy is iterated.
 #pragma once
 
 #include <algorithm>
@@ -16,41 +16,43 @@
 
 namespace accelerate::prepared {
 
-/// Of one loader, whichever handle walks it. "own" is always what the loader itself says at that moment: where it was
-/// moved by somebody else in between, its own word counts.
+/// Position of one loader, for all its handles. The argument `own` is always the current state of the loader itself. If
+/// other code moved the loader since the last pass, that state is used.
 class Standing {
  public:
-  /// A pass of a loader that rank 0 reads for all begins. returns   its number, from 1: alike on all ranks
+  /// Begins a pass of a loader that rank 0 reads for all ranks.
+  /// \returns The number of the pass, from 1, the same on all ranks.
   int64_t begin() { return ++passes_; }
-  /// A pass came as far.
+  /// Records the progress of a pass.
   ///
-  /// handed_out   with the batches that were handed out as consumed; unset: as the loader says
+  /// \param handed_out  State in which the returned batches count as consumed. If unset, the loader's own state is
+  ///   used.
   void came_to(std::optional<state::LoaderState> handed_out, state::LoaderState own) {
     handed_out_ = std::move(handed_out);
     own_ = std::move(own);
   }
-  /// The loader was told where to go on, or which epoch to begin.
+  /// Must be called when the position or the epoch of the loader is set.
   void moved() {
     handed_out_.reset();
     own_.reset();
   }
 
-  /// The same of a loader that another rank reads for this one; its own word never changes.
+  /// Sets the position of a loader that another rank reads for this one. The loader's own state never changes.
   void told(state::LoaderState state, state::LoaderState own) { came_to(std::move(state), std::move(own)); }
 
-  /// Batches of the loader that another rank reads for this one and samples of its data, as it says; unset: nothing
-  /// new.
+  /// Records the numbers of batches and samples of the loader that another rank reads for this one. Unset values change
+  /// nothing.
   void hear(std::optional<int64_t> size, std::optional<int64_t> samples) {
     if (size) size_of_reader_ = size;
     if (samples) samples_of_reader_ = samples;
   }
-  /// Unset: this rank reads its own, or the reader does not know.
+  /// Unset if this rank reads its own data, or if the number is unknown.
   [[nodiscard]] std::optional<int64_t> size_of_reader() const { return size_of_reader_; }
   [[nodiscard]] std::optional<int64_t> samples_of_reader() const { return samples_of_reader_; }
 
-  /// A pass went through all of the loader's batches, which were split: this rank got so many parts.
+  /// Records that a pass read all batches of the loader and split them, and how many parts this rank got.
   void split(int64_t batches, int64_t parts) { parts_ = {batches, parts}; }
-  /// As the latest such pass over so many batches; unset: there was none.
+  /// Returns the parts of the latest such pass if it had that number of batches, otherwise nothing.
   [[nodiscard]] std::optional<int64_t> parts_of(int64_t batches) const {
     return parts_ && parts_->first == batches ? std::optional(parts_->second) : std::nullopt;
   }
@@ -58,34 +60,34 @@ class Standing {
   [[nodiscard]] state::LoaderState state(const state::LoaderState& own) const {
     return handed_out_ && own == own_ ? *handed_out_ : own;
   }
-  /// The place within an epoch from which the next pass goes on; unset: it begins one.
+  /// Returns the position within an epoch at which the next pass resumes. Unset if the pass begins an epoch.
   [[nodiscard]] std::optional<state::LoaderState> resumed(const state::LoaderState& own) const {
     return own == own_ || own.consumed == 0 ? std::nullopt : std::optional(own);
   }
 
  private:
   std::optional<state::LoaderState> handed_out_;
-  std::optional<state::LoaderState> own_;  // when that was handed out
-  int64_t passes_ = 0;                     // that began
+  std::optional<state::LoaderState> own_;  // at the same time as handed_out_
+  int64_t passes_ = 0;                     // number of passes that began
   std::optional<int64_t> size_of_reader_;
   std::optional<int64_t> samples_of_reader_;
   std::optional<std::pair<int64_t, int64_t>> parts_;
 };
 
-/// Who waited for whom in passes whose times the loader itself does not know; a handle that skips has its own.
+/// Wait times of passes that the loader itself does not time. A handle that skips batches has its own.
 class Times {
  public:
-  /// A pass began.
+  /// Must be called when a pass begins.
   void begin(std::shared_ptr<const data::LoadReport> report) { report_ = std::move(report); }
-  /// Of the latest one.
+  /// Returns the report of the latest pass.
   [[nodiscard]] data::LoadReport report() const { return report_ ? *report_ : data::LoadReport{}; }
 
  private:
   std::shared_ptr<const data::LoadReport> report_;
 };
 
-/// Where a loader of the registry stands. A loader that skips its first batches is another one with a place of its own,
-/// but the run that walks it goes on there: the one that gave a batch last is asked.
+/// Reads and sets the position of a registered loader. A loader that skips its first batches is a separate object with
+/// its own position. The position of the loader that returned the last batch is used.
 class LoaderAccess {
  public:
   using State = state::LoaderState;
@@ -93,15 +95,16 @@ class LoaderAccess {
   void add(std::weak_ptr<void> handle, std::function<State()> get, std::function<void(const State&)> set) {
     handles_.add(std::move(handle), std::move(get), std::move(set));
   }
-  /// One that skips.
+  /// Adds a loader that skips batches.
   void add_skipping(std::weak_ptr<void> loader, std::function<void(const State&)> set) {
     skipping_.add(
         std::move(loader), [] { return State{}; }, std::move(set));
   }
-  /// A pass came here, over a loader that skips; it may be gone when the run is saved. Unset: over the loader itself.
+  /// Records a pass over a skipping loader, which may be destroyed before the run is saved. Unset for a pass over the
+  /// loader itself.
   void came_to(std::optional<State> skipping) { elsewhere_ = std::move(skipping); }
 
-  /// Unset: it cannot say.
+  /// Unset if the loader does not return its position.
   [[nodiscard]] std::optional<State> get() const { return elsewhere_ ? elsewhere_ : handles_.get(); }
   void set(const State& state) {
     elsewhere_.reset();
@@ -115,10 +118,10 @@ class LoaderAccess {
   std::optional<State> elsewhere_;
 };
 
-/// Batches of this rank that passes leave out.
+/// Number of batches of this rank that passes skip.
 struct Skip {
   int64_t of_epoch = 0;
-  /// Of a pass that goes on from `rest` beyond that: they were asked for when the loader stood there.
+  /// Further batches for a pass that resumes at `rest`. They were requested when the loader was at that position.
   int64_t of_rest = 0;
   std::optional<state::LoaderState> rest{};
 
@@ -133,10 +136,11 @@ struct Skip {
   }
   [[nodiscard]] int64_t all() const { return of_epoch + of_rest; }
 
-  /// How many the next pass leaves out: what was seen of an epoch is not skipped again.
+  /// Returns the number of batches that the next pass skips. Batches that the epoch already consumed are not skipped
+  /// again.
   ///
-  /// resumed   where the pass goes on; unset: it begins an epoch
-  /// samples   that all ranks together take per step, at least 1
+  /// \param resumed  Position at which the pass resumes. If unset, the pass begins an epoch.
+  /// \param samples  Number of samples that all ranks together consume per step, at least 1.
   [[nodiscard]] int64_t of_pass(const std::optional<state::LoaderState>& resumed, int64_t samples) const {
     if (!resumed) return all();
     const bool asked_for_rest = rest == resumed;

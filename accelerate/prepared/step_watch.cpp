@@ -33,7 +33,7 @@ std::string name_of(const at::Tensor& parameter, Shared& shared) {
   return fmt::format("of shape [{}]", c10::Join(", ", parameter.sizes()));
 }
 
-// Several ranks have gradient engines, which watch the windows.
+// With several ranks, the gradient reducers check the windows.
 bool watches_window(const Shared& shared) {
   const Window& window = shared.window;
   return shared.group.size() == 1 && window.options.steps > 1 && window.scope.is_open() && !window.ends;

@@ -15,20 +15,20 @@ namespace accelerate::prepared {
 class OptimizerCore;
 struct Shared;
 
-/// Detects writes to parameters whose gradients may be stepped on by a prepared optimizer only: gradients that carry
-/// the loss scale of fp16, and, on one rank, gradients of an accumulation window that has not ended. A stock optimizer
-/// that steps on such gradients moves the parameters by a wrong amount. On several ranks the gradient engines detect
-/// the same within a window.
+/// Detects writes to parameters while only a prepared optimizer may step on their gradients: gradients that carry the
+/// loss scale of fp16, and, with a single rank, gradients of an accumulation window that has not ended. A stock
+/// optimizer that steps on such gradients changes the parameters by a wrong amount. With several ranks, the gradient
+/// reducers detect the same within a window.
 ///
 /// backward() records the version counter and the first bytes of each parameter that has such a gradient. The next
 /// backward(), or zero_grad() of the prepared optimizer, compares them and throws.
 ///
-/// A step of a prepared optimizer releases the parameters of all prepared optimizers: a loss also leaves gradients in
-/// networks that are not stepped on (the critic of a GAN), and the program may write to those (clamp them).
+/// A step of a prepared optimizer releases the parameters of all prepared optimizers. A loss also adds gradients to
+/// networks that are not stepped on (the critic of a GAN), and the program may write to their parameters (clamp them).
 ///
-/// \note A steady step allocates nothing and the host does not wait for the device. LibTorch's SGD bypasses the version
-///       counter; on an accelerator the host therefore also reads the first bytes, until a prepared optimizer steps for
-///       the first time, in at most 16 backwards.
+/// \note A steady step allocates nothing, and the host does not wait for the device. LibTorch's SGD bypasses the
+///   version counter. On an accelerator the host therefore also reads the first bytes until a prepared optimizer steps
+///   for the first time, in at most 16 backwards.
 class StepWatch {
  public:
   /// \throws Error (usage) if a parameter changed since the last backward, while its gradient was watched.
@@ -53,7 +53,7 @@ class StepWatch {
     bool read_device = false;
     const void* data = nullptr;
     gradient::Imprint imprint{};
-    // Before the backward: whether it reaches the parameter.
+    // Gradient before the backward, to detect whether the backward reaches the parameter.
     const void* gradient = nullptr;
     int64_t gradient_version = 0;
   };

@@ -15,7 +15,7 @@ using checkpoint::NamedTensors;
 
 namespace {
 
-// Names that no other name's saved tensor stands for.
+// Returns the missing names with tensors that share memory with no saved tensor: tied weights are saved once.
 std::vector<std::string> without_tied(const NamedTensors& missing, const std::vector<WeightMatch::Pair>& met) {
   std::unordered_multimap<const void*, const at::Tensor*> by_memory;
   for (const auto& pair : met) {

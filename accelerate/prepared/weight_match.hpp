@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: a model's tensors and saved ones, brought together by their names.
+// Private: matches the tensors of a model with saved tensors by name.
 #pragma once
 
 #include <string>
@@ -21,16 +21,17 @@ struct WeightMatch {
   std::vector<std::string> misshapen{};  ///< with both shapes
 };
 
-/// A name that was not saved is met where its tensor is the memory of one that was: of tied tensors Python saves one.
-/// A missing `num_batches_tracked` beside saved `running_mean` and `running_var` is not reported, as in PyTorch; the
-/// model keeps its count.
+/// A name that was not saved matches if its tensor shares memory with a saved one, because Python saves tied tensors
+/// once. A missing `num_batches_tracked` beside saved `running_mean` and `running_var` is not reported, as in PyTorch;
+/// the model keeps its count.
 [[nodiscard]] WeightMatch match_weights(const ModelCore& model, const checkpoint::NamedTensors& saved);
 
-/// Copies what was saved into what is here: into the master of what has one, whose rounding is the parameter then.
+/// Copies the saved tensors into the model. If a parameter has a master, the saved value is copied to the master and
+/// rounded into the parameter.
 void load_pairs(const std::vector<WeightMatch::Pair>& pairs, MasterWeights& masters);
 
-/// Throws Error (data) with all names where shapes differ, or, strict, where names did not meet.
-/// which   "model_1"
+/// \param which  Name of the model in the error, such as "model_1".
+/// \throws Error (data) with all names if shapes differ, or, with `strict`, if names do not match.
 void check_match(const WeightMatch& match, bool strict, const Place& place, std::string_view operation,
                  std::string_view which);
 

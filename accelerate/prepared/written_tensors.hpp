@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which parameters and buffers a training step changes. Private.
+// Private: detects the parameters and buffers that a training step changes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +19,7 @@ class WrittenTensors {
  public:
   explicit WrittenTensors(Shared& shared);
 
-  /// \returns  The tensors whose version changed since construction.
+  /// \returns  The tensors with a version that changed since construction.
   [[nodiscard]] std::vector<at::Tensor> list() const;
 
  private:
@@ -29,8 +29,8 @@ class WrittenTensors {
   std::vector<std::pair<at::Tensor, int64_t>> before_;
 };
 
-/// Counts one in-place change of each tensor, so that a graph of autograd that saved one of them throws in backward.
-/// For writes that no version counter sees, such as the replay of a recorded step.
+/// Counts one in-place change of each tensor, so that an autograd graph that saved one of them throws in backward. For
+/// writes that change no version counter, such as the replay of a captured step.
 void count_writes(const std::vector<at::Tensor>& tensors);
 
 }  // namespace accelerate::prepared

@@ -23,7 +23,7 @@ struct NvmlUtilization {
 constexpr int kNvmlSuccess = 0;
 constexpr unsigned int kNvmlTemperatureGpu = 0;
 
-/// NVIDIA's management library while it is needed.
+/// Loads NVIDIA's management library for the lifetime of the object.
 class Nvml {
  public:
   explicit Nvml(const std::string& library) : handle_(::dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL)) {
@@ -46,7 +46,7 @@ class Nvml {
   }
 
   [[nodiscard]] std::string text(const char* name, NvmlDevice device) const {
-    std::array<char, 96> buffer{};  // NVML_DEVICE_NAME_V2_BUFFER_SIZE; UUIDs are as long at most
+    std::array<char, 96> buffer{};  // NVML_DEVICE_NAME_V2_BUFFER_SIZE; UUIDs are not longer
     return call(name, device, buffer.data(), static_cast<unsigned int>(buffer.size() - 1)) ? buffer.data() : "";
   }
 

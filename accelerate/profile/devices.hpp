@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPUs of this machine, as nvidia-smi lists them.
+// Lists the GPUs of this machine, as nvidia-smi does.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@ namespace accelerate::profile {
 struct DeviceFacts {
   int64_t index = 0;
   std::string name{};                       ///< "NVIDIA H100 80GB HBM3"
-  std::string uuid{};                       ///< "GPU-..."; empty where it is not known
-  int64_t total_bytes = 0, used_bytes = 0;  ///< by all processes
-  std::optional<int64_t> utilization{};     ///< percent of the last second or so in which a kernel ran
+  std::string uuid{};                       ///< "GPU-..."; empty if unknown
+  int64_t total_bytes = 0, used_bytes = 0;  ///< used by all processes together
+  std::optional<int64_t> utilization{};     ///< percent of about the last second in which a kernel ran
   std::optional<int64_t> temperature{};     ///< degrees Celsius
 };
 
@@ -26,7 +26,7 @@ struct DeviceFacts {
 /// Uses the management library of that name. Returns nothing if it cannot be loaded or fails.
 [[nodiscard]] std::optional<std::vector<DeviceFacts>> devices_by_nvml(const std::string& library);
 
-/// A line for each, under a heading.
+/// Returns a table with a heading and one line per device.
 [[nodiscard]] std::string device_table(const std::vector<DeviceFacts>& devices);
 
 }  // namespace accelerate::profile

@@ -20,10 +20,10 @@ std::optional<Json> parsed(const std::string& text) {
   return all;
 }
 
-/// Nanoseconds at which its clock begins; times of events are microseconds after it.
+/// Start of the trace's clock in nanoseconds. Event times are microseconds relative to it.
 int64_t base_of(const Json& trace) { return trace.value("baseTimeNanoseconds", int64_t{0}); }
 
-/// One rank's events on their way into the whole: processes get numbers that no other rank has.
+/// Adds one rank's events to the merged trace, with process ids that are unique over all ranks.
 class RankEvents {
  public:
   RankEvents(int64_t rank, double later_us, int64_t& next_process)
@@ -84,7 +84,7 @@ MergedTrace merged_trace(const std::vector<RankTrace>& traces) {
 }
 
 std::string with_escaped_names(std::string_view trace) {
-  // A range is one line to its end: "ph": "X", "cat": "user_annotation", "name": "...", "pid": 7, "tid": 7,
+  // LibTorch writes a range on one line: "ph": "X", "cat": "user_annotation", "name": "...", "pid": 7, "tid": 7,
   constexpr std::string_view range = R"("ph": "X")", name = R"("name": ")", after = R"(", "pid": )";
   std::string escaped;
   escaped.reserve(trace.size());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chrome traces of all ranks as one.
+// Merges the Chrome traces of all ranks.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,11 @@ struct MergedTrace {
   std::vector<int64_t> left_out{};
 };
 
-/// One trace (chrome://tracing, ui.perfetto.dev) with the processes of each rank under its name, on one clock: that of
-/// the machines, which LibTorch's traces name.
+/// Returns one trace (chrome://tracing, ui.perfetto.dev) with the processes of all ranks, labelled by rank. All times
+/// are on one clock: the machines' clocks, to which LibTorch's traces refer.
 [[nodiscard]] MergedTrace merged_trace(const std::vector<RankTrace>& traces);
 
-/// A trace as LibTorch writes it, with the quotes in names of ranges escaped: LibTorch leaves them as they are.
+/// Escapes the quotes in range names of a LibTorch trace, because LibTorch does not escape them.
 [[nodiscard]] std::string with_escaped_names(std::string_view trace);
 
 }  // namespace accelerate::profile

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What LibTorch records as NVTX ranges, for NVIDIA's Nsight Systems.
+// Emits LibTorch's recorded ranges as NVTX ranges for NVIDIA's Nsight Systems.
 #pragma once
 
 #include <ATen/record_function.h>
@@ -15,7 +15,7 @@ namespace accelerate::profile {
 /// thread is dropped.
 class NvtxRanges {
  public:
-  /// In a build without these stubs nothing is marked, and one message is logged.
+  /// In a build without these stubs no ranges are emitted, and one message is logged.
   explicit NvtxRanges(const Place& place);
   ~NvtxRanges();
   NvtxRanges(const NvtxRanges&) = delete;

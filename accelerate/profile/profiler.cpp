@@ -30,7 +30,7 @@ namespace {
 namespace kineto = torch::autograd::profiler;
 using torch::profiler::impl::ActivityType;
 
-/// LibTorch has one recorder in a process.
+/// LibTorch supports one active profiler per process.
 std::atomic_flag& somebody_records() {
   static std::atomic_flag taken = ATOMIC_FLAG_INIT;
   return taken;
@@ -66,13 +66,13 @@ bool is_copy(const kineto::KinetoEvent& event) {
   return is(libkineto::ActivityType::GPU_MEMCPY, event) || is(libkineto::ActivityType::GPU_MEMSET, event);
 }
 
-/// Excludes host ranges that are repeated among a device's events.
+/// True for kernels and copies. False for the host ranges that LibTorch repeats among a device's events.
 bool did_something(const kineto::KinetoEvent& event) {
   return is(libkineto::ActivityType::CONCURRENT_KERNEL, event) || is_copy(event);
 }
 
-/// What an operator started is linked to it; calls of the device's runtime and the recorder's own work have numbers of
-/// other counts.
+/// Device work is linked to the operator that launched it. Runtime calls and the profiler's own work have ids of other
+/// sequences, so they get 0.
 uint64_t number_of(const kineto::KinetoEvent& event, bool on_device) {
   if (on_device) return event.linkedCorrelationId();
   const bool is_operator =
@@ -98,7 +98,7 @@ std::vector<Span> spans_of(const kineto::ProfilerResult& result, bool with_flops
   return spans;
 }
 
-/// In a range's name, which LibTorch writes without escaping them: the trace would be no JSON.
+/// True if a range name contains quotes. LibTorch does not escape them, so the trace would be invalid JSON.
 bool has_quotes(const kineto::ProfilerResult& result) {
   return std::ranges::any_of(result.events(),
                              [](const auto& event) { return event.name().find('"') != std::string::npos; });
@@ -136,7 +136,7 @@ void check_schedule(const ProfileSchedule& schedule, const Place& place) {
 
 }  // namespace
 
-/// LibTorch's recorder, from its preparation to its end.
+/// A LibTorch profiler session, from preparation to end.
 struct Profiler::Recording {
   Recording(const ProfileOptions& options, c10::Device the_device)
       : device(the_device), config(config_of(options)), activities(activities_of(the_device)) {
@@ -153,7 +153,7 @@ struct Profiler::Recording {
     kineto::enableProfiler(config, activities);
     running = true;
   }
-  /// What the device has not done by the end has no time: torch.profiler waits for it there, too.
+  /// Waits for the device first, as torch.profiler does, because work that is unfinished at the end has no end time.
   std::unique_ptr<kineto::ProfilerResult> stop_when_done() {
     const auto failure = base::attempt([&] {
       if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
@@ -186,7 +186,7 @@ Profiler::Profiler(const ProfileOptions& options, comm::Group group, c10::Device
       base::fail(ErrorKind::io, group_.place(), "profile", "{} cannot be made: {}; choose another output_trace_dir",
                  options_.output_trace_dir, failed.message());
     }
-    std::filesystem::remove(trace_file(group_.rank()), failed);  // of an earlier run: it is no part of this one
+    std::filesystem::remove(trace_file(group_.rank()), failed);  // left over from an earlier run
   }
   if (somebody_records().test_and_set()) {
     base::fail(ErrorKind::usage, group_.place(), "profile",
@@ -264,12 +264,11 @@ void Profiler::finish_recording(bool keep) {
 
 void Profiler::stop() {
   if (std::exchange(stopped_, true)) return;
-  if (recording_) recording_->step.reset();  // the last range to close
+  if (recording_) recording_->step.reset();  // must be closed last
   ranges_.reset();
-  const auto failure =
-      base::attempt([&] {  // on_trace_ready's, or the disk's: the others wait for this rank all the same
-        finish_recording(now_ == ProfileAction::record || now_ == ProfileAction::record_and_save);
-      });
+  const auto failure = base::attempt([&] {  // an exception (disk, on_trace_ready) must not keep the other ranks waiting
+    finish_recording(now_ == ProfileAction::record || now_ == ProfileAction::record_and_save);
+  });
   somebody_records().clear();
   const auto meet = [&](std::string_view what) {
     comm::in_user_call("profile", what, group_.place(), [&] { group_.barrier(); });
@@ -278,7 +277,7 @@ void Profiler::stop() {
     meet("whether all ranks' files are there is not known");
     try {
       if (group_.rank() == 0) merge_traces();
-    } catch (const std::exception& error) {  // the others wait
+    } catch (const std::exception& error) {  // the other ranks wait
       base::log(base::LogLevel::warning, group_.place(), "profile: profile.json is not made: {}", error.what());
     }
     write_summaries();

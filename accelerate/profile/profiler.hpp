@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LibTorch's profiler over a part of a training loop.
+// LibTorch's profiler for a part of a training loop.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -19,25 +19,27 @@ namespace accelerate::profile {
 class NvtxRanges;
 class Profiler;
 
-/// Names and meaning are torch.profiler's and Hugging Face Accelerate's ProfileKwargs'.
+/// Names and meanings follow torch.profiler and Hugging Face Accelerate's ProfileKwargs.
 struct ProfileOptions {
-  /// Which steps are recorded; step() ends each step. If unset, all steps until stop() are recorded.
+  /// Steps to record; step() ends each step. If unset, all steps until stop() are recorded.
   std::optional<ProfileSchedule> schedule_option{};
-  /// Called on each rank when a recording is over, after its trace was written.
+  /// Called on each rank after a recording has ended and its trace has been written.
   std::function<void(Profiler&)> on_trace_ready{};
-  bool record_shapes = false;   ///< of operators' inputs
-  bool profile_memory = false;  ///< what operators allocate
-  /// Floating point operations of matrix products, convolutions (their backward too) and sums and products of elements.
+  bool record_shapes = false;   ///< shapes of operator inputs
+  bool profile_memory = false;  ///< memory allocations of operators
+  /// If true, counts floating-point operations of matrix products, convolutions (forward and backward), and elementwise
+  /// sums and products.
   bool with_flops = false;
-  /// Floating point operations that this rank's device can do in a second, in the dtype of the forward, by its data
-  /// sheet (NVIDIA H100 SXM in bfloat16: 989e12). Above 0 the table has the MFU; implies with_flops.
+  /// Peak floating-point operations per second of this rank's device in the dtype of the forward, from its data sheet
+  /// (NVIDIA H100 SXM in bfloat16: 989e12). If above 0, the table shows the MFU, and with_flops is implied.
   double peak_flops_per_s = 0.0;
   /// If true, steps, operators and waits for data are also NVTX ranges for Nsight Systems (nsys profile) while the
   /// profiler records. Requires a LibTorch build with CUDA, but no GPU; in other builds one message is logged.
   bool nvtx = false;
-  /// Each rank writes its recording to <dir>/profile_<rank>.json, for chrome://tracing and ui.perfetto.dev; of several
-  /// recordings the last stays. stop() makes <dir>/profile.json of all ranks', and <dir>/profile_summary.json, from
-  /// which accelerate_report makes a page.
+  /// Output folder. Each rank writes its recording to <dir>/profile_<rank>.json, for chrome://tracing and
+  /// ui.perfetto.dev; a later recording overwrites an earlier one. stop() merges the traces of all ranks into
+  /// <dir>/profile.json and writes <dir>/profile_summary.json, from which accelerate_report creates a page. If empty,
+  /// no files are written.
   std::string output_trace_dir{};
 };
 
@@ -52,10 +54,10 @@ struct ProfileOptions {
 /// process. Not thread-safe.
 class Profiler {
  public:
-  /// \throws Error (usage) for an invalid schedule, and if another profiler records in this process; Error (io) if a
-  ///         folder cannot be created.
+  /// \throws Error (usage) for an invalid schedule, and if another profiler is active in this process.
+  /// \throws Error (io) if a folder cannot be created.
   Profiler(const ProfileOptions& options, comm::Group group, c10::Device device);
-  /// Ends a recording that still runs, without its trace; stop() was not called, so the program is failing.
+  /// Aborts an active recording without a trace, because a missing stop() means that the program is failing.
   ~Profiler();
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
@@ -68,9 +70,9 @@ class Profiler {
   /// afterwards. A second call has no effect.
   void stop();
 
-  /// Recordings that are over.
+  /// Number of completed recordings.
   [[nodiscard]] int64_t recordings() const { return recordings_; }
-  /// Of the latest that is over.
+  /// Summary of the last completed recording.
   [[nodiscard]] const TraceSummary& summary() const { return summary_; }
   [[nodiscard]] std::string table(int64_t rows = 15) const { return summary_table(summary_, rows); }
 

@@ -14,7 +14,7 @@
 namespace accelerate::profile {
 namespace {
 
-/// Times, rising and apart.
+/// Time intervals in ascending order, without overlap if joined() returned them.
 using Intervals = std::vector<std::pair<int64_t, int64_t>>;
 
 Intervals joined(Intervals intervals) {
@@ -48,10 +48,10 @@ Intervals common(const Intervals& one, const Intervals& other) {
 
 bool is_step(const Span& span) { return span.name.starts_with(kStepSpan); }
 
-/// What each operator, by its number, started on the device.
+/// Device time of the work that each operator launched, by operator number.
 using DeviceTimes = std::unordered_map<uint64_t, int64_t>;
 
-/// Adds each span's time to its operator, and takes it from the self time of the one around it.
+/// Adds the time of each span to its operator, and subtracts it from the self time of the enclosing operator.
 std::vector<OperatorTime> times_by_operator(std::vector<const Span*> spans, const DeviceTimes& on_device) {
   std::sort(spans.begin(), spans.end(), [](const Span* a, const Span* b) {
     return std::tuple(a->thread, a->begin, -a->end) < std::tuple(b->thread, b->begin, -b->end);
@@ -90,7 +90,7 @@ std::string share_text(int64_t part, int64_t whole) {
 
 double milliseconds(int64_t ns) { return static_cast<double>(ns) * 1e-6; }
 
-/// In the order of their begin.
+/// Returns the lengths in order of start time.
 std::vector<int64_t> lengths_in_order(Intervals steps) {
   std::sort(steps.begin(), steps.end());
   std::vector<int64_t> lengths;
@@ -126,7 +126,7 @@ uint64_t flops_of_convolution_backward(std::span<const int64_t> grad_output, std
   uint64_t products = 1;
   for (const int64_t length : grad_output) products *= static_cast<uint64_t>(length);
   for (const int64_t length : weight.subspan(1)) products *= static_cast<uint64_t>(length);
-  return 2 * 2 * products;  // a product and a sum each, for two gradients
+  return 2 * 2 * products;  // one product and one sum each, for two gradients
 }
 
 bool is_communication(const std::string& name) {

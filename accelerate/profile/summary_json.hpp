@@ -10,10 +10,10 @@
 
 namespace accelerate::profile {
 
-/// One rank's; its operators are the longest fifty.
+/// Returns the summary of one rank, with its fifty longest operators.
 [[nodiscard]] std::string summary_json(const TraceSummary& summary, const Place& place);
 
-/// {"ranks": [...]} of such texts.
+/// Combines such texts to {"ranks": [...]}.
 [[nodiscard]] std::string summaries_json(const std::vector<std::string>& ranks);
 
 }  // namespace accelerate::profile

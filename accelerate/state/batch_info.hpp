@@ -9,7 +9,8 @@ namespace accelerate::state {
 struct BatchInfo {
   /// Index of the current batch, from 0; -1 outside a loop.
   int64_t index = -1;
-  /// The user holds this rank's last batch of the pass. Known when the batch is handed out, not afterwards.
+  /// True if the current batch is this rank's last one of the pass. Known while the batch is in use, not only
+  /// afterwards.
   bool last = false;
   /// Number of real samples in the last global batch (rank 0's, then rank 1's, ...): samples mod (world_size *
   /// batch_size); the rest is padding. 0 if there is no padding. -1 if unknown or with drop_last.

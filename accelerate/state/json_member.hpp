@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Members of a saved state's JSON, each of the right type; there when the program has nlohmann's library.
+// Typed access to the members of a saved state's JSON. Available if the program has nlohmann/json.
 #pragma once
 
 #if __has_include(<nlohmann/json.hpp>)
@@ -13,7 +13,7 @@
 
 namespace accelerate::state {
 
-/// As text for messages; bytes that are no UTF-8 are replaced.
+/// Returns the JSON as text for messages, with invalid UTF-8 replaced.
 inline std::string shown(const nlohmann::json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

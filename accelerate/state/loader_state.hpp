@@ -13,13 +13,13 @@ struct LoaderState {
   int64_t epoch = 0;
   /// Samples of the epoch's order that all ranks together have consumed; 0 between epochs.
   int64_t consumed = 0;
-  /// Those of them that were consumed before the present way of sharing out began.
+  /// Samples that had been consumed before the present sharding began.
   int64_t origin = 0;
   /// Length of the epoch's order.
   int64_t samples = 0;
   /// Kind of order, as named by the sampler ("sequential", "random"). Empty if unknown.
   std::string order{};
-  /// Unset if the order does not depend on a seed.
+  /// Seed of the order. Unset if the order does not depend on a seed.
   std::optional<uint64_t> seed{};
   // How the order is sharded; batch_size is the requested one. Another sharding can continue after `consumed`.
   int64_t world_size = 1;

@@ -12,21 +12,21 @@
 
 namespace accelerate::state {
 
-/// An option of an optimizer's; std::monostate is Python's None.
+/// Value of an optimizer option; std::monostate is Python's None.
 using OptionValue = std::variant<std::monostate, bool, int64_t, double, std::pair<double, double>>;
 
 struct OptimizerGroup {
   std::vector<std::pair<std::string, OptionValue>> options{};
-  /// The group's parameters, numbered through all groups from 0.
+  /// Indices of the group's parameters, counted from 0 over all groups.
   std::vector<int64_t> parameters{};
 };
 
-/// What an optimizer remembers, as the state_dict() of PyTorch's has it.
+/// State of an optimizer, with the structure of PyTorch's state_dict().
 struct OptimizerState {
   std::vector<OptimizerGroup> groups{};
-  /// By parameter, by name: "exp_avg" of the parameter's shape, "step" float32 and 0-dim.
+  /// State tensors by parameter index and name: "exp_avg" with the parameter's shape, "step" as 0-dim float32.
   std::map<int64_t, std::vector<std::pair<std::string, at::Tensor>>> tensors{};
-  /// Of an optimizer that only itself knows: what its save() wrote, LibTorch's archive. Else empty.
+  /// Output of save() of an optimizer with unknown state, as a LibTorch archive. Otherwise empty.
   std::string own{};
 };
 

@@ -10,17 +10,17 @@
 
 namespace accelerate::state {
 
-/// What a rank steps on: a range of one named tensor. In plain data parallelism that is the whole tensor on every rank;
-/// where ranks share a model out among them each has its range.
+/// The part of a named tensor that an optimizer updates on this rank. In plain data parallelism it is the whole tensor
+/// on every rank; with a sharded model each rank has a range of it.
 struct Piece {
   std::string name{};
-  /// Of the whole tensor.
+  /// Shape of the whole tensor.
   std::vector<int64_t> sizes{};
-  /// The elements that are this rank's, [begin, end) of the whole, flattened.
+  /// Range of this rank, [begin, end), in the flattened whole tensor.
   int64_t begin = 0, end = 0;
-  /// Under which torch::optim keeps its state: the parameter's TensorImpl.
+  /// Key of the optimizer state in torch::optim: the parameter's TensorImpl.
   void* key = nullptr;
-  /// What is updated: the parameter itself, or [end - begin] elements of it.
+  /// The tensor that is updated: the parameter itself, or a tensor of [end - begin] elements.
   at::Tensor value{};
   /// Same layout as `value`. If undefined, there is no gradient and the optimizer skips this shard.
   at::Tensor gradient{};
@@ -28,7 +28,7 @@ struct Piece {
   at::Tensor master{};
 };
 
-/// The whole of a parameter, with the gradient that it has now.
+/// Returns a whole parameter as one piece, with its current gradient.
 inline Piece whole_piece(std::string name, const at::Tensor& parameter) {
   return {.name = std::move(name),
           .sizes = parameter.sizes().vec(),

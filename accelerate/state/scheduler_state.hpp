@@ -11,10 +11,10 @@
 
 namespace accelerate::state {
 
-/// What a schedule that follows a metric remembers.
+/// State of a scheduler that follows a metric.
 struct PlateauState {
   double best = 0;
-  int64_t num_bad = 0;   ///< metrics in a row that were no better
+  int64_t num_bad = 0;   ///< number of consecutive metrics without improvement
   int64_t cooldown = 0;  ///< number of further metrics that do not count as bad
 
   bool operator==(const PlateauState&) const = default;
@@ -22,32 +22,33 @@ struct PlateauState {
 
 struct SchedulerState;
 
-/// What PyTorch's schedule of a kind remembers and ours computes from the step, by PyTorch's names: written for its
-/// load_state_dict(), never loaded here.
+/// State that PyTorch's scheduler of the same kind stores but this library computes from the step. It is written under
+/// PyTorch's names for PyTorch's load_state_dict(), and is never loaded here.
 struct PythonSchedule {
   using Value = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>>;
   using Dict = std::vector<std::pair<std::string, Value>>;
 
   Dict members{};
   std::vector<Dict> phases{};  ///< of OneCycleLR
-  /// What it keeps in the optimizer's parameter groups, a number for each.
+  /// Values in the optimizer's parameter groups, one per group.
   std::map<std::string, std::vector<double>> of_groups{};
-  /// Schedules that it is made of; one whose turn is to come has -1 steps. Without braces, because SchedulerState is
-  /// incomplete here: clang instantiates the constructor for `{}` at once.
+  /// States of the contained schedulers; steps is -1 for one that has not started yet. Without braces, because
+  /// SchedulerState is incomplete here: clang instantiates the constructor for `{}` at once.
   std::vector<SchedulerState> parts;
-  bool counts = true;  ///< false: only its parts know how many steps were made
+  bool counts = true;  ///< false if only the parts have a step count
 
-  /// It follows from the rest.
+  /// Always equal, because it follows from the other members of SchedulerState.
   bool operator==(const PythonSchedule&) const { return true; }
 };
 
 /// State of a learning-rate schedule, equal on all ranks. The schedule's arguments are not included.
 struct SchedulerState {
-  std::string name{};  ///< kind of schedule, with those it is made of
+  std::string name{};  ///< kind of scheduler, including the kinds of its parts
   int64_t steps = 0;
-  std::vector<double> base_lrs{};  ///< of each parameter group when the schedule was made
-  std::vector<double> last_lrs{};  ///< of each parameter group, in force
-  std::vector<double> momenta{};   ///< of each parameter group, in force; empty where the schedule leaves them alone
+  std::vector<double> base_lrs{};  ///< per parameter group, at construction of the scheduler
+  std::vector<double> last_lrs{};  ///< current value per parameter group
+  /// current value per parameter group; empty if the scheduler does not change momentum
+  std::vector<double> momenta{};
   std::optional<PlateauState> plateau{};
   PythonSchedule python{};
 

@@ -13,9 +13,9 @@ namespace accelerate::tracking {
 namespace {
 
 constexpr double kWidth = 520, kHeight = 220, kLeft = 64, kRight = 24, kTop = 10, kBottom = 26;
-constexpr size_t kColours = 6;  // classes line0 ... of the page's style
+constexpr size_t kColours = 6;  // CSS classes line0, line1, ... of the page
 
-/// From numbers to places on the page.
+/// Maps values to coordinates.
 struct Scale {
   double low, high, from, to;
 
@@ -91,7 +91,7 @@ std::string html_text(std::string_view text) {
 
 std::string number_text(double number, std::string_view name) {
   if (name.ends_with("_bytes") && number >= 0 && number < 1e18) return base::bytes_text(static_cast<int64_t>(number));
-  return fmt::format("{:.5g}", number == 0 ? 0.0 : number);  // no -0
+  return fmt::format("{:.5g}", number == 0 ? 0.0 : number);  // avoids -0
 }
 
 std::vector<double> round_ticks(double low, double high) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// metrics.csv: one row per call of log(), one column per name. A new name adds a column at the end; earlier rows stay
+// metrics.csv: one row per call of log(), one column per name. A new name adds a column at the end; earlier rows remain
 // shorter.
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@
 namespace accelerate::tracking {
 namespace {
 
-/// RFC 4180.
+/// Quotes a cell as in RFC 4180.
 std::string csv_cell(std::string_view text) {
   if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
   std::string quoted = "\"";
@@ -20,7 +20,7 @@ std::string csv_cell(std::string_view text) {
   return quoted + '"';
 }
 
-/// The cells of the first row, and where it ends (past its newline).
+/// Returns the cells of the first row, and the position after its newline.
 std::pair<std::vector<std::string>, size_t> first_row(std::string_view text) {
   std::vector<std::string> cells(1);
   bool quoted = false;

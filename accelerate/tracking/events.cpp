@@ -7,7 +7,7 @@
 namespace accelerate::tracking {
 namespace {
 
-/// SummaryMetadata: which plugin of TensorBoard shows it.
+/// SummaryMetadata: names the TensorBoard plugin that displays the value.
 Message plugin_metadata(std::string_view plugin, std::string_view content = "") {
   Message data;
   data.bytes(1, plugin);
@@ -20,7 +20,7 @@ Message tagged(const std::string& tag) { return Message().bytes(1, valid_utf8(ta
 
 constexpr int64_t kDtFloat = 1, kDtString = 7;
 
-/// HParamsPluginData with one member, as a summary value that has nothing else.
+/// Summary value that contains only an HParamsPluginData with one member.
 Message hparams_summary(const std::string& tag, uint32_t field, const Message& member) {
   const std::string one_zero(sizeof(float), '\0');
   const Message tensor = Message().integer(1, kDtFloat).message(2, Message()).bytes(5, one_zero);
@@ -29,7 +29,7 @@ Message hparams_summary(const std::string& tag, uint32_t field, const Message& m
 
 constexpr int64_t kHparamsString = 1, kHparamsBool = 2, kHparamsNumber = 3;
 
-/// google.protobuf.Value and hparams' DataType of it.
+/// Returns the value as google.protobuf.Value, and its hparams DataType.
 std::pair<Message, int64_t> hparam(const Value& value) {
   if (const auto* yes = std::get_if<bool>(&value.kind())) return {Message().integer(4, *yes), kHparamsBool};
   if (const auto number = number_of(value)) return {Message().number(2, *number), kHparamsNumber};
@@ -83,7 +83,7 @@ std::vector<Message> hparams_summaries(const std::string& name, const Values& co
   for (const auto& [key, value] : flattened(config)) {
     const auto [content, type] = hparam(value);
     experiment.message(4, Message().bytes(1, valid_utf8(key)).integer(4, type));
-    session.message(1, Message().bytes(1, valid_utf8(key)).message(2, content));  // an entry of a map
+    session.message(1, Message().bytes(1, valid_utf8(key)).message(2, content));  // an entry of a protobuf map
   }
   experiment.bytes(6, valid_utf8(name));
   session.bytes(4, valid_utf8(name)).number(5, time);

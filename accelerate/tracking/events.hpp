@@ -11,7 +11,7 @@
 
 namespace accelerate::tracking {
 
-/// The first of a file.
+/// First event of a file.
 [[nodiscard]] Message version_event(double time);
 
 /// \param summary  One or several summary values, made by the functions below.
@@ -22,9 +22,9 @@ namespace accelerate::tracking {
 [[nodiscard]] Message image_summary(const std::string& tag, const Image& image);
 [[nodiscard]] Message histogram_summary(const std::string& tag, const Histogram& histogram);
 
-/// What the tab HPARAMS shows: the configuration of the run, where it begins.
+/// Configuration of a run for the HPARAMS tab, written at the start of the run.
 [[nodiscard]] std::vector<Message> hparams_summaries(const std::string& name, const Values& config, double time);
-/// ... and that it ended well.
+/// Marks the run as successfully ended in the HPARAMS tab.
 [[nodiscard]] Message hparams_end_summary(double time);
 
 }  // namespace accelerate::tracking

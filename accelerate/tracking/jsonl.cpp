@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// metrics.jsonl: a line of JSON for each call of log(), and one with the configuration at the beginning of each run.
+// metrics.jsonl: one line of JSON per call of log(), and one with the configuration at the start of each run.
 #include <fmt/format.h>
 
 #include "accelerate/tracking/append_file.hpp"

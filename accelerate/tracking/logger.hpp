@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program's own log lines, beside the library's.
+// Logger for the program's own log lines, which appear beside those of the library.
 #pragma once
 
 #include <fmt/format.h>
@@ -67,7 +67,7 @@ class Logger {
   void error(fmt::format_string<Args...> format, Args&&... args) const {
     log(base::LogLevel::error, format, std::forward<Args>(args)...);
   }
-  /// A line that is dropped costs a comparison; it is not formatted.
+  /// A dropped line costs one comparison and is not formatted.
   template <typename... Args>
   void log(base::LogLevel level, fmt::format_string<Args...> format, Args&&... args) const {
     if (says(level)) {

@@ -25,7 +25,7 @@ std::string drawn(double share, int64_t columns, const std::array<std::string_vi
 
 bool begins_character(char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }
 
-/// Characters, each of which is taken for one column.
+/// Number of characters; each counts as one column.
 int64_t columns_of(std::string_view text) { return std::count_if(text.begin(), text.end(), begins_character); }
 
 std::string cut_to(const std::string& text, int64_t columns) {
@@ -57,7 +57,7 @@ std::string meter_line(const Meter& meter) {
   const std::string speed = rate_text(rate, meter.unit) + (meter.postfix.empty() ? "" : ", " + meter.postfix);
   const std::string head = meter.description.empty() ? "" : meter.description + ": ";
   const std::string elapsed = interval_text(meter.elapsed);
-  // More than there should be: how many there are is not known after all.
+  // If there are more steps than the total, the total is wrong and counts as unknown.
   if (!meter.total || *meter.total < meter.done || *meter.total == 0) {
     return cut_to(fmt::format("{}{}{} [{}, {}]", head, meter.done, meter.unit, elapsed, speed), meter.width);
   }

@@ -25,7 +25,8 @@ std::string heads(std::initializer_list<std::string_view> names) {
   return row + "</tr>\n";
 }
 
-/// Where a step's time went, as a bar: waiting for data, communication that nothing hid, the rest.
+/// Bar with the shares of a step's time: waiting for data, communication that does not overlap with computation, the
+/// rest.
 std::string shares_bar(const RankProfile& rank) {
   const double whole = rank.length_ms();
   const double data = std::clamp(percent(rank.data_wait_ms, whole), 0.0, 100.0);

@@ -13,7 +13,7 @@
 namespace accelerate::tracking {
 namespace {
 
-/// The rows of the screen that bars of this process hold.
+/// Screen rows that this process's bars occupy.
 struct Screen {
   std::mutex mutex;
   std::vector<bool> rows;
@@ -56,7 +56,7 @@ int64_t terminal_width(int descriptor) {
   return size.ws_col;
 }
 
-/// A screen that is gone is no reason to stop.
+/// Write errors are ignored, because a closed terminal must not stop the program.
 void put(int descriptor, std::string_view text) {
   while (!text.empty()) {
     const ssize_t taken = ::write(descriptor, text.data(), text.size());
@@ -95,7 +95,7 @@ void ProgressBar::measure() {
   const auto steps = static_cast<double>(meter_.done - measured_steps_);
   meter_.elapsed = seconds(now - begin_);
   if (steps <= 0 || passed <= 0) return;
-  // tqdm's: each measurement weighs 0.3, all before it 0.7.
+  // Exponential smoothing as in tqdm: weight 0.3 for the newest measurement, 0.7 for all before it.
   constexpr double weight = 0.3;
   recent_steps_ = weight * steps + (1 - weight) * recent_steps_;
   recent_seconds_ = weight * passed + (1 - weight) * recent_seconds_;
@@ -112,7 +112,7 @@ std::string ProgressBar::line(bool last) {
 }
 
 void ProgressBar::draw() {
-  // Where lines are not drawn over one another, the last step's is finish()'s.
+  // Without a terminal, finish() writes the line of the last step.
   const bool left_to_finish = !terminal_ && meter_.total && meter_.done == *meter_.total;
   if (!left_to_finish) write_line(line(false), false);
   next_ = Clock::now() + (terminal_ ? options_.interval : options_.line_interval);
@@ -138,7 +138,7 @@ void ProgressBar::finish() noexcept {
     const bool worth_a_line = terminal_ || row_ == 0 || Clock::now() - begin_ >= options_.line_interval;
     if (worth_a_line) write_line(text, true);
     give_row(row_);
-  } catch (...) {  // no memory for a line of text
+  } catch (...) {  // no memory for the text
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A progress bar, and ranges that show one while they are walked.
+// A progress bar, and ranges that display one during iteration.
 #pragma once
 
 #include <fmt/format.h>
@@ -19,41 +19,41 @@ namespace accelerate::tracking {
 
 struct ProgressOptions {
   std::string description{};
-  /// What is counted.
+  /// Name of one step.
   std::string unit = "it";
   /// Total number of steps. If unset, the size of the range; if that is unknown, only numbers are shown without a bar.
   std::optional<int64_t> total{};
-  /// Nothing is shown.
+  /// If true, nothing is displayed.
   bool disable = false;
-  /// On the main process alone.
+  /// If true, only the main process displays the bar.
   bool main_process_only = true;
-  /// The last line stays on the screen. That of a bar within another never does.
+  /// If true, the final line remains on the screen. The final line of a nested bar is always erased.
   bool leave = true;
-  /// Between two drawings, at least. Between them a step costs a look at the clock.
+  /// Minimum time between two redraws on a terminal. In between, a step costs one clock query.
   std::chrono::milliseconds interval{100};
   /// Interval between two lines if the output is not a terminal.
   std::chrono::milliseconds line_interval{std::chrono::seconds(10)};
   /// Width in columns. If unset, the width of the terminal.
   std::optional<int64_t> width{};
-  /// File descriptor; stderr.
+  /// File descriptor of the output. The default is stderr.
   int output = 2;
 };
 
-/// On a terminal one line that is drawn anew, one below the other for bars within bars; elsewhere a line now and then
-/// and one at the end. One thread at a time.
+/// On a terminal the bar is one line that is redrawn; nested bars are below each other. Elsewhere it prints a line at
+/// intervals and one at the end. Not thread-safe.
 class ProgressBar {
  public:
   explicit ProgressBar(const ProgressOptions& options);
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
-  /// finish()
+  /// Calls finish().
   ~ProgressBar();
 
   void update(int64_t steps = 1) {
     meter_.done += steps;
     if (shown_ && Clock::now() >= next_) draw();
   }
-  /// Text after the rate, "loss={:.3f}"; drawn with the next drawing.
+  /// Sets the text after the rate, "loss={:.3f}". It appears at the next redraw.
   template <typename... Args>
   void set_postfix(fmt::format_string<Args...> format, Args&&... args) {
     if (shown_) meter_.postfix = fmt::format(format, std::forward<Args>(args)...);
@@ -107,7 +107,7 @@ class ProgressRange {
     }
     void operator++(int) { ++*this; }
     bool operator==(std::default_sentinel_t) const { return at_end(); }
-    /// The wrapped range, through which loaders expose their position.
+    /// Iterator of the wrapped range, through which loaders expose their position.
     [[nodiscard]] const Inner& base() const { return inner_; }
 
    private:
@@ -122,11 +122,11 @@ class ProgressRange {
   ProgressRange(const ProgressRange&) = delete;
   ProgressRange& operator=(const ProgressRange&) = delete;
 
-  /// Begins a pass, with a bar of its own.
+  /// Starts a pass with a new bar.
   Iterator begin() {
     ProgressOptions options = options_;
     if (!options.total) options.total = size();
-    bar_.reset();  // the last pass's makes room on the screen first
+    bar_.reset();  // releases the screen row of the previous pass first
     bar_.emplace(options);
     return Iterator(range_.begin(), range_.end(), &*bar_);
   }
@@ -151,7 +151,7 @@ class ProgressRange {
     } else if constexpr (requires {
                            { range_.size() } -> std::convertible_to<std::optional<int64_t>>;
                          }) {
-      return range_.size();  // a stream's, which may know it
+      return range_.size();  // a stream may know its length
     } else {
       return std::nullopt;
     }

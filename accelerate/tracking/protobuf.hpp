@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protocol buffers, written: protobuf.dev/programming-guides/encoding. What event files need and no more.
+// Minimal protocol buffer writer for event files: protobuf.dev/programming-guides/encoding.
 #pragma once
 
 #include <bit>
@@ -11,7 +11,7 @@
 
 namespace accelerate::tracking {
 
-/// One message in the making; each call writes a field by its number.
+/// Builder for one message. Each call appends a field by its number.
 class Message {
  public:
   Message& integer(uint32_t field, int64_t value) {
@@ -27,7 +27,7 @@ class Message {
     key(field, 5);
     return raw(value);
   }
-  /// Texts are UTF-8: a reader refuses a message with others.
+  /// Texts must be UTF-8, because readers reject messages with other texts.
   Message& bytes(uint32_t field, std::string_view value) {
     key(field, 2);
     varint(value.size());
@@ -35,7 +35,7 @@ class Message {
     return *this;
   }
   Message& message(uint32_t field, const Message& value) { return bytes(field, value.wire_); }
-  /// Packed.
+  /// Packed encoding.
   Message& numbers(uint32_t field, std::span<const double> values) {
     key(field, 2);
     varint(values.size() * sizeof(double));

@@ -67,7 +67,7 @@ std::string not_finite_note(const RunLog& run) {
   return note;
 }
 
-/// What is drawn: all numbers but the clock, and the throughput that the clock gives.
+/// Returns all series except "time", and the throughput computed from it.
 std::vector<Series> drawn_series(const RunLog& run) {
   std::vector<Series> drawn;
   for (const auto& series : run.series) {
@@ -117,7 +117,7 @@ std::string file_html(const LoggedFile& file) {
   return html;
 }
 
-/// \param place  Its folder relative to the requested one.
+/// \param place  Folder of the file, relative to the requested folder.
 void add_file(LoggedFolder& logged, const std::filesystem::path& path, const std::string& place) {
   const std::string name = place == "." ? "" : place;
   const bool is_profile = path.filename() == "profile_summary.json";

@@ -12,7 +12,7 @@ namespace accelerate::tracking {
 
 /// Content and path of one metrics.jsonl.
 struct LoggedFile {
-  std::string name{};  ///< its folder relative to the requested one
+  std::string name{};  ///< folder of the file, relative to the requested one
   RunLogs logs{};
 };
 
@@ -25,19 +25,18 @@ struct LoggedProfile {
 struct LoggedFolder {
   std::vector<LoggedFile> files{};
   std::vector<LoggedProfile> profiles{};
-  std::vector<std::string> unreadable_profiles{};  ///< files of that name that are none
+  std::vector<std::string> unreadable_profiles{};  ///< files of that name without a valid profile
   std::vector<std::string> unreadable_files{};     ///< "b/metrics.jsonl cannot be read: Permission denied"
 };
 
 /// Reads every metrics.jsonl and profile_summary.json in a folder and its subfolders, sorted by name.
-/// \throws Error (io) if the folder does not exist or none of its files is readable; Error (data) if it contains no
-/// such
-///         file.
+/// \throws Error (io) if the folder does not exist or none of its files is readable.
+/// \throws Error (data) if the folder contains no such file.
 [[nodiscard]] LoggedFolder read_logged_folder(const std::filesystem::path& folder);
 
-/// A page of HTML that needs no other file and no network: for each run its configuration, its length, its curves with
-/// throughput, what every number began, ended and went through, and its texts; for each profile where the time of each
-/// rank went.
+/// Returns a self-contained HTML page that needs no network. For each run it shows the configuration, the duration, all
+/// curves with the throughput, first, lowest, highest and last value of every number, and the texts; for each profile,
+/// the shares of time of each rank.
 [[nodiscard]] std::string report_html(const LoggedFolder& folder);
 
 }  // namespace accelerate::tracking

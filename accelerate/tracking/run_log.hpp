@@ -14,19 +14,19 @@ struct Point {
   double step = 0.0, value = 0.0;
 };
 
-/// One number over the steps. What is not finite is left out and counted.
+/// Values of one name over the steps. Non-finite values are omitted and counted.
 struct Series {
   std::string name{};
   std::vector<Point> points{};
   int64_t not_finite = 0;
 };
 
-/// One run: from a line with a configuration to the next.
+/// One run: the lines from one configuration line to the next.
 struct RunLog {
   std::string project{};
-  std::vector<std::pair<std::string, std::string>> config{};  ///< values as text
+  std::vector<std::pair<std::string, std::string>> config{};  ///< values in text form
   std::vector<Series> series{};                               ///< in order of first appearance
-  std::vector<std::pair<std::string, std::string>> texts{};   ///< the last of each name
+  std::vector<std::pair<std::string, std::string>> texts{};   ///< last text of each name
   double begin_time = 0.0, end_time = 0.0;                    ///< seconds since 1970; 0 if unknown
   int64_t lines = 0;
 };

@@ -14,9 +14,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr double kLargest = 1e15;  // sums of such numbers are still numbers
+constexpr double kLargest = 1e15;  // prevents overflow of sums
 
-/// A number that may be drawn: finite, not below 0.
+/// Returns a value that can be drawn: finite and not negative; otherwise 0.
 double number_at(const Json& object, const char* name) {
   const auto found = object.find(name);
   const double value = found != object.end() && found->is_number() ? found->get<double>() : 0.0;

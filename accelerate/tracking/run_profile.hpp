@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a profiler measured on each rank, read back from its profile_summary.json.
+// Profiler measurements of each rank, read from profile_summary.json.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,19 @@ struct OperatorCost {
   std::string name{};
   int64_t calls = 0;
   double self_ms = 0.0;    ///< without called operators
-  double total_ms = 0.0;   ///< with it
-  double device_ms = 0.0;  ///< device time of work that it started itself; 0 on the CPU
+  double total_ms = 0.0;   ///< including called operators
+  double device_ms = 0.0;  ///< device time of work that it launched itself; 0 on the CPU
   double gflop = 0.0;      ///< 0 if not counted
 };
 
-/// Of all recorded steps of a rank; milliseconds of its host.
+/// Measurements of one rank over all recorded steps, in milliseconds of its host clock.
 struct RankProfile {
   int64_t rank = 0;
   std::string host{};
   std::vector<double> step_ms{};     ///< one for each step
   double data_wait_ms = 0.0;         ///< time in which the loop waited for its next batch
-  double communication_ms = 0.0;     ///< at least one collective ran
-  double overlapped_ms = 0.0;        ///< ... while operators computed
+  double communication_ms = 0.0;     ///< time in which at least one collective ran
+  double overlapped_ms = 0.0;        ///< part of it in which operators computed
   double device_busy_ms = 0.0;       ///< time in which the device executed anything; 0 on the CPU
   double gflop = 0.0;                ///< 0 if not counted
   double peak_gflop_per_s = 0.0;     ///< of its device; 0 if unknown
@@ -38,16 +38,17 @@ struct RankProfile {
 };
 
 /// Never throws: missing values and values of another type count as zero.
-/// \returns nothing if the text is not such a file.
+/// \returns the ranks, or nothing if the text is not such a file.
 [[nodiscard]] std::optional<std::vector<RankProfile>> parse_run_profile(std::string_view json);
 
-/// Operators of all ranks, added up by name, longest time on the device first, then longest self time.
+/// Adds up the operators of all ranks by name, sorted by device time, then by self time, longest first.
 [[nodiscard]] std::vector<OperatorCost> operators_of(const std::vector<RankProfile>& ranks);
 
-/// Whether data or steps are the bottleneck: the same twentieth as a loader's report() goes by.
+/// Returns a sentence about the bottleneck: data if a rank waited for more than 5 % of its steps, as in a loader's
+/// report(), otherwise the step.
 [[nodiscard]] std::string data_verdict(const std::vector<RankProfile>& ranks);
 
-/// A part of a page: the verdict, a row for each rank, step times as a chart, the longest operators.
+/// Returns a section of the page: the bottleneck, one row per rank, a chart of step times, and the longest operators.
 [[nodiscard]] std::string profile_html(const std::vector<RankProfile>& ranks, const std::string& title);
 
 }  // namespace accelerate::tracking

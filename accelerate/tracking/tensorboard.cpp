@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// events.out.tfevents.*: what TensorBoard reads, a file for each run; and hparams.yml, the configuration as text.
+// events.out.tfevents.* for TensorBoard, one file per run, and hparams.yml with the configuration as text.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -24,7 +24,7 @@ class TensorBoard final : public Tracker {
     if (run.folder != run_.folder) last_step_ = -1;
     run_ = run;
     const double now = wall_time();
-    // TensorBoard reads a folder's files in the order of their names.
+    // TensorBoard reads the files of a folder in alphabetical order.
     file_ = AppendFile(run.folder /
                        fmt::format("events.out.tfevents.{:.0f}.{}.{}.{}", now, base::host_name(), getpid(), files++));
     write(version_event(now));
@@ -32,7 +32,7 @@ class TensorBoard final : public Tracker {
 
   void store_init_configuration(const Values& config) override {
     const double now = wall_time();
-    // The name of the session is the folder's for TensorBoard; this one groups runs of one configuration.
+    // TensorBoard uses the folder as session name. The name here groups runs with the same configuration.
     write(summary_event(hparams_summaries(run_.project, config, now), 0, now));
     has_hparams_ = true;
     std::string yaml;
@@ -72,7 +72,7 @@ class TensorBoard final : public Tracker {
 
  private:
   void write(const Message& event) { file_.append(event_record(event.wire())); }
-  /// Without a step: the one after the last, as points at one place would hide one another.
+  /// If no step is given, the last step plus one is used, because points at the same step would cover each other.
   void write(const std::vector<Message>& summary, Step step) {
     last_step_ = step.value_or(last_step_ + 1);
     write(summary_event(summary, last_step_, wall_time()));

@@ -13,7 +13,7 @@ namespace {
 std::string exact_text(double number) {
   if (std::isnan(number)) return "nan";
   if (std::isinf(number)) return number > 0 ? "inf" : "-inf";
-  return fmt::format("{}", number);  // the shortest that is read as the same number
+  return fmt::format("{}", number);  // shortest text that parses to the same number
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values as other programs read them.
+// Text forms of values for other programs.
 #pragma once
 
 #include <string>
@@ -9,20 +9,21 @@
 
 namespace accelerate::tracking {
 
-/// Bytes that are no UTF-8 become U+FFFD.
+/// Replaces invalid UTF-8 by U+FFFD.
 [[nodiscard]] std::string valid_utf8(std::string_view text);
 
-/// In quotes, escaped.
+/// Returns the text as a JSON string with quotes and escapes.
 [[nodiscard]] std::string json_string(std::string_view text);
 
 /// JSON text of a single value. Non-finite numbers become the strings "NaN", "Infinity" and "-Infinity", as in
 /// protobuf's JSON format.
 [[nodiscard]] std::string json_text(const Value& value);
 
-/// Of one value that is no group: text as it is; nan, inf and -inf as C++, Python and R read them.
+/// Returns plain text of a value that is not a group. Texts are unchanged; non-finite numbers are nan, inf and -inf,
+/// which C++, Python and R can parse.
 [[nodiscard]] std::string plain_text(const Value& value);
 
-/// Seconds since 1970.
+/// Returns the time in seconds since 1970.
 [[nodiscard]] double wall_time();
 
 }  // namespace accelerate::tracking

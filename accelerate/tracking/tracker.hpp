@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a tracker is: where a run's numbers go while it trains.
+// Interface of trackers, which store logged values.
 #pragma once
 
 #include <filesystem>
@@ -14,36 +14,37 @@ namespace accelerate::tracking {
 /// Facts about a new run.
 struct Run {
   std::string project{};
-  std::filesystem::path folder{};  ///< <logging_dir>/<project>, which is there; empty where no logging_dir was given
+  std::filesystem::path folder{};  ///< existing folder <logging_dir>/<project>; empty without a logging_dir
   Place place{};
 };
 
 /// A destination for logged values. User-defined trackers derive from it and are passed to log_with.
 ///
-/// An exception is logged once and training continues; only start() may stop the program, before training begins.
-/// Thread safety: calls come from the logging threads, one at a time for each Accelerator.
+/// If a function throws, the error is logged once and training continues; only an exception of start() is passed on,
+/// before training starts.
+/// Thread safety: functions are called on the logging threads, one call at a time for each Accelerator.
 class Tracker {
  public:
   virtual ~Tracker() = default;
 
-  /// By which get_tracker() finds it.
+  /// Name for get_tracker().
   [[nodiscard]] virtual std::string name() const = 0;
-  /// It writes into Run::folder: without a logging_dir it is refused.
+  /// True if the tracker writes into Run::folder. It is then rejected if no logging_dir is given.
   [[nodiscard]] virtual bool requires_logging_directory() const { return false; }
-  /// False: it runs on every rank, not on the main process alone.
+  /// If false, the tracker runs on every rank, not only on the main process.
   [[nodiscard]] virtual bool main_process_only() const { return true; }
 
-  /// A run begins: init_trackers() was called.
+  /// Called by init_trackers() at the start of a run.
   virtual void start(const Run&) {}
-  /// What init_trackers() was given as config.
+  /// Receives the config of init_trackers().
   virtual void store_init_configuration(const Values&) {}
-  /// As log() was given them: a Value may be a group (see flattened()).
+  /// Receives the values of log() unchanged: a Value may be a group (see flattened()).
   virtual void log(const Values& values, Step step) = 0;
-  /// What a tracker has no place for it leaves out.
+  /// Texts, images and histograms are ignored unless a tracker overrides these functions.
   virtual void log_text(const std::string& /*name*/, const std::string& /*text*/, Step) {}
   virtual void log_images(const std::string& /*name*/, const std::vector<Image>&, Step) {}
   virtual void log_histogram(const std::string& /*name*/, const Histogram&, Step) {}
-  /// The run is over: end_training() was called, or the Accelerator is gone.
+  /// Called at the end of a run, by end_training() or by the destructor of the Accelerator.
   virtual void finish() {}
 };
 

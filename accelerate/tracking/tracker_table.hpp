@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trackers by name.
+// Table of the library's trackers.
 #pragma once
 
 #include <memory>
@@ -15,10 +15,10 @@ namespace accelerate::tracking {
 #include "accelerate/tracking/tracker_table.def"
 #undef ACCELERATE_TRACKER
 
-/// "csv", "jsonl", ...
+/// Returns "csv", "jsonl", ...
 [[nodiscard]] std::vector<std::string> tracker_names();
 
-/// Not started. Null for a name that no tracker of the library has.
+/// Creates a tracker without starting it. Returns null for an unknown name.
 [[nodiscard]] std::unique_ptr<Tracker> make_tracker(std::string_view name);
 
 }  // namespace accelerate::tracking

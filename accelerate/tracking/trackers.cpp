@@ -14,7 +14,7 @@
 namespace accelerate::tracking {
 namespace {
 
-/// What get() gives where a tracker does not run.
+/// Result of get() on ranks where a tracker does not run.
 class Nothing final : public Tracker {
  public:
   explicit Nothing(std::string name) : name_(std::move(name)) {}
@@ -92,7 +92,7 @@ std::filesystem::path Trackers::make_folder(const std::string& project) const {
 }
 
 void Trackers::start(const std::string& project, const Values& config) {
-  // It becomes a folder, beside those of other projects.
+  // The project name becomes a folder name.
   if (project.empty() || project == "." || project == ".." || project.find('/') != std::string::npos ||
       project.find('\0') != std::string::npos) {
     base::fail(ErrorKind::usage, place_, "init_trackers",
@@ -158,7 +158,7 @@ void Trackers::say_failed(const Tracker& tracker, std::string_view what, std::st
     if (!failed_.insert(name).second) return;
     base::log(base::LogLevel::warning, place_,
               "tracker {}: {}: {}; training goes on, and what else fails in this tracker is not said", name, what, why);
-  } catch (...) {  // its name, or the program's log handler
+  } catch (...) {  // from the tracker's name(), or from the program's log handler
   }
 }
 

@@ -14,7 +14,7 @@
 
 namespace accelerate::tracking {
 
-/// One tracker of log_with: the name of one of the library's, "all" of them, or an object of the user's own.
+/// An entry of log_with: the name of a tracker of the library, "all", or a user-defined tracker.
 class LogWith {
  public:
   LogWith(const char* name) : name_(name) {}
@@ -39,21 +39,19 @@ struct TrackingOptions {
 /// does not stop the program.
 class Trackers {
  public:
-  /// No tracker: logged values are dropped.
+  /// Has no trackers: logged values are dropped.
   Trackers() = default;
   /// Nothing is written before start().
   /// \throws Error (usage), on every rank, for an unknown tracker name, a null pointer, two trackers with the same
-  /// name,
-  ///         and a tracker that needs a logging_dir if none is given.
+  ///   name, and a tracker that needs a logging_dir if none is given.
   Trackers(const TrackingOptions& options, const Place& place);
   ~Trackers();
   Trackers(Trackers&&) noexcept = default;
   Trackers& operator=(Trackers&& other) noexcept;
 
-  /// Begins a run and ends the previous one.
-  /// \throws Error (usage) if the project is not a valid folder name, and the exceptions of a tracker's start: Error
-  /// (io)
-  ///         for a folder that is not writable.
+  /// Starts a run and ends the previous one.
+  /// \throws Error (usage) if the project is not a valid folder name, Error (io) if the folder is not writable, and the
+  ///   exceptions of a tracker's start().
   void start(const std::string& project, const Values& config);
   void log(const Values& values, Step step);
   void log_text(const std::string& name, const std::string& text, Step step);
@@ -63,7 +61,8 @@ class Trackers {
   void finish() noexcept;
 
   /// Returns the tracker. On ranks other than the main process, a main-process tracker is replaced by one that drops
-  /// all values. \throws Error (usage) with the available names.
+  /// all values.
+  /// \throws Error (usage) with the available names.
   [[nodiscard]] std::shared_ptr<Tracker> get(std::string_view name) const;
   /// True if a tracker of this rank is in a run. Expensive values need to be computed only then.
   [[nodiscard]] bool in_run() const { return in_run_ && !here_.empty(); }
@@ -76,7 +75,7 @@ class Trackers {
 
   std::optional<std::string> logging_dir_;
   Place place_;
-  std::vector<std::shared_ptr<Tracker>> all_, here_;  // here: on this rank
+  std::vector<std::shared_ptr<Tracker>> all_, here_;  // here_: those that run on this rank
   bool in_run_ = false;
   std::set<std::string, std::less<>> failed_;
 };

@@ -9,7 +9,7 @@
 namespace accelerate::tracking {
 namespace {
 
-/// Upper limits of all buckets there may be, rising.
+/// Upper limits of all possible buckets, in ascending order.
 const std::vector<double>& all_limits() {
   static const auto made = [] {
     std::vector<double> positive;
@@ -56,7 +56,7 @@ Histogram histogram_of(std::span<const double> numbers) {
     made.count += 1;
     made.sum += number;
     made.sum_of_squares += number * number;
-    // A bucket reaches from the limit before it, which is its own, to its own, which is the next one's.
+    // Buckets are half-open: the previous bucket's limit is included, the bucket's own limit is not.
     const auto above = std::upper_bound(limits.begin(), limits.end() - 1, number) - limits.begin();
     counts[static_cast<size_t>(above)] += 1;
   }
@@ -64,7 +64,7 @@ Histogram histogram_of(std::span<const double> numbers) {
   const auto filled = [](double count) { return count > 0; };
   const auto first = std::find_if(counts.begin(), counts.end(), filled) - counts.begin();
   const auto last = counts.rend() - std::find_if(counts.rbegin(), counts.rend(), filled);
-  // One empty bucket before the first: its limit is where the first begins.
+  // Includes one empty bucket before the first filled one, because its limit is the lower bound of that one.
   const auto begin = std::max<std::ptrdiff_t>(first - 1, 0);
   made.limits.assign(limits.begin() + begin, limits.begin() + last);
   made.counts.assign(counts.begin() + begin, counts.begin() + last);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What trackers are given.
+// Value types of trackers.
 #pragma once
 
 #include <concepts>
@@ -16,13 +16,13 @@
 
 namespace accelerate::tracking {
 
-/// Tensors with one element, of any library.
+/// Tensors with one element, from any library.
 template <typename T>
 concept ScalarTensor = requires(const T& tensor) {
   { tensor.template item<double>() } -> std::convertible_to<double>;
 };
 
-/// A number, a text, or numbers by name that belong together (a loss for training, one for validation).
+/// A number, a text, or a group of related numbers by name (for example training and validation loss).
 class Value {
  public:
   using Group = std::map<std::string, double>;
@@ -34,7 +34,7 @@ class Value {
   Value(std::string_view text) : kind_(std::string(text)) {}
   Value(std::string text) : kind_(std::move(text)) {}
   Value(Group group) : kind_(std::move(group)) {}
-  /// Waits for the tensor's device. It has one element.
+  /// Reads a tensor with one element. The host waits for its device.
   template <ScalarTensor Tensor>
   Value(const Tensor& tensor) : kind_(tensor.template item<double>()) {}
 
@@ -55,35 +55,35 @@ class Value {
   Kind kind_;
 };
 
-/// By name, in the order in which they were written.
+/// Values by name, in the order of the call.
 using Values = std::vector<std::pair<std::string, Value>>;
 
-/// Groups taken apart: "loss" of {train, test} becomes loss/train and loss/test.
+/// Expands groups: "loss" of {train, test} becomes loss/train and loss/test.
 [[nodiscard]] Values flattened(const Values& values);
 
-/// The value as a number (bools as 0 and 1); nothing for texts and groups.
+/// Returns the value as a number (bools as 0 and 1). Returns nothing for texts and groups.
 [[nodiscard]] std::optional<double> number_of(const Value& value);
 
 /// Counter of the program: optimizer steps, batches or epochs.
 using Step = std::optional<int64_t>;
 
-/// A picture of 8 bits a channel.
+/// An image with 8 bits per channel.
 struct Image {
   int64_t height = 0, width = 0;
   int64_t channels = 0;           ///< 1 grey, 2 grey and alpha, 3 RGB, 4 RGBA
   std::vector<uint8_t> pixels{};  ///< [height, width, channels]
 };
 
-/// How numbers are spread.
+/// Distribution of numbers in buckets.
 struct Histogram {
   double lowest = 0.0, highest = 0.0;
   double count = 0.0, sum = 0.0, sum_of_squares = 0.0;
-  std::vector<double> limits{};  ///< upper limit of each bucket; values above the last limit are invalid
-  std::vector<double> counts{};  ///< [limits]
+  std::vector<double> limits{};  ///< upper limit of each bucket, not included in the bucket
+  std::vector<double> counts{};  ///< one per bucket
 };
 
-/// Buckets that grow by a tenth, as TensorBoard's own: from 1e-12 to 1e20, alike on both sides of 0. Infinities and
-/// NaNs are left out.
+/// Uses TensorBoard's buckets: the limits grow by a factor of 1.1 from 1e-12 to 1e20, symmetrically around 0.
+/// Infinities and NaNs are ignored.
 [[nodiscard]] Histogram histogram_of(std::span<const double> numbers);
 
 }  // namespace accelerate::tracking

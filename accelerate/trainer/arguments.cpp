@@ -9,7 +9,7 @@
 namespace accelerate::trainer {
 namespace {
 
-/// Checks that say an argument's name, its value and what it must be.
+/// Checks with a uniform error text: the argument, its value and the allowed values.
 class ArgumentCheck {
  public:
   explicit ArgumentCheck(const Place& place) : place_(place) {}

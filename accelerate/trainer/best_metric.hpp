@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Evaluations compared by the metric that was asked for.
+// Comparison of evaluations by metric_for_best_model.
 #pragma once
 
 #include <optional>
@@ -12,17 +12,17 @@
 
 namespace accelerate::trainer {
 
-/// Throws Error (usage) for a metric that is not there, with the names of those that are.
+/// \throws Error (usage) with the available names if the metric is missing.
 [[nodiscard]] double metric_of(const Metrics& metrics, const std::string& name, std::string_view asked_by,
                                const Place& place);
 
-/// Whether a value is better than the best before it; NaN never is.
+/// True if the value is better than the best one so far. NaN is never better.
 [[nodiscard]] bool is_better(const TrainingArguments& arguments, double value, const std::optional<double>& best);
 
-/// Throws Error (usage) where training is not interrupted by evaluations.
+/// \throws Error (usage) if eval_strategy is `no`.
 void require_evaluation(const TrainingArguments& arguments, std::string_view asked_by, const Place& place);
 
-/// returns   "a" and "b", quoted; "none"
+/// Returns the quoted names: `"a", "b" and "c"`; "none" if the list is empty.
 [[nodiscard]] std::string list_of_names(const std::vector<std::string>& names);
 
 }  // namespace accelerate::trainer

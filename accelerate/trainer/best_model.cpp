@@ -12,7 +12,7 @@
 namespace accelerate::trainer {
 namespace {
 
-constexpr std::string_view best_key = "best";  // of state_dict(); the weights have this before their names:
+constexpr std::string_view best_key = "best";  // key in state_dict(); names of weights have the prefix weight_key
 constexpr std::string_view weight_key = "model.";
 
 }  // namespace
@@ -30,7 +30,7 @@ void BestModelCallback::on_evaluate(const TrainerContext& now, TrainerControl&) 
   if (!is_better(now.arguments, value, best_)) return;
   best_ = value;
   const at::NoGradGuard no_grad;
-  kept_.clear();  // before the new copy is made: one of them at a time
+  kept_.clear();  // before the next copy, so that memory holds only one
   for (const auto& item : now.trainer.state_dict()) kept_.emplace_back(item.key(), item.value().clone());
 }
 

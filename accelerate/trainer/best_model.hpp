@@ -12,15 +12,15 @@
 
 namespace accelerate::trainer {
 
-/// Keeps a copy of the model as it was at its best evaluation, by metric_for_best_model, and puts it back when the
-/// training ends. Evaluations of other data sets, and outside of train(), do not count. The copy lies beside the model,
-/// on its device: parameters and buffers, no optimizer. Checkpoints hold it too, so that a training that is resumed has
-/// it, on the CPU; resumed from one without it, the best is that of the evaluations from there on.
+/// Keeps a copy of the weights of the best evaluation by metric_for_best_model, and restores them when training ends.
+/// Only evaluations with TrainerContext::for_best count. The copy has the parameters and buffers, not the optimizer,
+/// and is on the model's device. Checkpoints contain it; after a resume it is on the CPU. If a checkpoint lacks it,
+/// only later evaluations count.
 class BestModelCallback final : public TrainerCallback {
  public:
-  /// Throws Error (usage) where nothing is evaluated.
+  /// \throws Error (usage) if eval_strategy is `no`.
   void on_train_begin(const TrainerContext& now, TrainerControl& control) override;
-  /// Throws Error (usage) where the metric is missing, with those that there are.
+  /// \throws Error (usage) with the available names if the metric is missing.
   void on_evaluate(const TrainerContext& now, TrainerControl& control) override;
   void on_train_end(const TrainerContext& now, TrainerControl& control) override;
   [[nodiscard]] bool decides_alike() const override { return true; }

@@ -13,30 +13,30 @@ namespace accelerate::trainer {
 
 class TrainerBase;
 
-/// What a callback may look at.
+/// State of the training that each event receives.
 struct TrainerContext {
   const TrainingArguments& arguments;
   const TrainerState& state;
-  /// Its parameters and buffers by name, its accelerator.
+  /// Gives access to the model's parameters and buffers by name, and to the Accelerator.
   TrainerBase& trainer;
-  /// What is logged (on_log) or was measured (on_evaluate, on_predict); empty elsewhere.
+  /// Logged metrics (on_log) or measured ones (on_evaluate, on_predict); empty in other events.
   const Metrics& metrics;
-  /// on_evaluate: of eval_dataset, by the name "eval", within train(): the evaluations that metric_for_best_model
-  /// compares. All others are the program's own.
+  /// True in on_evaluate for eval_dataset with the prefix "eval" within train(). Only these evaluations are compared by
+  /// metric_for_best_model.
   bool for_best = false;
 };
 
-/// Looks on at a training, on every rank, and may ask for things by the control object. Events come in this order:
+/// Receives the events of a training on every rank and can make requests through the control object. Order of events:
 ///
 ///   on_train_begin
 ///     on_epoch_begin
 ///       on_step_begin
-///       on_substep_end             after each micro-batch but a window's last
-///       on_pre_optimizer_step      gradients are clipped
+///       on_substep_end             after each micro-batch except the last of a window
+///       on_pre_optimizer_step      after gradient clipping
 ///       on_optimizer_step
-///       on_step_end, then on_log, on_evaluate, on_save where they are due
-///     on_epoch_end, then on_log, on_evaluate, on_save where they are due; on_save of the epoch's last step, too
-///   on_train_end                   after the last on_log, with the totals
+///       on_step_end, then on_log, on_evaluate, on_save if due
+///     on_epoch_end, then on_log, on_evaluate, on_save if due; also on_save of the epoch's last step
+///   on_train_end                   after the last on_log, which has the totals
 ///
 /// on_prediction_step follows each batch of evaluate() and predict(). An exception ends the training.
 class TrainerCallback {
@@ -61,19 +61,20 @@ class TrainerCallback {
   virtual void on_epoch_end(const TrainerContext& /*now*/, TrainerControl& /*control*/) {}
   virtual void on_train_end(const TrainerContext& /*now*/, TrainerControl& /*control*/) {}
 
-  /// It asks for the same on every rank. Otherwise the ranks compare what they ask for after every step, which is one
-  /// small all-reduce.
+  /// True if the callback makes the same requests on every rank. Otherwise the ranks combine their requests after every
+  /// step with a small all-reduce.
   [[nodiscard]] virtual bool decides_alike() const { return false; }
 
   using StateDict = torch::OrderedDict<std::string, at::Tensor>;
-  /// What it remembers of a training, saved with every checkpoint: rank 0's, for all ranks. Empty: nothing.
+  /// Returns the state to save with every checkpoint. Rank 0's state is used for all ranks. If empty, no state is
+  /// saved.
   [[nodiscard]] virtual StateDict state_dict() const { return StateDict(); }
-  /// What it gave, on the CPU; after the on_train_begin of a training that is resumed. Not called where the checkpoint
-  /// has none of a callback of this type.
+  /// Restores the result of state_dict(), on the CPU, after on_train_begin of a resumed training. Not called if the
+  /// checkpoint has no state of a callback of this type.
   virtual void load_state_dict(const StateDict& /*saved*/) {}
 };
 
-/// Its events; for whoever calls one of them.
+/// Pointer to one of the event functions.
 using Event = void (TrainerCallback::*)(const TrainerContext&, TrainerControl&);
 
 }  // namespace accelerate::trainer

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a Trainer makes where nobody overrides it: loaders, optimizer, schedule.
+// Default loaders, optimizer and schedule of a Trainer.
 #include <algorithm>
 
 #include "accelerate/accelerate.hpp"
@@ -24,14 +24,14 @@ std::shared_ptr<torch::optim::Optimizer> TrainerBase::create_optimizer() {
   std::vector<torch::optim::OptimizerParamGroup> groups;
   if (!decayed.empty()) groups.push_back(group(decayed, arguments_.weight_decay));
   if (!others.empty()) groups.push_back(group(others, 0.0));
-  // Schedules ask the optimizer for its default rate, too.
+  // Schedules also read the learning rate from the optimizer's defaults.
   return std::make_shared<torch::optim::AdamW>(std::move(groups), options);
 }
 
 std::shared_ptr<optim::Scheduler> TrainerBase::create_scheduler(torch::optim::Optimizer& optimizer,
                                                                 int64_t num_training_steps) {
   const int64_t warmup = plan().warmup_steps;
-  // A training that ends within its warm-up reaches nothing of what follows it.
+  // If a training ends during the warm-up, its schedule ends there as well.
   const int64_t steps = std::max(num_training_steps, warmup);
   const auto made = [&] {
     switch (arguments_.lr_scheduler_type) {

@@ -27,7 +27,7 @@ void DefaultFlowCallback::on_epoch_end(const TrainerContext& now, TrainerControl
   if (asked.eval_strategy == IntervalStrategy::epoch && asked.eval_delay <= now.state.epoch) {
     control.should_evaluate = true;
   }
-  // The last step, which may be before max_steps where epochs were ended early.
+  // If callbacks ended epochs early, the last step is before max_steps.
   const bool ends = asked.max_steps <= 0 && now.state.epoch >= static_cast<double>(now.state.num_train_epochs);
   if (asked.save_strategy == IntervalStrategy::epoch || (asked.save_strategy == IntervalStrategy::steps && ends)) {
     control.should_save = true;

@@ -5,7 +5,8 @@
 
 namespace accelerate::trainer {
 
-/// Asks for what TrainingArguments say: logs, evaluations, the end. Every Trainer has it, before all others.
+/// Requests the logs, evaluations, checkpoints and the end that TrainingArguments specify. It is every Trainer's first
+/// callback.
 class DefaultFlowCallback final : public TrainerCallback {
  public:
   void on_step_end(const TrainerContext& now, TrainerControl& control) override;

@@ -8,18 +8,17 @@
 
 namespace accelerate::trainer {
 
-/// Ends the training when `patience` evaluations in a row were no better than the best before them, by
-/// metric_for_best_model. Evaluations of other data sets, and outside of train(), do not count. A training that is
-/// resumed goes on counting where it stood.
+/// Ends training after `patience` consecutive evaluations that were no better than the best one before them, by
+/// metric_for_best_model. Only evaluations with TrainerContext::for_best count. A resumed training continues the count.
 class EarlyStoppingCallback final : public TrainerCallback {
  public:
-  /// threshold   what an evaluation must be better by to count as better
-  /// Throws Error (usage) for a patience below 1 and a threshold below 0.
+  /// \param threshold  Improvement that an evaluation must exceed to reset the count.
+  /// \throws Error (usage) if patience is below 1 or the threshold is negative or NaN.
   explicit EarlyStoppingCallback(int64_t patience = 1, double threshold = 0.0);
 
-  /// Throws Error (usage) where nothing is evaluated.
+  /// \throws Error (usage) if eval_strategy is `no`.
   void on_train_begin(const TrainerContext& now, TrainerControl& control) override;
-  /// Throws Error (usage) where the metric is missing, with those that there are.
+  /// \throws Error (usage) with the available names if the metric is missing.
   void on_evaluate(const TrainerContext& now, TrainerControl& control) override;
   [[nodiscard]] bool decides_alike() const override { return true; }
   [[nodiscard]] StateDict state_dict() const override;

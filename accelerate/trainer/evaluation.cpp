@@ -21,15 +21,15 @@
 namespace accelerate::trainer {
 namespace {
 
-constexpr int kFilling = -100;  // what losses of PyTorch's ignore
+constexpr int kFilling = -100;  // PyTorch's losses ignore this value by default
 
-/// Whether it is one of the dtype's values; of bool and unsigned ones it is not: they are filled as int64.
+/// True if the dtype can represent kFilling. Bool and unsigned dtypes cannot, so they are padded as int64.
 bool has_filling(const at::Tensor& tensor) {
   const auto type = tensor.scalar_type();
   return !c10::isIntegralType(type, /*includeBool=*/true) || c10::isSignedType(type);
 }
 
-/// Of uint64, whose upper half int64 has not.
+/// False for uint64 values above the maximum of int64.
 bool fits_int64(const at::Tensor& tensor) {
   return tensor.scalar_type() != at::kUInt64 || tensor.numel() == 0 || tensor.to(at::kLong).min().item<int64_t>() >= 0;
 }
@@ -41,7 +41,7 @@ bool fits_int64(const at::Tensor& tensor) {
              what, kFilling, std::numeric_limits<int64_t>::max());
 }
 
-/// Rows of batches one after another; second dimensions are filled up to the longest.
+/// Concatenates the rows of batches. Second dimensions are padded to the longest.
 at::Tensor joined(std::vector<at::Tensor> parts, const std::string& what, const std::string& prefix,
                   const Place& place) {
   if (parts.empty()) return {};
@@ -56,25 +56,25 @@ at::Tensor joined(std::vector<at::Tensor> parts, const std::string& what, const 
   if (first.dim() > 1) {
     int64_t longest = 0;
     for (const auto& part : parts) longest = std::max(longest, part.size(1));
-    // Batches whose ranks differed are int64 already.
+    // gathered_step() converts a batch to int64 if its lengths differ between ranks.
     const bool filled = std::ranges::any_of(parts, [&](const at::Tensor& part) {
       return part.size(1) != longest || part.scalar_type() != first.scalar_type();
     });
     for (auto& part : parts) {
-      if (filled && !has_filling(part)) {  // all of them: at::cat cannot promote uint16, uint32 and uint64
+      if (filled && !has_filling(part)) {  // all parts: at::cat cannot promote uint16, uint32 and uint64
         if (!fits_int64(part)) fail_too_large(what, prefix, place);
         part = part.to(at::kLong);
       }
       if (part.size(1) == longest) continue;
       std::vector<int64_t> padding(static_cast<size_t>(2 * (part.dim() - 1)), 0);
-      padding.back() = longest - part.size(1);  // counted from the last dimension, pairs of before and behind
+      padding.back() = longest - part.size(1);  // pairs (before, after), starting with the last dimension
       part = at::constant_pad_nd(part, padding, kFilling);
     }
   }
   return at::cat(parts);
 }
 
-/// Rows are cut and joined by the example: others would be lost without a word.
+/// Requires one row per example, because other rows would be lost silently when rows are cut and joined.
 void check_rows(const at::Tensor& tensor, int64_t examples, std::string_view operation, const std::string& what,
                 const Place& place) {
   if (tensor.defined() && tensor.dim() > 0 && tensor.size(0) == examples) return;
@@ -83,7 +83,8 @@ void check_rows(const at::Tensor& tensor, int64_t examples, std::string_view ope
              tensor.defined() ? fmt::format("{}", tensor.sizes()) : "undefined", examples);
 }
 
-/// [B, 2], so that ranks gather both at once: the loss once per example, and 1 where there is one. A NaN is one, too.
+/// Returns [B, 2], so that ranks gather both columns at once: the loss for each example, and 1 if there is a loss. NaN
+/// counts as a loss.
 at::Tensor rows_of(const at::Tensor& loss, int64_t examples, const Place& place) {
   if (!loss.defined()) return at::zeros({examples, 2}, at::kDouble);
   if (loss.numel() != 1) {
@@ -102,12 +103,12 @@ Metrics prefixed(const Metrics& metrics, const std::string& prefix) {
   return named;
 }
 
-/// Rows of this rank's batch that are not filling. Collective in the last round.
+/// Number of rows of this rank's batch without padding. Collective for the last batch.
 int64_t real_rows(const state::BatchInfo& info, int64_t rows, const Accelerator& accelerator) {
   if (!info.last || info.remainder <= 0 || !accelerator.use_distributed()) return rows;
   const int64_t rank = accelerator.process_index(), ranks = accelerator.num_processes();
   if (info.strided) return std::clamp<int64_t>((info.remainder - rank + ranks - 1) / ranks, 0, rows);
-  // Batches of one's own sampler need not be of one size.
+  // A user-defined sampler can give ranks batches of different sizes.
   const at::Tensor of_all = accelerator.gather(at::full({1}, rows, at::kLong));
   const int64_t real = info.remainder - of_all.slice(0, 0, rank).sum().item<int64_t>();
   return std::clamp<int64_t>(real, 0, rows);
@@ -120,7 +121,8 @@ struct TrainerBase::Evaluated {
   Metrics metrics{};
 };
 
-/// The model computes as in evaluation while it lives. Layers that were frozen by eval() are so after it.
+/// Puts the model into evaluation mode for the lifetime of this object. Afterwards each layer has its previous mode, so
+/// layers that the program froze with eval() stay frozen.
 class TrainerBase::EvaluationMode {
  public:
   explicit EvaluationMode(TrainerBase& trainer)
@@ -128,7 +130,7 @@ class TrainerBase::EvaluationMode {
   EvaluationMode(const EvaluationMode&) = delete;
   EvaluationMode& operator=(const EvaluationMode&) = delete;
   ~EvaluationMode() {
-    trainer_.set_training(before_);  // of all layers: theirs come after it
+    trainer_.set_training(before_);  // sets all layers, so their own modes follow
     put_layers_back_();
   }
 
@@ -138,7 +140,8 @@ class TrainerBase::EvaluationMode {
   bool before_;
 };
 
-/// The label_names that the batch has. all: it must have all of them.
+/// Returns the label_names in the batch.
+/// \param all  If true, a missing label is an error.
 std::vector<std::string> TrainerBase::labels_of(const Inputs& inputs, bool all) const {
   std::vector<std::string> labels;
   for (const auto& name : arguments_.label_names) {
@@ -152,8 +155,8 @@ std::vector<std::string> TrainerBase::labels_of(const Inputs& inputs, bool all) 
   return labels;
 }
 
-/// real      rows that are not filling; of none the batch is computed all the same, for other ranks wait for its
-/// forward returns   of all ranks, without filling, on the CPU: rows_of() the loss, then what is kept
+/// \param real  Rows without padding. If 0, the model still runs, because other ranks wait for this rank's forward.
+/// \returns rows_of() the loss, then the tensors to keep: of all ranks, without padding, on the CPU.
 std::vector<at::Tensor> TrainerBase::gathered_step(const Inputs& inputs, int64_t real, Keep keep,
                                                    const std::vector<std::string>& labels) {
   const Place& place = accelerator_.place();
@@ -175,12 +178,12 @@ std::vector<at::Tensor> TrainerBase::gathered_step(const Inputs& inputs, int64_t
   for (size_t i = 0; i < mine.size(); ++i) {
     auto& tensor = mine[i];
     tensor = tensor.narrow(0, 0, std::min(real, tensor.size(0)));
-    if (i > 0 && tensor.dim() > 1 && accelerator_.use_distributed()) {  // the loss has 2 everywhere
+    if (i > 0 && tensor.dim() > 1 && accelerator_.use_distributed()) {  // the loss always has 2 columns
       if (!has_filling(tensor)) {
         const auto lengths = accelerator_.gather(at::full({1}, tensor.size(1), tensor.options().dtype(at::kLong)));
         if (!lengths.eq(lengths[0]).all().item<bool>()) {
           const auto fits = at::full({1}, fits_int64(tensor) ? 1 : 0, lengths.options());
-          if (!accelerator_.gather(fits).all().item<bool>()) {  // what one rank has all refuse
+          if (!accelerator_.gather(fits).all().item<bool>()) {  // refused on all ranks if any rank has one
             if (i == 1) fail_too_large("the outputs", "compute_loss", place);
             fail_too_large(fmt::format("\"{}\"", labels[i - 2]), "label_names", place);
           }
@@ -196,7 +199,7 @@ std::vector<at::Tensor> TrainerBase::gathered_step(const Inputs& inputs, int64_t
 }
 
 TrainerBase::Evaluated TrainerBase::run_evaluation(const Dataset& dataset, const std::string& prefix, Keep keep) {
-  // Within a train() the peaks are that one's.
+  // Within train(), a new measurement would reset the peaks of the training's own.
   std::optional<MemoryDelta> memory;
   if (!arguments_.skip_memory_metrics && !training_) memory.emplace(accelerator_);
   prepare_model();
@@ -210,7 +213,7 @@ TrainerBase::Evaluated TrainerBase::run_evaluation(const Dataset& dataset, const
   state_.prediction_steps = loader.size();
   for (const Inputs& inputs : loader) {
     if (columns.empty() && keep != Keep::losses) labels = labels_of(inputs, /*all=*/keep == Keep::labelled);
-    // Filling would count in the mean that a loss is: it is cut before.
+    // Padding is cut off before the step, because it would count in the mean of the loss.
     const int64_t real = real_rows(loader.info(), inputs.examples(), accelerator_);
     auto gathered = gathered_step(real > 0 ? inputs.first(real) : inputs, real, keep, labels);
     columns.resize(gathered.size());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A batch as a dictionary: what a collate function makes of examples.
+// A batch as a dictionary, which a collate function makes of examples.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,22 +12,22 @@
 
 namespace accelerate::trainer {
 
-/// {"x": [B, ...], "labels": [B]}: tensors by name, each with a row per example.
+/// Tensors by name, each with one row per example: {"x": [B, ...], "labels": [B]}.
 class Inputs : public std::map<std::string, at::Tensor> {
  public:
   using std::map<std::string, at::Tensor>::map;
 
-  /// Throws MissingInput for a name that the batch does not have, with those that it has.
+  /// \throws MissingInput with the available names if the batch lacks this name.
   const at::Tensor& operator[](const std::string& name) const;
 
   [[nodiscard]] std::vector<std::string> names() const;
-  /// B, of the first by name that has rows; 0 where none has.
+  /// Returns B, the number of rows of the first tensor by name that has rows; otherwise 0.
   [[nodiscard]] int64_t examples() const;
-  /// The first `count` rows of every tensor that has B, as views.
+  /// Returns the first `count` rows of every tensor with B rows, as views. Other tensors are returned unchanged.
   [[nodiscard]] Inputs first(int64_t count) const;
 };
 
-/// Error (usage). A batch does not know whose it is: the Trainer adds the place.
+/// Error (usage) for a missing name. A batch does not know its Place, so the Trainer adds it.
 class MissingInput final : public base::Error {
  public:
   explicit MissingInput(const std::string& message, const Place& place = {});
@@ -37,7 +37,7 @@ class MissingInput final : public base::Error {
   std::string message_;
 };
 
-/// What call returns, which uses batches at this place.
+/// Returns the result of call() and adds the place to a MissingInput that it throws.
 template <typename Call>
 decltype(auto) using_inputs_at(const Place& place, const Call& call) {
   try {

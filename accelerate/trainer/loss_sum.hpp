@@ -15,7 +15,7 @@ class LossSum {
     sum_ = sum_.defined() ? sum_ + value : value;
     ++count_;
   }
-  /// Adds the mean of another sum of this rank, as one value.
+  /// Adds the mean of another sum of this rank as a single value.
   void add_mean_of(const LossSum& other) {
     if (other.count_ > 0) add(other.sum_ / other.count_);
   }
@@ -23,7 +23,7 @@ class LossSum {
     if (other.sum_.defined()) sum_ = sum_.defined() ? sum_ + other.sum_ : other.sum_;
     count_ += other.count_;
   }
-  /// Over all ranks. Collective; waits for the device.
+  /// Returns the mean over all ranks. Collective; waits for the device.
   [[nodiscard]] double mean(const Accelerator& accelerator) const {
     if (count_ == 0) return 0;
     return accelerator.reduce(sum_, comm::ReduceOp::sum).item<double>() /

@@ -9,10 +9,10 @@
 
 namespace accelerate::trainer {
 
-/// transformers' names, bytes: {prefix}_mem_cpu_alloc_delta, what the process holds more than before, and
-/// {prefix}_mem_cpu_peaked_delta, what it held beyond that meanwhile; "gpu" the same of the accelerator's tensors.
-///
-/// after   its peaks are since before
+/// Returns metrics in bytes with transformers' names. {prefix}_mem_cpu_alloc_delta is the growth of the process's
+/// memory; {prefix}_mem_cpu_peaked_delta is the temporary peak above the final size. "gpu" has the same for the
+/// accelerator's tensors.
+/// \param after  Its peaks must have been reset at `before`.
 [[nodiscard]] inline Metrics memory_metrics(const std::string& prefix, const MemoryFigures& before,
                                             const MemoryFigures& after, bool on_accelerator) {
   Metrics metrics;
@@ -25,7 +25,8 @@ namespace accelerate::trainer {
   return metrics;
 }
 
-/// What this rank's memory does from its construction on. Peaks begin anew there, for all who look at them.
+/// Changes of this rank's memory since construction.
+/// \note Construction resets the peaks of Accelerator::memory() for all its users.
 class MemoryDelta {
  public:
   explicit MemoryDelta(const Accelerator& accelerator) : accelerator_(accelerator) {

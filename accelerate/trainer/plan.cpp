@@ -7,14 +7,14 @@
 namespace accelerate::trainer {
 namespace {
 
-/// 14200 as 14,200
+/// Adds separators of thousands: 14,200.
 std::string grouped(int64_t number) {
   std::string digits = std::to_string(number);
   for (auto at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3) digits.insert(static_cast<size_t>(at), ",");
   return digits;
 }
 
-/// As Python prints it, rounded to what one reads.
+/// Formats a number as Python prints it, rounded for display.
 std::string number_text(double value) {
   if (!std::isfinite(value)) return fmt::format("{}", value);
   const std::string text = fmt::format("{:.4g}", value);
@@ -79,7 +79,7 @@ std::string text_of(const Metrics& metrics) {
 }
 
 Metrics speed_metrics(const std::string& prefix, double seconds, int64_t samples, int64_t steps) {
-  const double least = std::max(seconds, 1e-9);  // clocks tick
+  const double least = std::max(seconds, 1e-9);  // for clocks with a coarse resolution
   return {{prefix + "_runtime", rounded(seconds, 4)},
           {prefix + "_samples_per_second", rounded(static_cast<double>(samples) / least, 3)},
           {prefix + "_steps_per_second", rounded(static_cast<double>(steps) / least, 3)}};

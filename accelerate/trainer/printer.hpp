@@ -8,11 +8,11 @@
 
 namespace accelerate::trainer {
 
-/// Prints the plan when a training begins, and what is logged, a line each; on the main process. Every Trainer has one,
-/// after all others: trainer.remove_callback<PrinterCallback>() makes it silent.
+/// Prints the plan when training begins, and one line per log, on the main process. It is every Trainer's last
+/// callback; trainer.remove_callback<PrinterCallback>() removes it.
 class PrinterCallback final : public TrainerCallback {
  public:
-  /// write   takes lines, newlines included. Empty: they go to stdout.
+  /// \param write  Receives lines with their newlines. If empty, they are written to stdout.
   explicit PrinterCallback(std::function<void(std::string_view)> write = {});
 
   void on_train_begin(const TrainerContext& now, TrainerControl& control) override;

@@ -19,7 +19,7 @@ std::unique_ptr<ProgressBar> ProgressCallback::bar(const TrainerContext& now, in
 }
 
 void ProgressCallback::on_train_begin(const TrainerContext&, TrainerControl&) {
-  evaluation_.reset();  // of a training that threw
+  evaluation_.reset();  // from a training that threw
   training_.reset();
 }
 
@@ -27,7 +27,7 @@ void ProgressCallback::on_epoch_begin(const TrainerContext& now, TrainerControl&
   if (training_) return;
   training_ = bar(now, now.state.max_steps, options_.leave);
   shown_ = now.state.global_step;
-  if (shown_ > 0) training_->update(shown_);  // resumed
+  if (shown_ > 0) training_->update(shown_);  // steps before the resume
 }
 
 void ProgressCallback::on_step_end(const TrainerContext& now, TrainerControl&) {
@@ -40,7 +40,7 @@ void ProgressCallback::on_prediction_step(const TrainerContext& now, TrainerCont
 }
 
 void ProgressCallback::on_log(const TrainerContext& now, TrainerControl&) {
-  evaluation_.reset();  // what it counted is what is logged
+  evaluation_.reset();  // a logged evaluation has ended
   const bool shows = training_ && !options_.disable && now.state.is_world_process_zero;
   if (!shows || ::isatty(options_.output) != 1) return;
   constexpr std::string_view erased = "\r\x1b[K";

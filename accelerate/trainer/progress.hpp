@@ -9,19 +9,19 @@
 
 namespace accelerate::trainer {
 
-/// A bar of the training's steps on stderr, and below it one of an evaluation's batches; on the main process. Every
-/// Trainer has one, but with disable_tqdm.
+/// Shows a progress bar of training steps on stderr, and one of an evaluation's batches below it, on the main process.
+/// Every Trainer has one unless disable_tqdm is true.
 class ProgressCallback final : public TrainerCallback {
  public:
-  /// options   of both bars; total and leave are the callback's own
+  /// \param options  For both bars; the callback sets `total`. An evaluation's bar within training ignores `leave`.
   explicit ProgressCallback(ProgressOptions options = {});
 
   void on_train_begin(const TrainerContext& now, TrainerControl& control) override;
-  /// The bar of steps begins: below what is printed at the start.
+  /// Starts the bar of steps, below the lines that are printed at the start of training.
   void on_epoch_begin(const TrainerContext& now, TrainerControl& control) override;
   void on_step_end(const TrainerContext& now, TrainerControl& control) override;
   void on_prediction_step(const TrainerContext& now, TrainerControl& control) override;
-  /// Makes room for the line that another callback may print.
+  /// Erases the bar, because another callback may print a line.
   void on_log(const TrainerContext& now, TrainerControl& control) override;
   void on_evaluate(const TrainerContext& now, TrainerControl& control) override;
   void on_predict(const TrainerContext& now, TrainerControl& control) override;

@@ -25,7 +25,7 @@ tracking::Values configuration(const TrainingArguments& arguments, Accelerator& 
           {"seed", static_cast<int64_t>(arguments.seed)}};
 }
 
-/// What is there is added to: of a training that is resumed that is meant.
+/// Warns if the run's folder has reports of another run. A resumed training extends its reports on purpose.
 void say_what_is_there(const TrainerContext& now) {
   const auto& asked = now.arguments;
   if (trackers_of(asked).empty() || asked.resume_from_checkpoint || !now.state.is_world_process_zero) return;
@@ -39,7 +39,7 @@ void say_what_is_there(const TrainerContext& now) {
       folder.string());
 }
 
-/// Where a tracker cannot begin, on the main process, every rank fails.
+/// Starts the trackers. A failure on the main process is thrown on every rank.
 void begin_on_all(const TrainerContext& now) {
   Accelerator& accelerator = now.trainer.accelerator();
   std::string failure;
@@ -65,7 +65,7 @@ std::string reported_name(const std::string& name) {
 }
 
 void ReportCallback::on_train_begin(const TrainerContext& now, TrainerControl&) {
-  if (begun_) return;  // a second train() goes on in the run
+  if (begun_) return;  // a second train() continues the run
   say_what_is_there(now);
   begin_on_all(now);
   begun_ = true;

@@ -7,11 +7,11 @@
 
 namespace accelerate::trainer {
 
-/// Hands what is logged from the first train() on to the trackers of report_to, with transformers' names: "train/loss",
-/// "eval/accuracy". Every Trainer that has trackers has one.
+/// Sends logs from the first train() on to the trackers, with transformers' names: "train/loss", "eval/accuracy". Every
+/// Trainer with trackers has one.
 class ReportCallback final : public TrainerCallback {
  public:
-  /// Throws Error (io) on every rank for a folder that cannot be written.
+  /// \throws Error (io) on every rank if the folder cannot be written.
   void on_train_begin(const TrainerContext& now, TrainerControl& control) override;
   void on_log(const TrainerContext& now, TrainerControl& control) override;
   [[nodiscard]] bool decides_alike() const override { return true; }
@@ -20,7 +20,7 @@ class ReportCallback final : public TrainerCallback {
   bool begun_ = false;
 };
 
-/// "eval_loss" as "eval/loss", "test_loss" as "test/loss", all else behind "train/".
+/// Converts "eval_loss" to "eval/loss" and "test_loss" to "test/loss". Other names get the prefix "train/".
 [[nodiscard]] std::string reported_name(const std::string& name);
 
 }  // namespace accelerate::trainer

@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-/// JSON has no NaN and no infinity: they are texts.
+/// JSON has neither NaN nor infinity, so they are stored as strings.
 json number_to_json(double value) { return std::isfinite(value) ? json(value) : json(fmt::format("{}", value)); }
 double number_from_json(const json& value) {
   return value.is_string() ? std::stod(value.get<std::string>()) : value.get<double>();
@@ -42,7 +42,7 @@ std::string saved(const TrainerState& state, bool stopped) {
            {"best_global_step", state.best_global_step},
            {"best_metric", state.best_metric ? number_to_json(*state.best_metric) : json()},
            {"log_history", std::move(history)}};
-  // Names may be of any bytes.
+  // Names can have bytes that are not UTF-8.
   return all.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 

@@ -7,14 +7,14 @@
 
 namespace accelerate::trainer {
 
-/// JSON of what another run needs to go on: where training stands, the history, the best evaluation.
-/// stopped   a callback has ended it
+/// Returns the state that a resumed run needs as JSON: progress, history and best evaluation.
+/// \param stopped  True if a callback has ended the training.
 [[nodiscard]] std::string saved(const TrainerState& state, bool stopped = false);
 
-/// Puts it into a state; what arguments say (max_steps, logging_steps ...) stays.
-/// returns   stopped; of an older text, which does not say it, false
-/// Throws Error (data) for a text that is none of saved(); Error (usage) where its steps are of another number of
-/// samples than state's: steps and the schedule would be counted in two units.
+/// Restores a state from JSON. Members that follow from the arguments (max_steps, logging_steps, ...) are unchanged.
+/// \returns `stopped`; false for texts of older versions, which lack it.
+/// \throws Error (data) if saved() did not write the text; Error (usage) if a step of the saved training takes another
+///         number of samples, because steps and schedule count in them.
 bool load(TrainerState& state, const std::string& text);
 
 }  // namespace accelerate::trainer

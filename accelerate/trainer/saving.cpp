@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Runs it here; what any rank refuses all refuse. Collective.
+/// Calls run() on this rank. If it throws on any rank, all ranks throw. Collective.
 void together(const Accelerator& accelerator, ErrorKind kind, std::string_view operation,
               const std::function<void()>& run) {
   std::exception_ptr failure;
@@ -50,9 +50,9 @@ bool lies_in(const fs::path& inner, const fs::path& outer) {
   return !way.empty() && *way.begin() != "..";
 }
 
-constexpr std::string_view best_mark = "best_";  // the best evaluation's model.safetensors among a checkpoint's files
+constexpr std::string_view best_mark = "best_";  // prefix of the best evaluation's model files in a checkpoint
 
-/// Names and paths of the files there whose names begin so.
+/// Returns the files in the folder with this prefix, by name.
 std::map<std::string, fs::path> files_in(const fs::path& folder, std::string_view begin) {
   std::map<std::string, fs::path> files;
   std::error_code none;
@@ -73,7 +73,7 @@ std::string bytes_of(const fs::path& path) {
   return bytes;
 }
 
-/// Names, sizes and hashes of a model's files: two folders with the same say the same. "" where there are none.
+/// Returns names, sizes and hashes of a model's files, to compare folders. Empty if the folder has no such files.
 std::string imprint_of(const fs::path& folder) {
   std::string imprint;
   for (const auto& [name, path] : files_in(folder, "model")) {
@@ -83,7 +83,7 @@ std::string imprint_of(const fs::path& folder) {
   return imprint;
 }
 
-/// The folder's model files become these; who reads one of the old ones goes on with it.
+/// Replaces the folder's model files. A process that has an old file open keeps the old content.
 void replace_files(const fs::path& folder, const std::map<std::string, std::string>& files, const Place& place) {
   const auto refuse = [&](const fs::path& path, const char* what, const std::string& why) {
     base::fail(ErrorKind::io, place, "load_best_model_at_end",
@@ -105,8 +105,8 @@ void replace_files(const fs::path& folder, const std::map<std::string, std::stri
   }
 }
 
-/// The same bytes under another name; a file that is there goes. Weights are never changed in their place, so where the
-/// file system can, both names are of one file.
+/// Gives the bytes a second name and replaces an existing file. A hard link is safe because weights files are never
+/// modified in place; if the file system refuses links, the file is copied.
 void link_or_copy(const fs::path& from, const fs::path& to) {
   fs::remove(to);
   std::error_code refused;
@@ -120,22 +120,23 @@ void link_or_copy(const fs::path& from, const fs::path& to) {
 struct TrainerBase::SavedPart {
   TrainerState* of;
   const TrainerControl* control;
-  bool stopped = false;  ///< what was loaded says so
+  bool stopped = false;  ///< from the loaded checkpoint
 
-  // After max_steps a training is over by the arguments: with a larger one it goes on.
+  // At max_steps the arguments end the training, not a callback. A resume with a larger max_steps continues.
   [[nodiscard]] std::string state() const {
     return saved(*of, control->should_training_stop && of->global_step < of->max_steps);
   }
   void load_state(const std::string& text) { stopped = load(*of, text); }
 };
 
-/// What callbacks remember. It is theirs after on_train_begin, in which they begin anew.
+/// States of the callbacks. They are restored after on_train_begin, which resets the callbacks.
 struct TrainerBase::SavedCallbacks {
   using StateDict = TrainerCallback::StateDict;
   const std::vector<std::shared_ptr<TrainerCallback>>* of;
   StateDict loaded{};
 
-  /// Calls use(callback, prefix) with a prefix for the names of each: its type, and which of that type it is.
+  /// Calls use(callback, prefix) for each callback. The prefix has its type and its index among the callbacks of that
+  /// type.
   template <typename Use>
   void each(const Use& use) const {
     std::map<std::string, int> seen;
@@ -172,7 +173,8 @@ void TrainerBase::register_state() {
   accelerator_.register_save_state_pre_hook([this](const fs::path& making) { put_best_into(making); });
 }
 
-/// Where this run writes there is nothing of another run that would go or be taken for its own.
+/// Refuses an output_dir with checkpoints or weights of another run, which this run would remove or mistake for its
+/// own.
 void TrainerBase::check_output_dir() const {
   const bool saves = arguments_.save_strategy != IntervalStrategy::no;
   if (has_saved_ || !(saves || arguments_.load_best_model_at_end)) return;
@@ -193,15 +195,15 @@ void TrainerBase::check_output_dir() const {
   });
 }
 
-/// Everything becomes what was saved, if a checkpoint was asked for and no train() has come to its end yet: the next
-/// one would make the same steps again, from where that one began.
+/// Loads the requested checkpoint. After a completed train() it is not loaded again, because the next train() would
+/// repeat its steps.
 void TrainerBase::resume() {
-  saved_callbacks_->loaded.clear();  // of a load_state() that was the program's own
+  saved_callbacks_->loaded.clear();  // from a load_state() of the program
   if (!arguments_.resume_from_checkpoint || has_trained_) return;
   fs::path folder = *arguments_.resume_from_checkpoint;
   std::error_code none;
   const bool holds_some = fs::is_directory(folder / "checkpoints", none);
-  // The main process's disk decides, for it may be the only one that has the folder.
+  // The main process decides, because its disk may be the only one with the folder.
   if (accelerator_.broadcast_object(holds_some ? "1" : "0") == "1") folder /= "checkpoints";
   take_best_from(accelerator_.load_state(folder).path);
   control_.should_training_stop = saved_part_->stopped;
@@ -221,7 +223,7 @@ void TrainerBase::keep_best() {
   has_saved_ = true;
 }
 
-/// The best weights so far go with a checkpoint: whatever becomes of output_dir, it has those that best_metric is of.
+/// Adds the best weights so far to a checkpoint, so that it has the weights of best_metric without output_dir.
 void TrainerBase::put_best_into(const fs::path& checkpoint) const {
   const bool saves =
       arguments_.save_on_each_node ? accelerator_.is_local_main_process() : accelerator_.is_main_process();
@@ -231,7 +233,8 @@ void TrainerBase::put_best_into(const fs::path& checkpoint) const {
   }
 }
 
-/// output_dir/best_model becomes the checkpoint's. From one without these weights the best so far is not known.
+/// Replaces output_dir/best_model by the checkpoint's best weights. If the checkpoint has none, the best metric is
+/// reset.
 void TrainerBase::take_best_from(const fs::path& checkpoint) {
   if (!arguments_.load_best_model_at_end || !state_.best_metric) return;
   std::string found;
@@ -248,7 +251,7 @@ void TrainerBase::take_best_from(const fs::path& checkpoint) {
   if (accelerator_.use_distributed()) found = accelerator_.broadcast_object(found);
   if (!found.empty()) {
     has_saved_ = true;
-    if (arguments_.save_on_each_node) share_best();  // the next checkpoints have it on each machine
+    if (arguments_.save_on_each_node) share_best();  // for the next checkpoints of each machine
     return;
   }
   if (accelerator_.is_main_process()) {
@@ -261,7 +264,7 @@ void TrainerBase::take_best_from(const fs::path& checkpoint) {
   state_.best_global_step = 0;
 }
 
-/// The main process's output_dir/best_model is everybody's: a machine with a disk of its own has none, or an older one.
+/// Sends the main process's output_dir/best_model to machines with separate disks that have none or an older one.
 /// Collective.
 void TrainerBase::share_best() const {
   if (!accelerator_.use_distributed()) return;

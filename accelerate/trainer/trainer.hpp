@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loop written for you, with transformers' names. A header of its own: programs with a loop of their own do not pay
-// for it.
+// A complete training loop with transformers' names. It has its own header, because programs with their own loop do not
+// need it.
 #pragma once
 
 #include <concepts>
@@ -40,7 +40,7 @@ using trainer::TrainerState;
 using trainer::TrainingArguments;
 using trainer::TrainOutput;
 
-/// Trains, evaluates and predicts with one model on all ranks. A program derives from it and says what the loss is:
+/// Trains, evaluates and predicts with one model on all ranks. A program derives from it and defines the loss:
 ///
 ///   struct DigitTrainer : accelerate::Trainer<BasicNet> {
 ///     using Trainer::Trainer;
@@ -50,7 +50,8 @@ using trainer::TrainOutput;
 ///     }
 ///   };
 ///
-/// AnyModule   a module holder (TORCH_MODULE), a torch::jit::Module, or a module's class, given by std::shared_ptr
+/// \tparam AnyModule  A module holder (TORCH_MODULE), a torch::jit::Module, or a module class (passed as
+///         std::shared_ptr).
 template <typename AnyModule>
 class Trainer : public trainer::TrainerBase {
  public:
@@ -58,14 +59,14 @@ class Trainer : public trainer::TrainerBase {
       std::conditional_t<std::derived_from<AnyModule, torch::nn::Module>, std::shared_ptr<AnyModule>, AnyModule>;
   using Inputs = trainer::Inputs;
   using LossAndOutputs = trainer::LossAndOutputs;
-  /// As accelerator.prepare() gives it.
+  /// Type of the prepared model, as returned by Accelerator::prepare().
   using Model = decltype(std::declval<Accelerator&>().prepare(std::declval<Handle&>()));
 
-  /// Throws Error (usage) for arguments that contradict one another.
+  /// \throws Error (usage) if an argument is out of range or arguments contradict one another.
   Trainer(Handle model, TrainingArguments arguments, TrainerParts parts = {})
       : TrainerBase(std::move(arguments), std::move(parts)), handle_(std::move(model)) {}
 
-  /// The prepared model.
+  /// The prepared model. The first call prepares it.
   [[nodiscard]] Model& model() {
     if (!model_) model_.emplace(accelerator().prepare(handle_));
     return *model_;
@@ -80,20 +81,22 @@ class Trainer : public trainer::TrainerBase {
   }
 
  protected:
-  /// The loss of a batch, and the outputs where metrics or predictions are wanted. In training and in evaluation.
+  /// Computes the loss of a batch, and the outputs if metrics or predictions need them. Used in training and
+  /// evaluation.
   virtual LossAndOutputs compute_loss(Model& model, const Inputs& inputs) = 0;
-  /// Forward and backward of one micro-batch. returns   the loss, for the log
+  /// Runs forward and backward of one micro-batch.
+  /// \returns the loss for the log.
   virtual at::Tensor training_step(Model& model, const Inputs& inputs) {
     const auto [loss, outputs] = compute_loss(model, inputs);
     accelerator().backward(loss);
     return loss.detach();
   }
-  /// One batch of evaluate() or predict(), without gradients. Override it for batches without labels: an undefined loss
-  /// is left out.
+  /// Computes one batch of evaluate() or predict() without gradients. Override it for batches without labels: an
+  /// undefined loss is skipped.
   virtual LossAndOutputs prediction_step(Model& model, const Inputs& inputs) { return compute_loss(model, inputs); }
 
  private:
-  // Assigned in its place: who holds model() goes on to see it.
+  // Assigns to the existing object, so that references from model() stay valid.
   void prepare_model() override {
     if (!model_ || !trains()) model_ = accelerator().prepare(handle_);
   }
@@ -113,7 +116,7 @@ class Trainer : public trainer::TrainerBase {
           model()->modules(/*include_self=*/false), [](auto& layer) -> auto& { return *layer; });
     }
   }
-  // Parents come before their own layers, whose mode theirs sets.
+  // Parents precede their own layers, because train() on a parent also sets their mode.
   template <typename Layers, typename ModuleOf>
   static std::function<void()> kept_modes_of(const Layers& layers, const ModuleOf& module_of) {
     std::vector<std::pair<std::decay_t<decltype(*layers.begin())>, bool>> modes;

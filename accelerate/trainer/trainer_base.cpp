@@ -25,7 +25,8 @@ std::string_view precision_name(Precision precision) {
   return precision == Precision::bf16 ? "bf16" : precision == Precision::fp16 ? "fp16" : "no";
 }
 
-/// What the arguments say, in the options where nothing else is said.
+/// Returns the options with the values of the arguments.
+/// \throws Error (usage) if the options have other values, or are not supported by a Trainer.
 AcceleratorOptions merged(const TrainingArguments& arguments, AcceleratorOptions options, bool has_eval_dataset) {
   check(arguments, {.has_eval_dataset = has_eval_dataset, .has_own_trackers = !options.log_with.empty()});
   if (arguments.bf16 || arguments.fp16) {
@@ -115,11 +116,11 @@ const TrainingPlan& TrainerBase::plan() const {
 
 void TrainerBase::fire(Event event, const Metrics& metrics, bool for_best) {
   const TrainerContext now{arguments_, state_, *this, metrics, for_best};
-  const auto callbacks = callbacks_;  // one may add or remove others
+  const auto callbacks = callbacks_;  // a copy, because callbacks may add or remove callbacks
   for (const auto& callback : callbacks) (callback.get()->*event)(now, control_);
 }
 
-// One rank's list says nothing of the others': a callback may be there on the main process only.
+// Ranks may have different callbacks, for example one on the main process only.
 void TrainerBase::meet_callbacks() {
   all_decide_alike_ = decide_alike(callbacks_);
   if (!accelerator_.use_distributed()) return;
@@ -128,7 +129,7 @@ void TrainerBase::meet_callbacks() {
 }
 
 void TrainerBase::agree() {
-  // The list again: callbacks that came since count where they came on every rank.
+  // Checks again for callbacks added since on_train_begin, which must be added on every rank.
   if ((all_decide_alike_ && decide_alike(callbacks_)) || !accelerator_.use_distributed()) return;
   const at::Tensor wishes = at::empty({5}, at::kLong);
   auto* wish = wishes.mutable_data_ptr<int64_t>();
@@ -147,7 +148,7 @@ void TrainerBase::log(Metrics logs) {
   fire(&TrainerCallback::on_log, logs);
 }
 
-/// What ranks decide by is one number: a time, or what compute_metrics draws, differs between them.
+/// Replaces the metric for decisions by rank 0's value, because times and random metrics differ between ranks.
 void TrainerBase::decide_by_rank_0(Metrics& metrics) const {
   if (!accelerator_.use_distributed()) return;
   const auto found = metrics.find(best_metric_name(arguments_));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a Trainer is whatever its model is: training, evaluation, callbacks.
+// The part of a Trainer that does not depend on the model's type: training, evaluation, callbacks.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -20,16 +20,16 @@
 
 namespace accelerate::trainer {
 
-/// What compute_loss gives.
+/// Result of compute_loss().
 struct LossAndOutputs {
   at::Tensor loss;       ///< scalar, the mean over the batch
-  at::Tensor outputs{};  ///< [B, ...], what compute_metrics and predict() see; undefined: nothing
+  at::Tensor outputs{};  ///< [B, ...], for compute_metrics and predict(); undefined without them
 };
 
-/// What compute_metrics is given, and predict() gives: of all examples, on the CPU, each once and in order.
+/// Results for all examples on the CPU, each example once and in order. Argument of compute_metrics.
 struct EvalPrediction {
-  at::Tensor predictions;  ///< [N, ...]; where second dimensions differed, filled with -100
-  Inputs label_ids;        ///< label_names' parts of the batches, [N, ...]
+  at::Tensor predictions;  ///< [N, ...]; shorter second dimensions are padded with -100
+  Inputs label_ids;        ///< the batches' entries for label_names, [N, ...]
 };
 
 struct PredictionOutput {
@@ -40,51 +40,53 @@ struct PredictionOutput {
 
 struct TrainOutput {
   int64_t global_step = 0;
-  /// Mean over the steps of this train() and all ranks; the loss of a step is the mean of its micro-batches.
+  /// Mean over the steps of this train() and over all ranks. The loss of a step is the mean of its micro-batches.
   double training_loss = 0;
   Metrics metrics{};
 };
 
-/// Examples that come as dictionary batches. Of a user's data set and a collate function it is made by
-/// data::dataset_source(dataset, collate), of another source by data::map(source, to_inputs).
+/// Examples in dictionary batches: data::dataset_source(dataset, collate) for a user-defined data set and a collate
+/// function, or data::map(source, to_inputs) for another source.
 using Dataset = data::SourcePtr<Inputs>;
 
-/// What a Trainer works with, beside model and arguments.
+/// Objects for a Trainer, besides model and arguments.
 struct TrainerParts {
   Dataset train_dataset{};
   Dataset eval_dataset{};
-  /// Metrics of an evaluation; called on every rank with the same values. "eval_" is put before names without it.
+  /// Computes the metrics of an evaluation; called on every rank with the same values. Names without the evaluation's
+  /// prefix ("eval_") get it.
   std::function<Metrics(const EvalPrediction&)> compute_metrics{};
   std::vector<std::shared_ptr<TrainerCallback>> callbacks{};
-  /// What the Trainer's Accelerator is told beyond the arguments.
+  /// Options of the Trainer's Accelerator, in addition to the arguments.
   AcceleratorOptions accelerator{};
 };
 
 class TrainerBase {
  public:
-  /// Throws Error (usage) for arguments that contradict one another.
+  /// \throws Error (usage) if an argument is out of range or arguments contradict one another.
   TrainerBase(TrainingArguments arguments, TrainerParts parts);
   TrainerBase(const TrainerBase&) = delete;
   TrainerBase& operator=(const TrainerBase&) = delete;
   virtual ~TrainerBase();
 
-  /// Trains from where the model stands, with a new optimizer and schedule and no gradients; where
-  /// arguments().resume_from_checkpoint is given, from there, until a train() has come to its end: one after it trains
-  /// on, one after a failure resumes. Collective, as all below. Throws Error (usage) without a training set, and from
-  /// within a train().
+  /// Trains from the current weights with a new optimizer and schedule and without gradients. If
+  /// arguments().resume_from_checkpoint is set, every train() continues from that checkpoint until one has completed;
+  /// later calls train from the current weights. Collective, like evaluate(), predict() and save_model().
+  /// \throws Error (usage) if no training set is given or a train() is already running.
   TrainOutput train();
-  /// dataset   null: eval_dataset
-  /// prefix    of the metrics' names: {prefix}_loss, compute_metrics' own, {prefix}_runtime,
-  ///           {prefix}_samples_per_second and {prefix}_steps_per_second
+  /// \param dataset  If null, eval_dataset is used.
+  /// \param prefix  Prefix of the metrics' names: {prefix}_loss, the metrics of compute_metrics, {prefix}_runtime,
+  ///         {prefix}_samples_per_second and {prefix}_steps_per_second.
   Metrics evaluate(const Dataset& dataset = nullptr, const std::string& prefix = "eval");
   PredictionOutput predict(const Dataset& dataset, const std::string& prefix = "test");
 
-  /// The model's weights as safetensors. folder   empty: output_dir
+  /// Saves the model's weights as safetensors.
+  /// \param folder  If empty, output_dir is used.
   void save_model(const std::filesystem::path& folder = {});
 
-  /// Called after those that are there, but before the one that prints.
+  /// Appends a callback, but before a PrinterCallback that is last.
   void add_callback(std::shared_ptr<TrainerCallback> callback);
-  /// Takes away all callbacks of that type.
+  /// Removes all callbacks of that type.
   template <typename Callback>
   void remove_callback() {
     std::erase_if(callbacks_, [](const auto& one) { return dynamic_cast<const Callback*>(one.get()) != nullptr; });
@@ -93,25 +95,26 @@ class TrainerBase {
   [[nodiscard]] Accelerator& accelerator() { return accelerator_; }
   [[nodiscard]] const TrainingArguments& arguments() const { return arguments_; }
   [[nodiscard]] const TrainerState& state() const { return state_; }
-  /// Of the latest train(). Throws Error (usage) before it.
+  /// The plan of the latest train().
+  /// \throws Error (usage) before the first one.
   [[nodiscard]] const TrainingPlan& plan() const;
   /// The model's trainable parameters.
   [[nodiscard]] virtual std::vector<at::Tensor> parameters() = 0;
-  /// The model's parameters and buffers by name, without gradients: no copies.
+  /// The model's parameters and buffers by name, detached and not copied.
   [[nodiscard]] virtual torch::OrderedDict<std::string, at::Tensor> state_dict() = 0;
 
-  /// Adds them to the history, with epoch and step, and tells the callbacks. Not collective.
+  /// Adds metrics to the history, with epoch and step, and calls on_log of the callbacks. Not collective.
   virtual void log(Metrics logs);
 
  protected:
-  /// Called at the start of train(), when the model is on its device. AdamW.
+  /// Creates the optimizer at the start of train(), when the model is on its device. The default is AdamW.
   [[nodiscard]] virtual std::shared_ptr<torch::optim::Optimizer> create_optimizer();
-  /// lr_scheduler_type. Its steps are optimizer steps of the whole job.
+  /// Creates the schedule, by default of lr_scheduler_type. Its steps are optimizer steps of the whole job.
   [[nodiscard]] virtual std::shared_ptr<optim::Scheduler> create_scheduler(torch::optim::Optimizer& optimizer,
                                                                            int64_t num_training_steps);
   [[nodiscard]] virtual data::LoaderOf<Inputs> get_train_dataloader();
   [[nodiscard]] virtual data::LoaderOf<Inputs> get_eval_dataloader(const Dataset& dataset);
-  /// The steps of a train() are being made.
+  /// True while train() runs its loop.
   [[nodiscard]] bool trains() const { return training_; }
 
  private:
@@ -121,18 +124,19 @@ class TrainerBase {
   struct SavedPart;
   struct SavedCallbacks;
   struct Evaluated;
-  /// What an evaluation keeps of each batch: its losses; outputs and labels too; those that there are.
+  /// Results that an evaluation keeps of each batch: losses; also outputs and all labels; also outputs and available
+  /// labels.
   enum class Keep { losses, labelled, outputs };
 
-  // The model's side, which knows its type.
-  /// Before a training, and before an evaluation outside one: it may have been forgotten since (free_memory()), or
-  /// frozen.
+  // Implemented by Trainer, which knows the model's type.
+  /// Called before a training, and before an evaluation outside one. Meanwhile the program may have called
+  /// free_memory() or frozen parameters.
   virtual void prepare_model() = 0;
   virtual at::Tensor train_on(const Inputs& inputs) = 0;
   virtual LossAndOutputs predict_on(const Inputs& inputs) = 0;
-  /// returns   what it was before
+  /// \returns the previous mode.
   virtual bool set_training(bool on) = 0;
-  /// returns   puts each layer back into the mode that it has now
+  /// \returns a function that restores each layer's current mode.
   virtual std::function<void()> kept_modes() = 0;
 
   virtual void save_weights(const std::filesystem::path& folder) = 0;
@@ -149,9 +153,9 @@ class TrainerBase {
   void share_best() const;
   void bring_best_back();
   void fire(Event event, const Metrics& metrics = {}, bool for_best = false);
-  /// Finds whether any rank has callbacks that may wish for different things. Collective.
+  /// Determines whether the callbacks of any rank may make different requests. Collective.
   void meet_callbacks();
-  /// Every rank's wishes become all ranks', where callbacks may wish for different things.
+  /// Combines the requests of all ranks if callbacks may make different ones. Collective.
   void agree();
   Evaluated run_evaluation(const Dataset& dataset, const std::string& prefix, Keep keep);
   std::vector<at::Tensor> gathered_step(const Inputs& inputs, int64_t real, Keep keep,
@@ -169,11 +173,11 @@ class TrainerBase {
   std::optional<TrainingPlan> plan_;
   std::shared_ptr<SavedPart> saved_part_;
   std::shared_ptr<SavedCallbacks> saved_callbacks_;
-  bool all_decide_alike_ = true;  ///< every rank's callbacks, when the training began
+  bool all_decide_alike_ = true;  ///< on every rank, at the start of training
   bool training_ = false;
   bool has_saved_ = false;
-  bool has_trained_ = false;  ///< a train() came to its end
-  /// The latest train(): its optimizer and schedule can be saved until the next one's take their place.
+  bool has_trained_ = false;  ///< a train() has completed
+  /// The latest train(). Its optimizer and schedule can be saved until the next train() replaces them.
   std::shared_ptr<Run> run_;
 };
 

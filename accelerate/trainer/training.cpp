@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TrainerBase::train(): the loop.
+// The loop of TrainerBase::train().
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -15,9 +15,10 @@
 namespace accelerate::trainer {
 namespace {
 
-constexpr double only_measures = std::numeric_limits<double>::infinity();  // as max_norm
+constexpr double only_measures = std::numeric_limits<double>::infinity();  // max_norm that only measures
 
-/// What an override made; it must have made something.
+/// Dereferences the result of an override.
+/// \throws Error (usage) if it is null.
 template <typename Made>
 Made& made_by_override(const std::shared_ptr<Made>& made, std::string_view asked, const Place& place) {
   if (made == nullptr) base::fail(ErrorKind::usage, place, asked, "it gave a null pointer, must make an object");
@@ -26,7 +27,7 @@ Made& made_by_override(const std::shared_ptr<Made>& made, std::string_view asked
 
 }  // namespace
 
-/// While it lives evaluations are those of a training.
+/// Marks a training as running during the lifetime of this object.
 class TrainerBase::NowTraining {
  public:
   explicit NowTraining(bool& training) : training_(training) { training_ = true; }
@@ -64,8 +65,8 @@ class TrainerBase::Run {
   [[nodiscard]] TrainerControl& control() const { return trainer_.control_; }
   [[nodiscard]] const TrainingPlan& plan() const { return *trainer_.plan_; }
 
-  // Prepared by reference: what is only referenced leaves the Accelerator with its handle, so a later train() finds
-  // nothing of this one.
+  // Prepared by reference: the Accelerator forgets a referenced object together with its handle, so a later train()
+  // does not find this one's objects.
   PreparedOptimizer<torch::optim::Optimizer> prepared_optimizer() {
     trainer_.prepare_model();
     made_optimizer_ = trainer_.create_optimizer();
@@ -104,7 +105,7 @@ class TrainerBase::Run {
     state().is_world_process_zero = before.is_world_process_zero;
     control() = {};
     trainer_.check_output_dir();
-    accelerator_.drop_gradients();  // of the model's past, and of a train() that threw within a window
+    accelerator_.drop_gradients();  // from earlier use, or a train() that threw within a window
     trainer_.resume();
     epochs_ = static_cast<int64_t>(state().epoch + 1e-9);
     logged_at_ = state().global_step;
@@ -117,7 +118,7 @@ class TrainerBase::Run {
     trainer_.agree();
   }
 
-  /// Epochs that callbacks end early have fewer steps than were planned: then num_train_epochs is the end.
+  /// If callbacks end epochs early, training makes fewer steps than planned. Then num_train_epochs determines the end.
   [[nodiscard]] bool is_over() const {
     const bool by_epochs = trainer_.arguments_.max_steps <= 0;
     return state().global_step >= plan().max_steps || (by_epochs && epochs_ >= plan().num_train_epochs);
@@ -126,7 +127,7 @@ class TrainerBase::Run {
   void one_epoch() {
     control().should_epoch_stop = false;
     trainer_.fire(&TrainerCallback::on_epoch_begin);
-    // A resumed epoch goes on within itself.
+    // A resumed epoch starts after its completed batches.
     const double done = (state().epoch - static_cast<double>(epochs_)) * static_cast<double>(plan().size.batches);
     int64_t batches = std::llround(done);
     const int64_t epoch_began_at = samples_ - batches * plan().size.batch_of_all_ranks;
@@ -136,7 +137,7 @@ class TrainerBase::Run {
       opens = micro_batch(inputs);
       ++batches;
       samples_ = epoch_began_at + std::min(batches * plan().size.batch_of_all_ranks, plan().size.examples);
-      // On other ranks than it was begun on an epoch may have another number of batches left.
+      // After a resume with another world size, an epoch can have a different number of batches left.
       const double part =
           loader_.info().last ? 1 : static_cast<double>(batches) / static_cast<double>(plan().size.batches);
       state().epoch = static_cast<double>(epochs_) + part;
@@ -155,14 +156,14 @@ class TrainerBase::Run {
     do_what_is_due(After::epoch);
   }
 
-  /// An epoch that was ended early counts as one: a training that is resumed from here begins the next, too.
+  /// An epoch that ended early counts as complete, so that a training resumed here also begins the next epoch.
   void leave_epoch() {
     state().epoch = static_cast<double>(epochs_);
     const auto place = loader_.state();
     if (place.consumed > 0) loader_.set_epoch(place.epoch + 1);
   }
 
-  /// returns   whether it ended in a step
+  /// \returns true if the micro-batch ended in an optimizer step.
   bool micro_batch(const Inputs& inputs) {
     const auto window = accelerator_.accumulate();
     in_step_.add(using_inputs_at(accelerator_.place(), [&] { return trainer_.train_on(inputs); }));
@@ -173,7 +174,7 @@ class TrainerBase::Run {
     trainer_.fire(&TrainerCallback::on_pre_optimizer_step);
     optimizer_.step();
     trainer_.fire(&TrainerCallback::on_optimizer_step);
-    // Of the schedule itself: the optimizer's step() made the moves that were due, so there is no flag to wait for.
+    // Reads the schedule directly: optimizer_.step() has made its pending steps, so no flag of the device is awaited.
     learning_rate_ = scheduler_.unwrap()->get_last_lr().front();
     scheduler_.step();
     optimizer_.zero_grad();
@@ -189,9 +190,9 @@ class TrainerBase::Run {
     const bool evaluate = std::exchange(control().should_evaluate, false);
     if (log && state().global_step > logged_at_) log_now();
     if (evaluate) static_cast<void>(trainer_.evaluate());
-    if (log || evaluate) trainer_.agree();  // their events may have asked for an end, which a checkpoint is to know
-    // The end of an epoch may evaluate, stop the training and leave the epoch early: the checkpoint of the step before
-    // it is saved after it, for a training that is resumed from there does not pass by that end again.
+    if (log || evaluate) trainer_.agree();  // their events may request an end, which a checkpoint must record
+    // If the epoch or the training ends here, the checkpoint is saved after the events of that end, because a resumed
+    // training does not repeat them. They may evaluate or stop the training.
     const bool ends = what == After::last_step || control().should_epoch_stop || control().should_training_stop;
     if (!control().should_save || (what != After::epoch && ends)) return;
     control().should_save = false;
@@ -204,7 +205,7 @@ class TrainerBase::Run {
     trainer_.agree();
   }
 
-  /// A callback may have ended it between two saves.
+  /// Saves the last step if a callback ended training between two saves.
   void save_last() {
     const bool ended = control().should_training_stop && state().global_step > std::max(saved_at_, steps_before_);
     if (ended && trainer_.arguments_.save_strategy == IntervalStrategy::steps) save_now();
@@ -237,15 +238,15 @@ class TrainerBase::Run {
 
   TrainerBase& trainer_;
   Accelerator& accelerator_;
-  std::vector<at::Tensor> parameters_, not_stepped_;  // trainable: what the optimizer steps on, and the others
+  std::vector<at::Tensor> parameters_, not_stepped_;  // trainable parameters: in the optimizer, and others
   PreparedLoader<data::LoaderOf<Inputs>> loader_;
   std::shared_ptr<torch::optim::Optimizer> made_optimizer_;
   std::shared_ptr<optim::Scheduler> made_scheduler_;
   PreparedOptimizer<torch::optim::Optimizer> optimizer_;
   PreparedScheduler<optim::Scheduler> scheduler_;
-  LossSum in_step_, since_log_, total_;  // of micro-batches, of steps, of steps
-  at::Tensor gradient_norm_;             // of the latest step, before it was clipped
-  double learning_rate_ = 0;             // with which the latest step was made
+  LossSum in_step_, since_log_, total_;  // of micro-batches; of steps; of steps
+  at::Tensor gradient_norm_;             // of the latest step, before clipping
+  double learning_rate_ = 0;             // of the latest step
   Clock::time_point began_{};
   std::optional<MemoryDelta> memory_;
   int64_t epochs_ = 0;
@@ -259,7 +260,7 @@ TrainOutput TrainerBase::train() {
   if (training_) {
     base::fail(ErrorKind::usage, accelerator_.place(), "train", "this Trainer trains already; wait for that train()");
   }
-  run_.reset();  // before the next one's optimizer and schedule come
+  run_.reset();  // before the next optimizer and schedule are created
   run_ = std::make_shared<Run>(*this);
   auto output = run_->go();
   has_trained_ = true;

@@ -34,7 +34,7 @@ constexpr std::string_view lengths_unknown = "the ranks' lengths are not known";
              "the ranks' tensors have different numbers of dimensions: {}; give the same number on every rank", all);
 }
 
-/// Longest size of every tensor's dimension over all ranks, in one exchange; the numbers of dimensions must be equal.
+/// Maximum size of every tensor's dimension over all ranks, in one exchange; the numbers of dimensions must be equal.
 std::vector<int64_t> longest(const Tensors& tensors, const comm::Group& group, int64_t dim) {
   std::vector<int64_t> facts;
   for (const auto& tensor : tensors) {
@@ -53,7 +53,8 @@ std::vector<int64_t> longest(const Tensors& tensors, const comm::Group& group, i
   return lengths;
 }
 
-/// What is returned is written to without the argument noticing, on one rank as on several.
+/// Copies the tensor, because callers may write to the result, and the argument must not change for any number of
+/// ranks.
 at::Tensor own_copy(const at::Tensor& tensor) { return tensor.detach().clone(); }
 
 at::Tensor padded(const at::Tensor& tensor, int64_t dim, int64_t length, const PadOptions& options) {
@@ -92,7 +93,8 @@ Tensors reduce(const Tensors& tensors, const comm::Group& group, comm::ReduceOp 
 void broadcast(const Tensors& tensors, const comm::Group& group, int64_t root) {
   if (group.size() == 1) return;
   comm::in_user_call("broadcast", "the value is not handed out", group.place(), [&] {
-    for (const auto& tensor : tensors) group.broadcast(tensor.detach(), root);  // detached: shares the storage
+    // the detached tensor shares the storage
+    for (const auto& tensor : tensors) group.broadcast(tensor.detach(), root);
   });
 }
 
@@ -121,7 +123,7 @@ at::Tensor pad_rows(const at::Tensor& tensor, int64_t multiple) {
 namespace accelerate::tree {
 namespace {
 
-/// Dtype, then sizes, as bytes; empty for an undefined tensor.
+/// Encodes dtype and sizes as bytes; empty for an undefined tensor.
 std::string described(const at::Tensor& tensor) {
   if (!tensor.defined()) return {};
   std::vector<int64_t> numbers{static_cast<int64_t>(tensor.scalar_type())};
@@ -150,7 +152,7 @@ at::Tensor copy_tensor_to_devices(const at::Tensor& tensor, const comm::Group& g
     base::fail(ErrorKind::usage, group.place(), "copy_tensor_to_devices",
                "the tensor of rank {} is undefined; the rank that gives it is the argument root", root);
   if (group.size() == 1) return tensor;
-  // One connection for all ranks: that of the device, wherever root's tensor is.
+  // All ranks must use one backend, that of the device, wherever root's tensor is.
   const at::Tensor sent = mine ? tensor.detach().to(device) : made_from(of_root, device);
   handed_out([&] { group.broadcast(sent, root); });
   return mine ? tensor : sent;

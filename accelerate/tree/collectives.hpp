@@ -12,9 +12,9 @@
 namespace accelerate::tree {
 
 struct PadOptions {
-  /// Dimension that is made equal; negative counts from the end.
+  /// Dimension to pad; negative values count from the end.
   int64_t dim = 0;
-  /// What the new places hold, in the tensor's own dtype (bool: true where it is not 0).
+  /// Value of the padding, converted to the tensor's dtype (bool: true if it is not 0).
   at::Scalar pad_index = 0;
   /// If true, padding is inserted before the existing elements.
   bool pad_first = false;
@@ -41,7 +41,7 @@ constexpr void must_be_tensors() {
 /// Joins every rank's tensors along the first dimension, in rank order, on every rank.
 ///
 /// \param value  Tensors [n_r, ...] of rank r; first dimensions may differ, 0-dim counts as [1].
-/// \param call   Name of the user's call for messages.
+/// \param call   Name of the calling function for errors.
 /// \returns the same structure with tensors [n_0 + ... + n_{P-1}, ...], without gradient history, in its own memory.
 /// \throws as comm::Group::all_gather does.
 template <typename T>
@@ -61,7 +61,7 @@ template <typename T>
   return tree::rebuild(value, detail::reduce(tree::flatten(value), group, op, scale));
 }
 
-/// Changes every tensor in place to root's, which has the same shapes and dtypes. Returns value, for chaining.
+/// Sets every tensor in place to root's, which must have the same shapes and dtypes. Returns value, for chaining.
 template <typename T>
 T broadcast(const T& value, const comm::Group& group, int64_t root = 0) {
   detail::must_be_tensors<T>();
@@ -72,18 +72,17 @@ T broadcast(const T& value, const comm::Group& group, int64_t root = 0) {
 /// Pads one dimension of every tensor to the length of the longest rank's.
 ///
 /// \returns the same structure and dtypes (bool stays bool), in its own memory. A tensor without that dimension, or
-/// with
-///          sufficient length, is copied.
+///          with sufficient length, is copied.
 template <typename T>
 [[nodiscard]] T pad_across_processes(const T& value, const comm::Group& group, const PadOptions& options = {}) {
   detail::must_be_tensors<T>();
   return tree::rebuild(value, detail::pad_across_processes(tree::flatten(value), group, options));
 }
 
-/// Appends rows of zeros to every tensor until world_size divides its first dimension, so that it can be split evenly.
-/// No communication.
+/// Appends rows of zeros to every tensor until its first dimension is a multiple of world_size, so that it can be split
+/// evenly. Does not communicate.
 ///
-/// \returns the same structure and dtypes; a tensor that already divides, or is 0-dim, is returned unchanged.
+/// \returns the same structure and dtypes; a tensor that needs no padding, or is 0-dim, is returned unchanged.
 /// \throws Error (usage) for a world_size below 1.
 template <typename T>
 [[nodiscard]] T pad_input_tensors(const T& value, int64_t world_size) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private to rows.hpp: parts of batches, joined row by row.
+// Private to rows.hpp: joins parts of batches row by row.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,28 +20,28 @@
 
 namespace accelerate::tree::detail {
 
-/// A list that may hold one item per row inside a batch.
+/// A list that may have one item per row inside a batch.
 template <typename T>
 concept ItemPerRow = Items<T> && !holds_tensors<T>;
 
-/// Rows first .. first+count-1 of one part of a batch.
+/// Rows first to first+count-1 of one part of a batch.
 template <typename T>
 struct PartPiece {
   const T* of;
-  int64_t rows;  // of the batch
+  int64_t rows;  // rows of the batch
   int64_t first;
   int64_t count;
 };
 
 /// The sizes of one part, compared over the example batch and the batches of all pieces.
 struct Sizes {
-  bool one_per_row = true;  // each batch has as many as it has rows
-  bool equal = true;        // all have as many
+  bool one_per_row = true;  // true if the size equals the number of rows in each batch
+  bool equal = true;        // true if all batches have the same size
 };
 
 struct Joined {
-  int64_t rows;       // of the example
-  int64_t parts = 0;  // that were put together of the pieces' rows
+  int64_t rows;       // rows of the example batch
+  int64_t parts = 0;  // number of parts that were joined by rows
 };
 
 template <typename T, typename SizeOf>
@@ -97,7 +97,7 @@ bool join_values(T& out, Joined& joined, const std::vector<PartPiece<T>>& pieces
   return true;
 }
 
-/// Item by item: the items at one place of all lists are the same column. The lists have equal sizes.
+/// Joins lists item by item: items at the same position are the same column. The lists have equal sizes.
 template <typename T>
 bool join_columns(T& out, Joined& joined, const std::vector<PartPiece<T>>& pieces) {
   size_t place = 0;
@@ -124,7 +124,7 @@ void take_first(T& out, const std::vector<PartPiece<T>>& pieces) {
   if constexpr (std::is_copy_assignable_v<T>) out = *pieces.front().of;
 }
 
-/// Parts of a T may have rows.
+/// True if parts of a T may have rows.
 template <typename T>
 constexpr bool may_have_rows();
 
@@ -153,14 +153,14 @@ constexpr bool may_have_rows() {
   }
 }
 
-/// Its items can be set one by one, unlike a set's.
+/// True if items can be assigned one by one, unlike those of a set.
 template <typename T>
 concept HasColumns = requires(T& list) {
   { *list.begin() } -> std::same_as<typename T::value_type&>;
 };
 
-/// A list inside a batch. With tensors inside it is a list of columns. Without, it holds one item per row, or columns
-/// that do. If both readings fit, or neither does, nothing is guessed.
+/// Joins a list inside a batch. A list with tensors is a list of columns. A list without tensors has one item per row,
+/// or its items do. If both readings fit, or neither does, the result is false.
 template <typename T>
 bool join_list(T& out, Joined& joined, const std::vector<PartPiece<T>>& pieces) {
   const auto sizes = sizes_of(out, joined.rows, pieces,

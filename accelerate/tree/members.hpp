@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Members of structs that tree_members() does not name: how many there are, and whether one of them holds a tensor.
-// Known at compile time for aggregates (structs without constructors, private members and virtual functions), for the
-// first 24 members.
+// Detects members of structs that tree_members() does not list: their number, and whether one contains a tensor. Works
+// at compile time for aggregates (structs without constructors, private members and virtual functions), for the first
+// 24 members.
 #pragma once
 
 #include <cstddef>
@@ -71,8 +71,8 @@ constexpr bool names_all() {
 template <typename T, typename... Outer>
 constexpr bool leads_to_tensors();
 
-/// As AnyMember; a member that holds a tensor is refused. The conversion is deleted rather than absent, because an
-/// absent one would make the compiler initialize the members of that member instead.
+/// Like AnyMember, but refuses a member with a tensor. The conversion is deleted rather than absent, because an absent
+/// one would make the compiler initialize the members of that member instead.
 template <typename... Outer>
 struct TensorFree {
   template <typename Aggregate>
@@ -112,7 +112,7 @@ struct Alternatives<std::variant<Ts...>> {
   using type = std::tuple<Ts...>;
 };
 
-/// Outer: the types around it, so that a struct that contains itself ends.
+/// \tparam Outer  The enclosing types, to end the recursion for a struct that contains itself.
 template <typename T, typename... Outer>
 constexpr bool leads_to_tensors() {
   if constexpr ((std::is_same_v<T, Outer> || ...)) {
@@ -166,13 +166,13 @@ constexpr bool hides() {
 
 }  // namespace detail
 
-/// False if a struct in a T has members that its tree_members() does not name. True also for a struct with members that
+/// False if a struct in a T has members that its tree_members() does not list. True also for a struct with members that
 /// cannot be counted.
 template <typename T>
 inline constexpr bool names_all_members = detail::names_all<std::remove_cvref_t<T>>();
 
-/// A T holds tensors that walk() does not reach: in a struct without tree_members() or in a variant. False also for a
-/// class with members that cannot be counted, and for tensors behind a pointer.
+/// True if a T has tensors that walk() does not reach: in a struct without tree_members() or in a variant. False also
+/// for a class with members that cannot be counted, and for tensors behind a pointer.
 template <typename T>
 inline constexpr bool hides_tensors = detail::hides<std::remove_cvref_t<T>>();
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A value as one tensor of bytes, for another process of the same program: tensors, numbers, enums, strings, and
-// containers and structs of them.
+// Serialises a value to one tensor of bytes, for another process of the same program: tensors, numbers, enums, strings,
+// and containers and structs of them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -53,7 +53,7 @@ constexpr bool packs() {
   }
 }
 
-/// What is written first, and the tensors' data after it.
+/// Writes a header, then the data of the tensors.
 class Packer {
  public:
   void bytes(const void* data, size_t size) { head_.append(static_cast<const char*>(data), size); }
@@ -112,7 +112,7 @@ void pack_into(Packer& packer, T& value) {
   } else {
     packer.count(static_cast<size_t>(std::ranges::distance(value)));
     for (auto&& item : value) {
-      typename T::value_type one = item;  // a reference of its own to a std::vector<bool>'s bit is none
+      typename T::value_type one = item;  // a copy, because the items of a std::vector<bool> are proxies
       pack_into(packer, one);
     }
   }
@@ -158,7 +158,7 @@ void unpack_from(Unpacker& unpacker, T& value) {
 
 }  // namespace detail
 
-/// A T can be packed: all that it holds is of the kinds above, and it can be made without arguments.
+/// True if a T can be packed: all parts are of the kinds above, and it is default-constructible.
 template <typename T>
 inline constexpr bool packable = detail::packs<std::remove_cvref_t<T>>() && std::is_default_constructible_v<T>;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of batches: how many one has, and a batch made of rows of others.
+// Counts, selects and joins the rows of batches.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace accelerate::tree {
 
 namespace detail {
 
-/// A list of samples rather than of columns: its items are structs, or pairs and tuples of nothing but tensors. Only a
-/// whole batch can be one. Inside a batch such a list holds columns, for example the views of its samples.
+/// True for a list of samples, as opposed to a list of columns: its items are structs, or pairs and tuples of tensors
+/// only. Only a whole batch can be a list of samples. Inside a batch such a list has columns, for example views.
 template <typename T>
 constexpr bool is_list_of_samples() {
   if constexpr (Items<T>) {
@@ -31,8 +31,8 @@ concept Samples = is_list_of_samples<T>();
 
 }  // namespace detail
 
-/// Rows of a batch: of a list of samples its length, else the first dimension of the first tensor that has one. If no
-/// tensor in value has a dimension, the result is unset.
+/// Number of rows of a batch: the length of a list of samples, otherwise the first dimension of the first tensor that
+/// has one. If no tensor in value has a dimension, the result is unset.
 template <typename T>
 [[nodiscard]] std::optional<int64_t> rows(const T& value) {
   if constexpr (detail::Samples<T>) {
@@ -44,7 +44,7 @@ template <typename T>
   }
 }
 
-/// Rows first .. first+count-1 of a batch.
+/// Rows first to first+count-1 of a batch.
 template <typename T>
 struct RowPiece {
   const T* of;
@@ -52,18 +52,18 @@ struct RowPiece {
   int64_t count;
 };
 
-/// A batch of rows of others, piece after piece.
+/// Joins rows of several batches, piece after piece, into a new batch.
 ///
-/// A part that has one row, or one item, for each row of its batch becomes the pieces' rows joined, copied: tensors by
-/// their first dimension, and lists without tensors by their items. A list with tensors inside a batch is a list of
-/// columns, and each of its tensors is joined. Only a whole batch can be a list of samples. A part without rows (a
-/// number, a string, a tensor or list of another size) is taken from the first piece's batch.
+/// A part with one row, or one item, per row of its batch is joined and copied: tensors along their first dimension,
+/// and lists without tensors by their items. A list with tensors inside a batch is a list of columns, and each of its
+/// tensors is joined. Only a whole batch can be a list of samples. A part without rows (a number, a string, a tensor or
+/// list of another size) is taken from the first piece's batch.
 ///
-/// \param like    A batch with the structure of the pieces' batches. If all batches have equally many rows, a part of
-///                that size by chance is taken for one with rows; a shorter batch avoids the mistake.
-/// \returns       Unset if the pieces do not go together: other keys, lengths or dtypes, shapes that differ beyond the
-///                first dimension, sizes that differ but are not the rows, a list that can be read both ways, or a
-///                struct with a member that tree_members() does not name.
+/// \param like    A batch with the structure of the pieces' batches. If all batches have the same number of rows, a
+///                part that has this size by chance is joined; a batch with fewer rows avoids the ambiguity.
+/// \returns       Unset if the pieces cannot be joined: different keys, lengths or dtypes, shapes that differ beyond
+///                the first dimension, sizes that differ and are not the rows, an ambiguous list, or a struct with a
+///                member that tree_members() does not list.
 template <typename T>
 [[nodiscard]] std::optional<T> join_rows(const T& like, const std::vector<RowPiece<T>>& pieces) {
   const auto rows = tree::rows(like);

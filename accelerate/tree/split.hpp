@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each process its part of one input: split_between_processes.
+// Splits one input among processes: split_between_processes.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace accelerate::tree {
 
-/// Items first .. first+count-1, then `filling` copies of the whole input's last item.
+/// Items first to first+count-1, then `filling` copies of the whole input's last item.
 struct Part {
   int64_t first = 0;
   int64_t count = 0;
@@ -18,7 +18,7 @@ struct Part {
   bool operator==(const Part&) const = default;
 };
 
-/// One rank's part of `items`: contiguous; the first items mod world_size ranks have one more.
+/// One rank's part of `items`: contiguous; the first `items mod world_size` ranks have one more.
 ///
 /// \param apply_padding  If true, every rank gets ceil(items / world_size).
 /// \throws Error (usage) for negative items, a world_size below 1, or a rank outside the world.
@@ -36,7 +36,7 @@ concept Items = Sequence<T> && !std::convertible_to<const T&, std::string_view> 
   value.push_back(item);
 };
 
-/// Calls fn(length) for everything in value that is split: tensors by row, lists by item.
+/// Calls fn(length) for every part of value that is split: tensors by row, lists by item.
 template <typename T, typename Fn>
 void for_each_length(T& value, Fn&& fn) {
   if constexpr (Tensor<T>) {
@@ -74,8 +74,7 @@ void cut(T& value, const Part& part) {
 /// Returns this rank's part of the inputs, which are unchanged.
 ///
 /// \param inputs  A tensor (split by rows), a vector or deque (by items), or a map, pair, tuple or struct of these,
-/// with
-///                equal lengths; other values, including strings, are returned unchanged.
+///                with equal lengths; other values, including strings, are returned unchanged.
 /// \returns the same structure; tensors are views unless they are padded.
 /// \throws Error (usage) if lengths differ (with one process the inputs are returned).
 template <typename T>

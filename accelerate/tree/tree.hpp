@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches of any structure: visit, map, join and cut the tensors inside, the structure stays.
+// Batches of any structure: visits, maps, joins and cuts their tensors and keeps the structure.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -37,11 +37,11 @@ constexpr void must_own_tensors() {
 
 }  // namespace detail
 
-/// Calls fn(const at::Tensor&) for every defined tensor in value: members first to last, maps by key.
+/// Calls fn(const at::Tensor&) for every defined tensor in value: members in order, maps by key.
 template <typename T, typename Fn>
 void for_each_tensor(const T& value, Fn&& fn) {
   detail::must_hold_tensors<T>();
-  // One customization point, which takes T&; the tensors are handed out const all the same.
+  // The customization point takes T&, but fn receives const tensors.
   walk(const_cast<T&>(value), [&fn](const at::Tensor& tensor) { fn(tensor); });
 }
 
@@ -55,7 +55,7 @@ template <typename T, typename Fn>
   return out;
 }
 
-// Calls inside are qualified: at:: has a flatten and a concat of its own, which ADL finds for a plain tensor.
+// Calls inside are qualified, because ADL finds at::flatten and at::concat for a plain tensor.
 
 /// The tensors in value, in the order of for_each_tensor.
 template <typename T>
@@ -80,8 +80,7 @@ template <typename T>
 ///
 /// \param values  At least one, with the same tensors, each [n_i, ...]; 0-dim counts as [1].
 /// \returns the first value's structure with tensors [n_0 + n_1 + ..., ...]; non-tensors are the first value's. A
-/// single
-///          value is returned unchanged.
+///          single value is returned unchanged.
 /// \throws Error (usage) without values, for different structures, and for shapes that differ outside `dim`.
 template <typename T>
 [[nodiscard]] T concat(const std::vector<T>& values, int64_t dim = 0) {

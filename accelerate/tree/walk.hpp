@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a tree is: tensors inside pairs, tuples, arrays, vectors, maps, optionals and structs, in any depth.
+// Visits the tensors of a tree: pairs, tuples, arrays, vectors, maps, optionals and structs, nested to any depth.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,8 +15,8 @@
 
 namespace accelerate::tree {
 
-/// The one customization point: a struct takes part when a function found by argument-dependent lookup, or a member
-/// function, returns std::tie of its members.
+/// The customization point for structs: a function found by argument-dependent lookup, or a member function, that
+/// returns std::tie of the members.
 ///
 ///   struct Sample { at::Tensor image, label; std::string name; };
 ///   inline auto tree_members(Sample& s) { return std::tie(s.image, s.label, s.name); }
@@ -65,7 +65,7 @@ auto members(T& value) {
   }
 }
 
-/// some: counts when any leaf is a tensor; else when every leaf is one.
+/// If some is true: whether any leaf is a tensor. Otherwise: whether every leaf is a tensor.
 template <bool some, typename T>
 struct Holds;
 
@@ -106,7 +106,7 @@ struct Holds : std::bool_constant<holds_leaf<some, T>()> {};
 template <typename T>
 constexpr bool refers();
 
-/// own: the elements of the tuple itself, not the ties that structs give of their members.
+/// If own is true, checks the elements of the tuple itself, not the result of tree_members().
 template <bool own, typename T, size_t... I>
 constexpr bool element_refers(std::index_sequence<I...>) {
   return ((own && std::is_reference_v<std::tuple_element_t<I, T>>) || ...) ||
@@ -131,11 +131,11 @@ constexpr bool refers() {
   }
 }
 
-/// A copy of a T would be no copy of its tensors.
+/// True if a T contains references, so that a copy of it does not copy its tensors.
 template <typename T>
 inline constexpr bool holds_references = refers<std::remove_cvref_t<T>>();
 
-/// The values of a map in the order of its keys, which is the same on every rank; a hash map's own is not.
+/// The values of a map in the order of its keys, which is the same on every rank, unlike the order of a hash map.
 template <typename T>
 auto values_by_key(T& map) {
   std::vector<typename T::value_type*> entries;
@@ -146,14 +146,14 @@ auto values_by_key(T& map) {
 
 }  // namespace detail
 
-/// A T may hold a tensor.
+/// True if a T may contain a tensor.
 template <typename T>
 inline constexpr bool holds_tensors = detail::Holds<true, std::remove_cvref_t<T>>::value;
-/// Every leaf of a T is a tensor: what collectives take.
+/// True if every leaf of a T is a tensor, as collectives require.
 template <typename T>
 inline constexpr bool only_tensors = detail::Holds<false, std::remove_cvref_t<T>>::value;
 
-/// Calls fn(at::Tensor&) for every defined tensor, members first to last, maps by key. Anything else is left alone.
+/// Calls fn(at::Tensor&) for every defined tensor: members in order, maps by key. Other leaves are skipped.
 template <typename T, typename Fn>
 void walk(T& value, Fn&& fn) {
   if constexpr (!holds_tensors<T>) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// accumulation: base.cpp, where the gradients of two batches make one step.
+// accumulation: base.cpp with gradients accumulated over two batches per optimizer step.
 #include <accelerate/accelerate.hpp>
 
 #include "digits.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// base: the loop that each other program of this folder is too, but for one thing.
+// base: the training loop from which each other program of this folder differs in one feature.
 #include <accelerate/accelerate.hpp>
 
 #include "digits.hpp"

@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
   auto [model, optimizer, loader, test_loader] = accelerator.prepare(net, adamw, train_digits(), test_digits());
 
   const int64_t epochs = argc > 2 ? std::stoll(argv[2]) : 3;
-  int64_t epoch = accelerator.load_state({}, {.if_any = true}).epoch;  // the newest that is whole, if there is one yet
+  int64_t epoch = accelerator.load_state({}, {.if_any = true}).epoch;  // newest complete checkpoint, if any
   if (epoch > 0) accelerator.print("{} epochs of the checkpoint are done\n", epoch);
   for (; epoch < epochs; ++epoch) {
     for (auto& [images, labels] : loader) {

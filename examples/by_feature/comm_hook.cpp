@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// comm_hook: base.cpp, where gradients travel compressed. Others: fp16_compress_hook, bf16_compress_hook, one's own.
+// comm_hook: base.cpp with compressed gradients. Alternatives: fp16_compress_hook, bf16_compress_hook, a custom hook.
 #include <accelerate/accelerate.hpp>
 
 #include "digits.hpp"

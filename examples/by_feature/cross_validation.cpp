@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cross_validation: base.cpp, once for each fourth of the digits, which is its test set.
+// cross_validation: base.cpp with four folds of the digits; each fold is the test set once.
 #include <accelerate/accelerate.hpp>
 
 #include "digits.hpp"
@@ -13,7 +13,7 @@ int main() {
   const auto numbers = torch::arange(1024);
   std::vector<double> folds;
   for (int64_t fold = 0; fold < 4; ++fold) {
-    accelerator.free_memory();  // of the fold before
+    accelerator.free_memory();  // releases the previous fold
     const auto held_out = numbers.remainder(4).eq(fold);
     auto net = small_net();
     torch::optim::AdamW adamw(net->parameters(), 1e-2);

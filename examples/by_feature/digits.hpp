@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the programs of this folder train: a small network, on a few of MNIST's digits.
+// Common code of these programs: a small network and a subset of MNIST.
 #pragma once
 
 #include <accelerate/accelerate.hpp>
@@ -9,7 +9,7 @@ inline accelerate::data::SourcePtr<accelerate::data::Batch> some_digits(accelera
   return accelerate::data::take(accelerate::data::mnist("examples/data/mnist", {}, split).source(), count);
 }
 
-/// images [B, 1, 28, 28] and labels [B]
+/// Batches of images [B, 1, 28, 28] and labels [B].
 inline accelerate::data::Loader train_digits(int64_t batch_size = 32) {
   return {some_digits(accelerate::data::Split::train, 1024), {.batch_size = batch_size, .shuffle = true}};
 }
@@ -17,17 +17,17 @@ inline accelerate::data::Loader test_digits() {
   return {some_digits(accelerate::data::Split::test, 510), {.batch_size = 100}};
 }
 
-/// images to log-probabilities [B, 10]
+/// A network from images to log-probabilities [B, 10].
 inline torch::nn::Sequential small_net() {
   using namespace torch::nn;
   return Sequential(Flatten(), Linear(784, 64), ReLU(), Linear(64, 10), LogSoftmax(1));
 }
 
-/// The part of the loader's images that the model is right about, over all ranks.
+/// Accuracy of the model on the loader's images, over all ranks.
 template <typename Model, typename Loader>
 double accuracy(accelerate::Accelerator& accelerator, const Model& model, Loader& loader) {
   const torch::NoGradGuard no_grad;
-  if constexpr (requires { model.eval(); }) model.eval();  // dropout and BatchNorm compute otherwise then
+  if constexpr (requires { model.eval(); }) model.eval();  // switches dropout and BatchNorm to evaluation
   int64_t right = 0, seen = 0;
   for (auto& [images, labels] : loader) {
     const auto matches = accelerator.gather_for_metrics(model(images).argmax(1).eq(labels));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// early_stopping: base.cpp, which ends on all ranks when the loss of one is small enough.
+// early_stopping: base.cpp that ends on all ranks when the loss of one rank is small enough.
 #include <accelerate/accelerate.hpp>
 
 #include "digits.hpp"
@@ -20,7 +20,7 @@ int main() {
       accelerator.backward(loss);
       optimizer.step();
       if (loss.item<double>() < 0.3) accelerator.set_trigger();
-      stop = accelerator.check_trigger();  // on every rank, after the same step
+      stop = accelerator.check_trigger();  // the same result on every rank after the same step
       if (stop) break;
     }
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// embedded: existing_program.cpp on any number of ranks and on GPUs: prepare(), backward() and its data on the model's
-// device; all else stays its own.
+// embedded: existing_program.cpp on any number of ranks and on GPUs. It adds prepare(), backward(), and data on the
+// model's device; all other code is unchanged.
 #include <torch/torch.h>
 
 #include <accelerate/accelerate.hpp>

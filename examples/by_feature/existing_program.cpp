@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// existing_program: a program as it was before it knew of this library: its own data, its own loop. See embedded.cpp.
+// existing_program: a program without this library, with its own data and loop. See embedded.cpp.
 #include <torch/torch.h>
 
 #include <cstdio>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// find_batch_size: base.cpp with the largest batches that memory suffices for, on every rank.
+// find_batch_size: base.cpp with the largest batch size that fits into memory on every rank.
 #include <accelerate/accelerate.hpp>
 
 #include "digits.hpp"
 
-/// As if no more than 100 images had room on the device.
+/// Simulates a device with memory for 100 images.
 void check_memory(const torch::Tensor& images) {
   if (images.size(0) > 100) throw std::bad_alloc();
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small GPT: decoder blocks that look back, never ahead.
+// A small GPT: decoder blocks with causal attention.
 #pragma once
 
 #include <torch/torch.h>
 
 struct GptOptions {
   int64_t vocabulary = 128;
-  int64_t block_size = 32;  ///< tokens that it sees at once, T
+  int64_t block_size = 32;  ///< T, context length in tokens
   int64_t width = 32;       ///< numbers per token, C
   int64_t heads = 2;
   int64_t layers = 2;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gradient_clipping: base.cpp, where the norm of all gradients is at most 1.
+// gradient_clipping: base.cpp with gradients clipped to a norm of 1.
 #include <accelerate/accelerate.hpp>
 
 #include "digits.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// local_sgd: base.cpp, where ranks step on their own and average their weights after every fourth step.
+// local_sgd: base.cpp with local steps; ranks average their weights after every fourth step.
 #include <accelerate/accelerate.hpp>
 
 #include "digits.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// metrics: base.cpp, with the mean loss of each epoch over all ranks, and how many of each digit were found: every
-// test image counts once, however many ranks there are.
+// metrics: base.cpp with the mean loss of each epoch over all ranks, and the number of recognised images per digit.
+// Every test image counts once, for any number of ranks.
 #include <accelerate/accelerate.hpp>
 
 #include "digits.hpp"

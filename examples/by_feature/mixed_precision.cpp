@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// mixed_precision: base.cpp, where the model computes in bfloat16; weights and optimizer stay in float32.
+// mixed_precision: base.cpp with a model that computes in bfloat16; weights and optimizer state stay in float32.
 #include <accelerate/accelerate.hpp>
 
 #include "digits.hpp"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# sbatch --nodes 2 multi_node_slurm.sh PROGRAM ARGUMENTS: PROGRAM on all nodes that Slurm gives, one rank for each task.
-# Slurm says where they are: neither addresses nor ports are named here. GPUs: --gpus-per-node 4 --ntasks-per-node 4.
+# sbatch --nodes 2 multi_node_slurm.sh PROGRAM ARGUMENTS: runs PROGRAM on all allocated nodes, one rank per task.
+# Addresses and ports are determined from Slurm. With GPUs: --gpus-per-node 4 --ntasks-per-node 4.
 #SBATCH --job-name=accelerate
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1

@@ -19,7 +19,7 @@ struct Argument {
   bool is_number = false;
 };
 
-/// Arguments of the programs that have some, in order. All may be left out on this level.
+/// Arguments of the programs in order. All are optional here.
 const std::map<std::string, std::vector<Argument>> arguments_of{
     {"checkpoint",
      {{"FOLDER", "Folder for checkpoints, digits_run by default"}, {"EPOCHS", "Epochs in all, 3 by default", true}}},

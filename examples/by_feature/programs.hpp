@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The main() of each file of this folder, by name: one program is built of them all.
+// Registers the main() of each file of this folder by name, to build one program from all of them.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@ inline std::map<std::string, Main>& programs() {
   return all;
 }
 
-/// A static one of each file adds that file's.
+/// Registers a main(); each file has one static object.
 struct Program {
   Program(const char* name, int (*start)()) {
     programs()[name] = [start](int, char**) { return start(); };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// several_models: base.cpp with two networks of a GAN: the generator makes digits, the discriminator separates them
-// from real ones.
+// several_models: base.cpp with the two networks of a GAN: the generator creates digits, the discriminator separates
+// them from real ones.
 #include <accelerate/accelerate.hpp>
 
 #include "digits.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a program that knows nothing of this library has.
+// Data and network of a program without this library.
 #pragma once
 
 #include <torch/torch.h>

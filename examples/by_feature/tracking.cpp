@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
       accelerator.log({{"loss", loss}}, logged++);
     }
   }
-  accelerator.end_training();  // of the trackers' run
+  accelerator.end_training();  // ends the trackers' run
   accelerator.print("test accuracy {:.3f}\n", accuracy(accelerator, model, test_loader));
   return 0;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// workers_from_main [RANKS]: base.cpp, which starts its ranks itself, without accelerate_launch.
+// workers_from_main [RANKS]: base.cpp that starts its ranks itself, without accelerate_launch.
 #include <accelerate/accelerate.hpp>
 
 #include "digits.hpp"

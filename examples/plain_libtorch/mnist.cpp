@@ -17,7 +17,7 @@ struct Options {
   uint64_t seed = 42;
 };
 
-// LibTorch's own MNIST reader takes the full, unzipped set only.
+// LibTorch's own MNIST reader only supports the full, unzipped set.
 torch::Tensor read_idx(const std::string& path, size_t header, const std::vector<int64_t>& shape) {
   gzFile file = gzopen((path + (std::ifstream(path).good() ? "" : ".gz")).c_str(), "rb");
   if (file == nullptr) throw std::runtime_error("cannot open " + path);

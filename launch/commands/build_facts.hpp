@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this build was made of.
+// Properties of this build.
 #pragma once
 
 #include "launch/commands/environment.hpp"

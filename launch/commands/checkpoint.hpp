@@ -23,7 +23,7 @@ Answer verify(const std::filesystem::path& folder, bool checksums);
 /// \param most  Maximum number of lines per file.
 Answer diff(const std::filesystem::path& left, const std::filesystem::path& right, size_t most);
 
-/// The program: accelerate_checkpoint inspect|verify|diff ... Trouble is code 2, as diff's.
+/// The program: accelerate_checkpoint inspect|verify|diff ... As for diff, an error has exit code 2.
 Answer checkpoint(const Arguments& arguments);
 
 }  // namespace accelerate::launch

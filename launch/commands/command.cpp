@@ -26,7 +26,7 @@ std::string in_lines(const std::string& text, size_t most) {
   return result;
 }
 
-/// Each option once, under its first name.
+/// Lists each option once, with its first name.
 class CommandPage : public CLI::Formatter {
  public:
   CommandPage() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the small programs share: a command line with a page of help, an answer, and how errors end.
+// Common code of the small programs: command line, help page, result and errors.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -9,7 +9,7 @@
 
 namespace accelerate::launch {
 
-/// What a program prints on stdout, and its exit code.
+/// Stdout text and exit code of a program.
 struct Answer {
   std::string text{};
   int code = 0;
@@ -42,7 +42,7 @@ class CommandLine {
   std::string name_;
 };
 
-/// "--a_b,--a-b": options may be spelled either way.
+/// Returns "--a_b,--a-b", so that options accept both spellings.
 std::string both_ways(const std::string& name);
 
 }  // namespace accelerate::launch

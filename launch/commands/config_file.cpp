@@ -22,7 +22,7 @@ template <typename... Args>
   base::fail(ErrorKind::environment, {}, "accelerate_config", format, std::forward<Args>(args)...);
 }
 
-// The fields of its ClusterConfig (accelerate/commands/config/config_args.py).
+// The fields of Accelerate's ClusterConfig (accelerate/commands/config/config_args.py).
 const std::set<std::string>& keys_of_accelerate() {
   static const std::set<std::string> keys{
       "compute_environment", "distributed_type", "mixed_precision", "use_cpu",       "debug",
@@ -91,7 +91,7 @@ YAML::Node node_of(const ClusterConfig& config) {
   return map;
 }
 
-// Which of two a reader takes is its own: PyYAML the last, yaml-cpp the first.
+// Refuses duplicate keys, because readers differ: PyYAML uses the last one, yaml-cpp the first one.
 void check_keys(const YAML::Node& node, const std::string& path) {
   std::set<std::string> keys;
   for (const auto& entry : node) {
@@ -112,7 +112,7 @@ YAML::Node parsed_map(std::string_view text, const std::string& path) {
   return document;
 }
 
-// What older versions called differently.
+// Renames keys of older versions.
 void rename_old_keys(YAML::Node& map) {
   if (map["fp16"]) {
     if (!map["mixed_precision"]) map["mixed_precision"] = quoted(map["fp16"].as<bool>(false) ? "fp16" : "no");

@@ -13,7 +13,7 @@
 
 namespace accelerate::launch {
 
-/// What data parallel training needs of it; the members are called as its keys are.
+/// The keys for data-parallel training; members have the names of the keys.
 struct ClusterConfig {
   std::string distributed_type = "NO";  ///< "NO", "MULTI_CPU", "MULTI_GPU"
   std::string mixed_precision = "no";
@@ -27,11 +27,11 @@ struct ClusterConfig {
   bool operator==(const ClusterConfig&) const = default;
 };
 
-/// A rank per GPU; without GPUs one on the CPU.
+/// One rank per GPU, or one CPU rank without GPUs.
 ClusterConfig default_config(const Machine& machine, std::string_view mixed_precision);
 
-/// Only keys that Accelerate 1.15 knows, sorted as it sorts them; texts like no and NO in quotes, because YAML 1.1
-/// takes them for false.
+/// Writes only keys that Accelerate 1.15 has, in its order. Texts such as no and NO are quoted, because YAML 1.1 reads
+/// them as false.
 std::string yaml_of(const ClusterConfig& config);
 
 /// Converts an older config file to today's keys. Existing values are kept, missing keys get their defaults, and fp16
@@ -41,7 +41,7 @@ std::string yaml_of(const ClusterConfig& config);
 /// \throws Error (environment) if the text is not a config file, or for keys unknown to Accelerate 1.15, by name.
 std::string updated_yaml(std::string_view text, const std::string& path);
 
-/// Where both look by default: $ACCELERATE_CONFIG_FILE, else accelerate/default_config.yaml in $HF_HOME,
+/// Default path of both launchers: $ACCELERATE_CONFIG_FILE, otherwise accelerate/default_config.yaml in $HF_HOME,
 /// $XDG_CACHE_HOME/huggingface or ~/.cache/huggingface.
 std::filesystem::path default_config_path(const env::Variables& variables);
 

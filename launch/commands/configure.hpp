@@ -5,7 +5,7 @@
 
 namespace accelerate::launch {
 
-/// The program: accelerate_config [default|update] [options]. Asks on stderr, reads answers from stdin.
+/// The program: accelerate_config [default|update] [options]. Writes questions to stderr and reads answers from stdin.
 Answer configure(const Arguments& arguments);
 
 }  // namespace accelerate::launch

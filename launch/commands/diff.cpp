@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What differs in one file, a line each.
+// The differences in one file, one line each.
 class Differences {
  public:
   Differences(std::string file, size_t most) : file_(std::move(file)), most_(most) {}
@@ -36,7 +36,7 @@ class Differences {
   size_t most_, count_ = 0;
 };
 
-// each(name, left or null, right or null) for the names of both, left's order first.
+// Calls each(name, left or null, right or null) for all names, first in the order of left.
 template <typename Value, typename Each>
 void for_names_of_both(const std::vector<std::pair<std::string, Value>>& left,
                        const std::vector<std::pair<std::string, Value>>& right, const Each& each) {
@@ -54,7 +54,7 @@ void for_names_of_both(const std::vector<std::pair<std::string, Value>>& left,
 
 std::string kind_of(const Weight& weight) { return weight.dtype + " " + text_of_shape(weight.shape); }
 
-// None: the same.
+// Returns nothing if the weights are equal.
 std::optional<std::string> compared(const Weight& a, const Weight& b) {
   if (a.dtype != b.dtype || a.shape != b.shape) return fmt::format("is {}, {}", kind_of(a), kind_of(b));
   if (a.data.size() != a.bytes || b.data.size() != b.bytes)
@@ -64,7 +64,7 @@ std::optional<std::string> compared(const Weight& a, const Weight& b) {
   if (difference.elements == 0) return std::nullopt;
   std::string text = fmt::format("{} of {} elements differ", with_commas(difference.elements), with_commas(a.elements));
   if (difference.largest) {
-    const int digits = a.dtype.ends_with("64") ? 20 : 9;  // all of an integer of 64 bits, and of a double
+    const int digits = a.dtype.ends_with("64") ? 20 : 9;  // enough for any 64-bit integer or double
     text += fmt::format(", most by {:.6g}: {:.{}g}, {:.{}g} at {}", *difference.largest, difference.left, digits,
                         difference.right, digits, difference.index);
   }
@@ -100,7 +100,7 @@ std::string compare_files(const std::string& name, const fs::path& left, const f
   try {
     compare_contents(read_weight_file(left, checkpoint_program), read_weight_file(right, checkpoint_program),
                      differences);
-    // Written by other programs: other bytes around the same values.
+    // May be empty: other programs write equal values with other bytes around them.
     return differences.text();
   } catch (const Error&) {
     return fmt::format("{}: the bytes differ ({}, {})\n", name, with_commas(a.size()), with_commas(b.size()));

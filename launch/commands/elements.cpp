@@ -9,7 +9,7 @@
 namespace accelerate::launch {
 namespace {
 
-// What holds every number of 64 bits; a double would make neighbours above 2^53 one.
+// Represents all 64-bit numbers exactly; a double would merge neighbouring integers above 2^53.
 using Exact = long double;
 
 template <typename Number>
@@ -66,7 +66,7 @@ ElementDifference compare_elements(const std::string& dtype, uint64_t bits, std:
     const Exact a = decode(left.data() + at);
     const Exact b = decode(right.data() + at);
     const Exact apart = std::abs(a - b);
-    // The first NaN is as far apart as it goes.
+    // The first NaN counts as the largest difference.
     if (result.largest && (std::isnan(*result.largest) || apart <= *result.largest)) continue;
     result.largest = apart;
     result.left = a;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two tensors' bytes, element by element.
+// Compares the bytes of two tensors element by element.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace accelerate::launch {
 struct ElementDifference {
   uint64_t elements = 0;                 ///< number of elements with different bytes
   std::optional<long double> largest{};  ///< maximum |a - b|; NaN if an element is NaN; unset for a non-numeric dtype
-  long double left = 0, right = 0;       ///< the two that are that far apart
-  uint64_t index = 0;                    ///< and where, row-major
+  long double left = 0, right = 0;       ///< the two elements with the largest difference
+  uint64_t index = 0;                    ///< their row-major index
 };
 
 /// `left` and `right` must have the same dtype and the same number of bytes.

@@ -27,7 +27,7 @@ std::string contents_of(const fs::path& path) {
   return text.str();
 }
 
-// What follows a name and a separator on its line: "model name : AMD EPYC".
+// Returns the value of the line "NAME<separator> value", as in "model name : AMD EPYC".
 std::string value_after(const std::string& text, const std::string& name, char separator) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
@@ -96,7 +96,7 @@ bool steers_training(const std::string& name) {
                      [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
-// Whoever knows it may join the job; and secrets that look like ones.
+// True for a job id, with which any process could join the job, and for names that look like secrets.
 bool is_secret(const std::string& name) {
   constexpr std::array<std::string_view, 5> parts{"JOB_ID", "TOKEN", "SECRET", "PASSWORD", "KEY"};
   return name.starts_with("SLURM_") ? false : std::any_of(parts.begin(), parts.end(), [&](std::string_view part) {

@@ -19,13 +19,13 @@ using Facts = std::vector<std::pair<std::string, std::string>>;
 /// \param root  Folder that contains /etc, /proc and /sys: "/", or another folder in tests.
 Facts facts_of_machine(const std::filesystem::path& root, const env::Variables& variables);
 
-/// Programs of other people that we use, where PATH has them.
+/// Returns the versions of external programs that the launcher uses, if they are in PATH.
 Facts facts_of_programs(const env::Variables& variables);
 
 /// Returns the environment variables that affect training. Values of secrets are hidden.
 Facts facts_of_variables(const env::Variables& variables);
 
-/// The program: accelerate_env [options]
+/// The program: accelerate_env [options].
 Answer environment(const Arguments& arguments);
 
 }  // namespace accelerate::launch

@@ -117,7 +117,7 @@ ModelSize size_of(const std::vector<Weight>& weights) {
       ++size.shared;
       continue;
     }
-    // Some 20 bytes in training for each of them are still far from what 64 bits count.
+    // The limit leaves room for some 20 bytes per element in training, without overflow of 64 bits.
     if (weight.bytes > most_bytes - size.bytes) {
       base::fail(ErrorKind::data, {}, estimator, "{} of shape {} has {}, with the tensors before it more than {}",
                  base::in_quotes(weight.name), text_of_shape(weight.shape), counted(weight.elements, "element"),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much memory a model's weights, gradients and optimizer take, from a file's header.
+// Estimates the memory of a model's weights, gradients and optimizer from a file's header.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace accelerate::launch {
 
-/// Tensors whose names differ only after the last dot: "conv1.weight" and "conv1.bias" form the layer conv1.
+/// Tensors with names that differ only after the last dot: "conv1.weight" and "conv1.bias" form the layer conv1.
 struct LayerSize {
   std::string name{};
   std::vector<std::string> tensors{};
   uint64_t parameters = 0;
-  uint64_t numbers = 0;  ///< of which they consist: two in a complex one
+  uint64_t numbers = 0;  ///< real numbers; a complex element has two
 };
 
 struct DtypeSize {
@@ -25,11 +25,11 @@ struct DtypeSize {
 };
 
 struct ModelSize {
-  std::vector<DtypeSize> dtypes{};  ///< most bytes first
+  std::vector<DtypeSize> dtypes{};  ///< in descending order of bytes
   uint64_t tensors = 0, bytes = 0;
-  uint64_t parameters = 0;  ///< elements of floating and complex tensors; counters and masks are none
-  uint64_t numbers = 0;     ///< of which they consist: two in a complex one
-  uint64_t shared = 0;      ///< tensors whose memory was counted with another tensor
+  uint64_t parameters = 0;  ///< elements of floating-point and complex tensors, without counters and masks
+  uint64_t numbers = 0;     ///< real numbers; a complex element has two
+  uint64_t shared = 0;      ///< number of tensors that share the memory of a counted tensor
   LayerSize largest{};
 };
 
@@ -37,7 +37,7 @@ struct ModelSize {
 /// \throws Error (data) for more than 2^56 bytes, which only expanded tensors can reach.
 ModelSize size_of(const std::vector<Weight>& weights);
 
-/// The program: accelerate_estimate_memory [options] FILE
+/// The program: accelerate_estimate_memory [options] FILE.
 Answer estimate_memory(const Arguments& arguments);
 
 }  // namespace accelerate::launch

@@ -5,7 +5,7 @@
 
 namespace accelerate::launch {
 
-/// The program: accelerate_merge_weights [options] DIR OUT. A sharded model of safetensors becomes one file.
+/// The program: accelerate_merge_weights [options] DIR OUT. Merges a sharded safetensors model into one file.
 Answer merge_weights(const Arguments& arguments);
 
 }  // namespace accelerate::launch

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks at a terminal until it gets an answer that makes sense.
+// Asks questions at a terminal until the answer is valid.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class Questions {
  public:
   Questions(std::istream& answers, std::ostream& screen) : answers_(answers), screen_(screen) {}
 
-  /// One of choices, by its number or its name; empty: the default's.
+  /// Returns the choice with the given number or name. An empty answer selects the default.
   size_t choose(const std::string& question, const std::vector<std::string>& choices, size_t by_default);
   int64_t number(const std::string& question, int64_t lowest, int64_t highest, int64_t by_default);
   bool yes(const std::string& question, bool by_default);

@@ -5,7 +5,7 @@
 
 namespace accelerate::launch {
 
-/// The program: accelerate_report [--output FILE] DIR
+/// The program: accelerate_report [--output FILE] DIR.
 Answer make_report(const Arguments& arguments);
 
 }  // namespace accelerate::launch

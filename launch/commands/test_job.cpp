@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view tester = "accelerate_test";
 
-// "--num-processes=4" is --num_processes.
+// Accepts "--num-processes=4" for num_processes.
 bool is_option(std::string argument, std::string_view name) {
   argument = argument.substr(0, argument.find('='));
   std::replace(argument.begin(), argument.end(), '-', '_');
@@ -41,7 +41,7 @@ constexpr std::array<SaysHowMany, 9> kSayHowMany{{{"num_processes", "ACCELERATE_
                                                   {"device", "ACCELERATE_TORCH_DEVICE"}}};
 
 bool says_how_many(const Arguments& arguments, const env::Variables& variables) {
-  if (env::find(variables, "SLURM_JOB_ID")) return true;  // by its nodes and tasks
+  if (env::find(variables, "SLURM_JOB_ID")) return true;  // the allocation determines the number of ranks
   return std::any_of(kSayHowMany.begin(), kSayHowMany.end(), [&](const SaysHowMany& each) {
     return env::find(variables, std::string(each.variable)) ||
            std::any_of(arguments.begin(), arguments.end(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers and tables as people read them.
+// Formats numbers and tables for users.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,17 @@
 
 namespace accelerate::launch {
 
-/// "1,234,567"
+/// Returns "1,234,567".
 std::string with_commas(uint64_t number);
 
-/// "4.58 MiB", "12 B"
+/// Returns "4.58 MiB" or "12 B".
 std::string readable_bytes(uint64_t bytes);
 
-/// "1 tensor", "3 tensors"
+/// Returns "1 tensor" or "3 tensors".
 std::string counted(uint64_t number, const std::string& noun);
 
-/// Columns two spaces apart, the first flush left, numbers (the others) flush right. Every row has as many cells.
+/// Columns are two spaces apart; the first is left-aligned, the others (numbers) are right-aligned. All rows must have
+/// the same number of cells.
 std::string table_of(const std::vector<std::vector<std::string>>& rows);
 
 }  // namespace accelerate::launch

@@ -17,8 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// ZIP files, and pickles as PyTorch wrote them before 1.6, which the reader of ZIP files refuses in words. No
-// safetensors file begins so: its header would be of 67 or 176 MB.
+// True for ZIP files and for pickles of PyTorch before 1.6, for which the ZIP reader has an error message. No
+// safetensors file begins with these bytes: its header would have 67 or 176 MB.
 bool is_of_torch(const archive::MappedFile& file) {
   return file.path().extension() != ".safetensors" &&
          (file.text().starts_with("PK\x03\x04") || archive::is_torch_before_1_6(file.text()));
@@ -40,7 +40,7 @@ void add_safetensors(WeightFile& result, const archive::Origin& origin) {
   }
 }
 
-// As many as there are, of expanded tensors: they have more than any memory, one next to another.
+// Saturates, because expanded tensors may have more elements than any memory.
 uint64_t bytes_of_elements(uint64_t elements, uint64_t bits) {
   uint64_t bytes = 0;
   return __builtin_mul_overflow(elements, bits / 8, &bytes) ? std::numeric_limits<uint64_t>::max() : bytes;
@@ -99,7 +99,7 @@ std::vector<WeightFile> read_sharded(const fs::path& index, std::string_view ope
       const auto where = listed.find(tie);
       const auto same = listed.find(of);
       if (where == listed.end() || where->second != name || found.contains(tie)) continue;
-      // A tensor of that shard: one of another would be lost where that shard is.
+      // Accepts only a tied tensor in the same shard: otherwise moving that shard would lose the tensor.
       if (same == listed.end() || same->second != name || !found.contains(of)) continue;
       shard.ties.emplace(tie, of);
     }

@@ -17,21 +17,21 @@ namespace accelerate::launch {
 
 struct Weight {
   std::string name{};
-  std::string dtype{};  ///< as safetensors calls it
+  std::string dtype{};  ///< name in safetensors
   std::vector<uint64_t> shape{};
   uint64_t elements = 0;
   uint64_t bytes = 0;
-  std::string memory{};     ///< the same for tensors that share theirs
-  std::string_view data{};  ///< row-major; empty where the file holds them with other strides
+  std::string memory{};     ///< identifies the memory; equal for tensors that share it
+  std::string_view data{};  ///< row-major; empty if the file has other strides
 };
 
-/// A file's tensors; it stays mapped as long as this lives.
+/// Tensors of a file, which stays mapped during the lifetime of this object.
 struct WeightFile {
   std::shared_ptr<const archive::MappedFile> file{};
   std::vector<Weight> weights{};
-  std::vector<std::pair<std::string, std::string>> others{};  ///< numbers and texts of a file of torch.save
+  std::vector<std::pair<std::string, std::string>> others{};  ///< numbers and texts of a torch.save file
   std::map<std::string, std::string> metadata{};              ///< of a safetensors file
-  std::map<std::string, std::string> ties{};                  ///< of a shard: name in the index to tensor in the file
+  std::map<std::string, std::string> ties{};                  ///< for a shard: name in the index to tensor in the file
 };
 
 /// Reads a safetensors or torch.save file; the first bytes determine the format.
@@ -44,7 +44,7 @@ WeightFile read_weight_file(const std::filesystem::path& path, std::string_view 
 /// \throws Error (data) if index and shards disagree, with the tensor and both files.
 std::vector<WeightFile> read_sharded(const std::filesystem::path& index, std::string_view operation);
 
-/// "[64, 10]"
+/// Returns "[64, 10]".
 std::string text_of_shape(const std::vector<uint64_t>& shape);
 
 }  // namespace accelerate::launch

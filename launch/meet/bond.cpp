@@ -67,7 +67,7 @@ class Bond {
         hang_judge_(own.machines, std::chrono::milliseconds(own.hang_ms)),
         done_(gathered_.members.size()) {
     keep_forks_apart();
-    const Blocked all(0);  // the thread inherits it: signals are the work's
+    const Blocked all(0);  // inherited by the watcher thread: the thread of the work handles signals
     watcher_ = std::thread([this] { watch(); });
     watches_.wait();
   }
@@ -91,14 +91,15 @@ class Bond {
 
  private:
   WorkEnd carry_out(const std::function<WorkEnd()>& work) {
-    const Blocked sigterm(SIGTERM);  // our own SIGTERM must not end this process if the work has just finished
+    const Blocked sigterm(SIGTERM);  // the SIGTERM sent here must not end this process if the work has just finished
     try {
       const Working here(*this);
       return work();
     } catch (const LaunchError& error) {
       fail_here({.exit_code = error.exit_code(), .text = std::string(error.message()), .is_final = true});
       throw;
-    } catch (const std::exception& error) {  // of our own, or of a full disk or memory: the others must not wait for us
+      // for example, a full disk or memory; the other machines must not wait for this one
+    } catch (const std::exception& error) {
       fail_here({.exit_code = 1, .text = error.what(), .is_final = true});
       throw;
     }
@@ -115,7 +116,7 @@ class Bond {
   void working(bool whether) {
     const std::lock_guard lock(mutex_);
     is_working_ = whether;
-    if (whether && end_) stop_ours();  // another machine has failed before this one began
+    if (whether && end_) stop_ours();  // another machine failed before this one began
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
@@ -123,7 +124,7 @@ class Bond {
     if (!whether && end_) sigtimedwait(&set, nullptr, &now);
   }
 
-  /// The first failure of this machine, when there is one; may be called on both threads.
+  /// Reads the first failure of this machine, if any. May be called on both threads.
   void hear_failure() {
     if (const auto failure = read_announcement(options_.failures)) {
       fail_here({.exit_code = failure->exit_code, .text = failure->text, .is_final = failure->was_told});
@@ -175,7 +176,7 @@ class Bond {
     return static_cast<int>(std::clamp<int64_t>(left, 0, std::numeric_limits<int>::max()));
   }
 
-  /// Each machine reports the state of its ranks and ends them itself.
+  /// Logs the state of this machine's ranks and ends them, as each machine does.
   void end_still_ranks(const Hung& hung) {
     if (end_ || all_done_) return;
     end_ = End{.exit_code = exit_code_of_hang, .text = hung.cause};
@@ -191,7 +192,7 @@ class Bond {
     std::unique_lock lock(mutex_);
     is_done_ = true;
     hang_judge_.take_leave_of(own_.machine, HangJudge::Clock::now());
-    eventfd_write(wake_.get(), 1);  // it has a deadline now
+    eventfd_write(wake_.get(), 1);  // the watcher has a deadline now
     if (options_.resume_code != 0 && own_code == options_.resume_code) asks_ = true;
     if (own_.machine != 0 && !end_) tell_all(said_at_end(), nullptr);
     tell_if_all_are_done();
@@ -219,7 +220,7 @@ class Bond {
 
   [[nodiscard]] std::string said_at_end() const { return std::string(asks_ ? asks_message : done_message); }
 
-  /// Machine 0 knows when all are done.
+  /// On machine 0: sends the result to all machines after all are done.
   void tell_if_all_are_done() {
     if (own_.machine != 0 || end_ || !is_done_ || std::count(done_.begin(), done_.end(), false) != 0) return;
     tell_all(said_at_end(), nullptr);
@@ -290,7 +291,7 @@ class Bond {
     tell_if_all_are_done();
   }
 
-  /// Its connection has ended. One that was done may go.
+  /// Handles the end of a connection. A machine that was done may disconnect.
   void lose(size_t which) {
     zero_is_lost_ = own_.machine != 0;
     changed_.notify_all();
@@ -320,20 +321,20 @@ class Bond {
   Hello own_;
   BondOptions options_;
   HangJudge hang_judge_;
-  std::string from_guardian_;                                          // that is not yet a whole message
-  base::FileDescriptor wake_{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};  // of the watcher
+  std::string from_guardian_;                                          // incomplete message
+  base::FileDescriptor wake_{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};  // wakes the watcher
   std::atomic<bool> has_to_stop_ = false;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<End> end_;  // of the job, before its time
-  bool is_ours_ = false;    // it began here
+  std::optional<End> end_;  // set if the job ends early
+  bool is_ours_ = false;    // true if the end began on this machine
   bool is_working_ = false;
-  bool were_stopped_ = false;  // the ranks here, because of another machine
-  bool is_done_ = false;       // this machine
-  std::vector<bool> done_;     // the members
+  bool were_stopped_ = false;  // true if another machine caused the end of the ranks here
+  bool is_done_ = false;       // true if this machine is done
+  std::vector<bool> done_;     // per member
   bool all_done_ = false;
-  bool asks_ = false;           // a rank for another start: here, and on machine 0 anywhere
-  std::optional<Again> again_;  // machine 0's decision, on the others
+  bool asks_ = false;  // true if a rank requests a restart: on this machine, or on machine 0 any rank of the job
+  std::optional<Again> again_;  // decision of machine 0, on the other machines
   bool zero_is_lost_ = false;
   std::latch watches_{1};
   std::thread watcher_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The launchers of several machines end together, and start again together.
+// Ends and restarts the launchers of several machines together.
 #pragma once
 
 #include <functional>
@@ -19,15 +19,16 @@ struct WorkEnd {
 struct BondOptions {
   int resume_code = 0;  ///< exit code with which ranks request a restart without ending other machines; 0 disables it
   int hang = -1;        ///< socket to the guardian, which reports hang status (run/hang_watch.hpp)
-  int failures = -1;    ///< where a failure here is announced (run/announce.hpp) while the others are still stopped
-  /// Machine 0: decides whether the job restarts after a failure.
+  /// pipe on which a failure here is announced (run/announce.hpp) while the other ranks are still stopped
+  int failures = -1;
+  /// On machine 0: decides whether the job restarts after a failure.
   std::function<RestartDecision(const std::string& cause)> decide{};
-  bool may_restart = false;  ///< the others: wait for what machine 0 decides
+  bool may_restart = false;  ///< on other machines: wait for the decision of machine 0
 };
 
 /// How the job ended.
 struct Together {
-  int exit_code = 0;  ///< 0 when all machines ended well, or resume_code; else of the first that failed
+  int exit_code = 0;  ///< 0 if all machines succeeded, or resume_code; otherwise the code of the first failure
   std::optional<std::chrono::milliseconds> again{};  ///< delay before all machines restart
 };
 

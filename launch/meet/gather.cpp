@@ -47,7 +47,7 @@ class Gathering {
   }
 
  private:
-  /// A moment at most, so that every deadline is seen.
+  /// Waits for a short time at most, so that every deadline is checked.
   void wait() {
     std::vector<pollfd> waits{{.fd = listener_.get(), .events = POLLIN, .revents = 0}};
     for (const auto& guest : guests_) waits.push_back({.fd = guest.connection.get(), .events = POLLIN, .revents = 0});
@@ -55,7 +55,7 @@ class Gathering {
   }
 
   void welcome_guest(base::FileDescriptor connection) {
-    constexpr size_t most_guests = 256;  // a flood must not take all descriptors; the oldest leaves
+    constexpr size_t most_guests = 256;  // limits the descriptors; the oldest connection is closed
     constexpr std::chrono::seconds patience{10};
     if (guests_.size() >= most_guests) guests_.pop_front();
     guests_.push_back({.connection = std::move(connection), .received = {}, .until = Clock::now() + patience});

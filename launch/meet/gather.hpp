@@ -5,7 +5,7 @@
 
 namespace accelerate::launch {
 
-/// Machine 0's side of meet().
+/// The part of meet() on machine 0.
 Gathered gather(const Invitation& invitation);
 
 }  // namespace accelerate::launch

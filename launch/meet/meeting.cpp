@@ -27,7 +27,7 @@ std::string seconds(std::chrono::milliseconds time) {
   return fmt::format("{:g} s", std::chrono::duration<double>(time).count());
 }
 
-/// Machine 0 may start a while after us.
+/// Retries, because machine 0 may start later than this machine.
 base::FileDescriptor connect(const Invitation& invitation, Clock::time_point until) {
   auto addresses = addresses_of(invitation.address);
   base::FileDescriptor connection;

@@ -14,10 +14,10 @@
 namespace accelerate::launch {
 
 struct Invitation {
-  std::string address{};  ///< of machine 0, as the user gave it
+  std::string address{};  ///< address of machine 0 as the user wrote it
   int64_t port = 0;
   Hello own{};
-  std::chrono::milliseconds timeout{};  ///< for all machines to join
+  std::chrono::milliseconds timeout{};  ///< maximum time for all machines to join
 };
 
 /// Another launcher.
@@ -25,13 +25,13 @@ struct Member {
   int64_t machine = 0;
   std::string host{};
   base::FileDescriptor connection{};
-  std::string received{};  ///< that is not yet a whole message
+  std::string received{};  ///< incomplete message
 };
 
 struct Gathered {
   Welcome welcome{};
-  std::vector<Member> members{};     ///< machine 0: all other machines; other machines: machine 0
-  base::FileDescriptor kept_port{};  ///< machine 0: reserved port on which rank 0 will listen
+  std::vector<Member> members{};     ///< on machine 0, all other machines; on other machines, machine 0
+  base::FileDescriptor kept_port{};  ///< on machine 0, the reserved port for rank 0
 };
 
 /// Waits until the launchers of all machines have joined. Connections that are not launchers (port scanners, browsers,
@@ -41,7 +41,7 @@ struct Gathered {
 ///         be reached.
 Gathered meet(const Invitation& invitation);
 
-/// "machine 1 (gpu-b)"
+/// Returns "machine 1 (gpu-b)".
 std::string name_of(const Member& member);
 
 }  // namespace accelerate::launch

@@ -15,7 +15,7 @@ namespace {
 
 using Fields = std::map<std::string, std::string, std::less<>>;
 
-/// A line's end within a value would be a line of its own.
+/// Replaces line ends, because a line end within a value would begin a new field.
 std::string one_line(std::string text) {
   std::replace_if(
       text.begin(), text.end(), [](unsigned char c) { return c < ' '; }, ' ');
@@ -137,7 +137,7 @@ std::optional<Hung> read_hung(std::string_view message) {
 }
 
 bool may_be_ours(std::string_view received) {
-  constexpr std::string_view ours = "accelerate_launch ";  // as all titles above begin
+  constexpr std::string_view ours = "accelerate_launch ";  // prefix of all titles above
   return received.substr(0, ours.size()) == ours.substr(0, received.size());
 }
 

@@ -15,14 +15,14 @@ inline constexpr size_t longest_message = 4096;
 
 /// First message of a launcher. All fields except machine and host must match on all launchers of a job.
 struct Hello {
-  std::string version{};  ///< of the launcher
-  std::string job_id{};   ///< where the user or a runner gave one; "" : machine 0 draws it
-  std::string host{};     ///< this machine's name
-  int64_t machine = 0;    ///< its rank
+  std::string version{};  ///< launcher version
+  std::string job_id{};   ///< set by the user or a runner; if "", machine 0 generates it
+  std::string host{};     ///< host name of this machine
+  int64_t machine = 0;    ///< machine rank
   int64_t machines = 1;
-  int64_t processes = 1;  ///< of the whole job
-  std::string ranks{};    ///< of each machine, "4,2"
-  int64_t restarts = 0;   ///< that are allowed
+  int64_t processes = 1;  ///< number of ranks of the whole job
+  std::string ranks{};    ///< number of ranks of each machine, "4,2"
+  int64_t restarts = 0;   ///< maximum number of restarts
   int64_t hang_ms = 0;    ///< hang timeout in milliseconds; 0 disables hang detection
 
   bool operator==(const Hello&) const = default;
@@ -35,7 +35,7 @@ std::optional<Hello> read_hello(std::string_view message);
 /// Reply of machine 0 after all machines have joined.
 struct Welcome {
   std::string job_id{};
-  int64_t port = 0;  ///< where rank 0 will listen
+  int64_t port = 0;  ///< port for rank 0
 
   bool operator==(const Welcome&) const = default;
 };
@@ -43,7 +43,8 @@ struct Welcome {
 std::string message_of(const Welcome& welcome);
 std::optional<Welcome> read_welcome(std::string_view message);
 
-/// Why the job ends, with the exit code. Sent by the machine that detects the failure and forwarded by machine 0.
+/// Reason for the end of the job, and the exit code. Sent by the machine that detects the failure; machine 0 forwards
+/// it.
 struct End {
   int exit_code = 1;
   std::string text{};     ///< one line
@@ -57,7 +58,7 @@ std::optional<End> read_end(std::string_view message);
 
 /// Machine 0's message after End: whether all machines restart.
 struct Again {
-  std::optional<std::chrono::milliseconds> after{};  ///< unset: no
+  std::optional<std::chrono::milliseconds> after{};  ///< if unset, the job does not restart
 
   bool operator==(const Again&) const = default;
 };
@@ -76,10 +77,11 @@ struct Hung {
 std::string message_of(const Hung& hung);
 std::optional<Hung> read_hung(std::string_view message);
 
-/// All ranks of the sender exited with 0. From machine 0: all ranks of the job exited with 0.
+/// All ranks of the sender exited with 0. If sent by machine 0, all ranks of the job exited with 0.
 inline constexpr std::string_view done_message = "done\n\n";
 
-/// As done_message, but a rank requests a restart. From machine 0: at least one rank of the job requests it.
+/// Like done_message, but a rank of the sender requests a restart. If sent by machine 0, at least one rank of the job
+/// does.
 inline constexpr std::string_view asks_message = "asks\n\n";
 
 /// Returns false if the first bytes cannot begin a launcher message. Machine 0 never sends these two messages first.

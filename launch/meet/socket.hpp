@@ -18,7 +18,7 @@ struct SocketAddress {
 
   [[nodiscard]] int family() const noexcept { return storage.ss_family; }
   [[nodiscard]] bool is_loopback() const;
-  [[nodiscard]] std::string text() const;  ///< "10.0.0.1"
+  [[nodiscard]] std::string text() const;  ///< returns "10.0.0.1"
   void set_port(int64_t port);
 };
 
@@ -34,11 +34,11 @@ base::FileDescriptor listen_on(const std::string& host, int64_t port);
 /// Accepts a connection as a non-blocking descriptor. Returns an empty descriptor if none is pending.
 base::FileDescriptor accept_from(int listener);
 
-/// One try, of two seconds at most; returns errno, or 0 and a non-blocking connection.
+/// Tries once, for at most two seconds. Returns 0 and a non-blocking connection, or errno.
 int connect_to(const SocketAddress& address, base::FileDescriptor& connection);
 
-/// A port of the address that an accepted connection or a listener has, kept for rank 0 while the descriptor lives:
-/// bound and not listening, open to a listener with SO_REUSEADDR.
+/// Reserves a port for rank 0 on the local address of a connection or listener, during the lifetime of the descriptor.
+/// The port is bound and not listening, so a listener with SO_REUSEADDR can use it.
 base::FileDescriptor keep_port_beside(int listener, int64_t& port);
 
 }  // namespace accelerate::launch

@@ -10,11 +10,11 @@
 namespace accelerate::launch {
 
 enum class Runner {
-  local,   ///< this launcher, on this machine: alone or as one of several that were started by hand or by srun
-  ssh,     ///< a launcher on each of the hosts
+  local,   ///< this launcher starts the ranks of this machine: alone, or as one of several started by hand or by srun
+  ssh,     ///< one launcher per host, started with ssh
   srun,    ///< Slurm starts the ranks, from a batch script or an allocation
   mpirun,  ///< Open MPI starts the ranks
-  task,    ///< this launcher is one of many that srun started, each of which becomes a rank
+  task,    ///< srun started one launcher per rank, and each becomes a rank
 };
 
 /// \throws LaunchError (2) if options contradict each other.
@@ -23,15 +23,15 @@ Runner choose_runner(const LaunchOptions& options, const env::Variables& variabl
 /// Number of ranks of the job in the shell of sbatch or salloc, if the options do not determine it.
 struct SlurmTasks {
   int64_t number = 1;
-  bool named = false;  ///< false: one per node, as the job names no number
+  bool named = false;  ///< false if the job has no task count, which means one per node
 
   bool operator==(const SlurmTasks&) const = default;
 };
 
-/// Pure.
+/// Pure function.
 SlurmTasks tasks_of_job(const env::Variables& variables);
 
-/// What was chosen by it, and how to choose otherwise. One line.
+/// Returns one line with the number of ranks from Slurm, and how to change it.
 std::string what_slurm_chose(const SlurmTasks& tasks);
 
 /// For a launcher that srun started once per node, returns the options with the machine rank and rendezvous address

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which processors each rank keeps to.
+// Assigns processors to ranks.
 #pragma once
 
 #include <cstdint>

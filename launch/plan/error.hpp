@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the launcher refuses: accelerate::Error, and the exit code that goes with it.
+// Error type of the launcher: accelerate::Error with an exit code.
 #pragma once
 
 #include <string_view>
@@ -9,13 +9,13 @@
 
 namespace accelerate::launch {
 
-/// Ends the launcher before a worker ran. Reads "accelerate_launch: --num_processes is '0', must be ...".
+/// Thrown before a worker runs. Its text is "accelerate_launch: --num_processes is '0', must be ...".
 class LaunchError : public Error {
  public:
   LaunchError(ErrorKind kind, int exit_code, std::string_view message)
       : Error(kind, {}, launcher, message), exit_code_(exit_code) {}
 
-  /// As a shell's: 1 failed, 2 usage, 126 the program cannot be run, 127 it is not found.
+  /// Exit code as in shells: 1 failed, 2 usage, 126 the program cannot be executed, 127 it is not found.
   [[nodiscard]] int exit_code() const noexcept { return exit_code_; }
   /// The message without the program's name, for callers that add it themselves.
   [[nodiscard]] std::string_view message() const noexcept {
@@ -34,7 +34,7 @@ template <typename... Args>
   throw LaunchError(kind, exit_code, fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// The same: 2 for a wrong call, 1 otherwise.
+/// The same with exit code 2 for usage errors, otherwise 1.
 template <typename... Args>
 [[noreturn]] void fail(ErrorKind kind, fmt::format_string<Args...> format, Args&&... args) {
   fail_with(kind == ErrorKind::usage ? 2 : 1, kind, format, std::forward<Args>(args)...);

@@ -8,7 +8,7 @@ namespace accelerate::launch {
 namespace {
 
 struct Foreign {
-  std::string_view name;  ///< with a _ at its end: all that start so
+  std::string_view name;  ///< a trailing _ matches all options with this prefix
   std::string_view why;
 };
 

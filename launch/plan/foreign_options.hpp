@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options of `accelerate launch` that mean nothing here.
+// Options of `accelerate launch` without a meaning for this launcher.
 #pragma once
 
 #include <optional>

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t most_slots = 4096;
 
-/// What ssh takes for a host, and never for an option.
+/// True for a name that ssh accepts as a host and cannot mistake for an option.
 bool is_host(std::string_view name) {
   constexpr std::string_view letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-@:%";
   return !name.empty() && name.size() <= 255 && name.front() != '-' && name.find_first_not_of(letters) == name.npos;
@@ -29,7 +29,7 @@ std::optional<int64_t> slots_of(std::string_view text) {
   return slots && *slots >= 1 && *slots <= most_slots ? slots : std::nullopt;
 }
 
-/// "gpu-a:4"; an address of IPv6 has several colons, and its slots stand after [...].
+/// Parses "gpu-a:4". An IPv6 address has several colons, so its slots follow the closing bracket.
 std::optional<HostSlots> host_of(std::string_view word) {
   HostSlots host{.name = std::string(word)};
   auto colon = word.rfind(':');
@@ -68,7 +68,7 @@ std::string shown(std::string text) {
   return text.size() > 80 ? text.substr(0, 80) + "..." : text;
 }
 
-/// A line of a host file, with its place for the errors.
+/// A line of a host file, with its position for errors.
 struct HostLine {
   const std::string& path;
   int64_t number = 0;
@@ -144,7 +144,7 @@ std::vector<HostSlots> parse_hosts(std::string_view list) {
     const auto comma = list.find(',');
     const auto word = list.substr(0, comma);
     const auto host = host_of(word);
-    // Whether the last number is of the address or the ranks nobody could tell.
+    // In an IPv6 address without brackets the last number is ambiguous: part of the address, or slots.
     if (host && !word.starts_with('[') && host->name.find(':') != std::string::npos) {
       fail(ErrorKind::usage, "--hosts has '{}'; an address of IPv6 stands in brackets, [{}] or [...]:4 with its ranks",
            word, word);

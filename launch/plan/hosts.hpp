@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists of hosts: a file, or a word of the command line.
+// Lists of hosts from a file or the command line.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace accelerate::launch {
 
 struct HostSlots {
   std::string name{};
-  int64_t slots = 0;  ///< ranks that it takes; 0: not said
+  int64_t slots = 0;  ///< maximum number of ranks; 0 if unknown
 
   bool operator==(const HostSlots&) const = default;
 };
@@ -26,16 +26,16 @@ struct HostSlots {
 /// \throws LaunchError (exit code 2) with the line number, for a line of another form and for an unknown key.
 std::vector<HostSlots> parse_hostfile(std::string_view text, const std::string& path);
 
-/// "~" and "~/hostfile" in the user's home folder, as a shell has them; other paths as they are. Pure.
+/// Replaces "~" and a leading "~/" by the home folder, as a shell does; other paths are unchanged. Pure function.
 ///
-/// home   HOME; unset: nothing is replaced
+/// \param home  Value of HOME. If unset, nothing is replaced.
 std::string with_home(const std::string& path, const std::optional<std::string>& home);
 
-/// The file, whose path may begin with "~/": config files are written by hand, too.
-/// Throws LaunchError (1) when it cannot be read.
+/// Reads a host file. The path may begin with "~/", because users also write config files by hand.
+/// \throws LaunchError (exit code 1) if the file cannot be read.
 std::vector<HostSlots> read_hostfile(const std::string& name);
 
-/// The name or address means on each host the host itself.
+/// True for a name or address that refers to the local host on every host.
 bool says_loopback(const std::string& host);
 
 /// Parses "gpu-a:4,gpu-b:4,[fd77::1]:4". A repeated host has the sum of its slots, as in a host file.
@@ -43,11 +43,12 @@ bool says_loopback(const std::string& host);
 /// \throws LaunchError (exit code 2), also for an IPv6 address without brackets.
 std::vector<HostSlots> parse_hosts(std::string_view list);
 
-/// Ranks of each host, in order; hosts that get none are left out of both.
+/// Distributes the ranks among the hosts in order. Hosts without ranks are removed from the list and the result.
 ///
-/// processes   of the whole job; 0: as many as the hosts take
-/// returns     empty where nothing says how many: each host decides by what it has
-/// Throws LaunchError (2): more ranks than slots, or ranks that do not divide evenly among hosts without slots.
+/// \param processes  Number of ranks of the whole job. If 0, the sum of the slots.
+/// \returns the number of ranks per host. Empty if neither processes nor slots determine it; each host then decides.
+/// \throws LaunchError (exit code 2) if there are more ranks than slots, or if the ranks do not divide evenly among
+///         hosts without slots.
 std::vector<int64_t> fill_hosts(std::vector<HostSlots>& hosts, int64_t processes);
 
 }  // namespace accelerate::launch

@@ -46,7 +46,7 @@ JobPlace place_as_listed(const LaunchOptions& options, int64_t machines) {
   return place;
 }
 
-/// The same number on each.
+/// Uses the same number of ranks on each machine.
 JobPlace even_place(const LaunchOptions& options, const Machine& machine, int64_t machines) {
   const int64_t here = options.num_processes.value_or(machines * ranks_of_this_machine(options, machine)) / machines;
   if (options.num_processes.value_or(here * machines) != here * machines || here == 0) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many ranks there are, on which machines, and which of them are ours.
+// Determines the number of ranks, their machines, and the ranks of this machine.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct JobPlace {
 
   [[nodiscard]] int64_t machines() const { return static_cast<int64_t>(ranks_of_machine.size()); }
   [[nodiscard]] int64_t world_size() const;
-  /// Ranks of this machine, and the first of them.
+  /// Number of ranks on this machine.
   [[nodiscard]] int64_t ranks_here() const { return ranks_of_machine.at(static_cast<size_t>(machine_rank)); }
   [[nodiscard]] int64_t first_rank() const;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the launcher needs to know of this machine, found without any GPU library.
+// Properties of this machine, determined without a GPU library.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@
 namespace accelerate::launch {
 
 struct Machine {
-  int64_t gpus = 0;         ///< visible to this job
-  int64_t usable_cpus = 1;  ///< logical ones this process may run on
-  /// Their numbers, by NUMA node; those that share a core are neighbours.
+  int64_t gpus = 0;         ///< GPUs visible to this job
+  int64_t usable_cpus = 1;  ///< logical processors on which this process may run
+  /// Processor numbers by NUMA node; processors that share a core are neighbours.
   std::vector<std::vector<int>> processors{};
 
   bool operator==(const Machine&) const = default;

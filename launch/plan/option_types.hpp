@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Types of the launcher's own options, made as those of settings are (accelerate/env/value_types.hpp).
+// Types of the launcher's options, analogous to the types of settings (accelerate/env/value_types.hpp).
 #pragma once
 
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ struct Duration {
   static std::string show(Value value) { return text(value) + " s"; }
 };
 
-/// Any text but an empty one or one with bytes that no name has.
+/// Any text, except an empty one and one with bytes that are not allowed in names.
 struct Text {
   using Value = std::string;
 

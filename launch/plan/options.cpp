@@ -17,7 +17,7 @@
 namespace accelerate::launch {
 namespace {
 
-/// Returns "ACCELERATE_USE_CPU (--cpu), ...": the options whose variable has another name.
+/// Returns "ACCELERATE_USE_CPU (--cpu), ...": the options with a variable of another name.
 std::string other_variables() {
   std::string list;
   size_t count = 0;
@@ -38,7 +38,7 @@ std::string other_variables() {
   return list;
 }
 
-/// One page: each option once, under its first name.
+/// Help on one page: each option once, with its first name.
 class OnePage : public CLI::Formatter {
  public:
   OnePage() { column_width(38); }
@@ -65,7 +65,7 @@ class OnePage : public CLI::Formatter {
   }
 };
 
-/// The command line calls integers whole numbers.
+/// In errors, integers are called whole numbers.
 std::string expected(const env::Integer& type) {
   return type.highest == env::Integer::no_limit
              ? fmt::format("a whole number of at least {}", type.lowest)
@@ -76,7 +76,7 @@ std::string expected(const Type& type) {
   return type.expected();
 }
 
-/// "Machines (default 1)."
+/// Returns "Machines (default 1)."
 std::string help_of(const std::string& help, const std::string& otherwise) {
   if (otherwise.empty()) return help;
   return fmt::format("{} (default {}).", help.substr(0, help.size() - 1), otherwise);
@@ -94,7 +94,7 @@ CLI::Option* add(CLI::App& app, const env::CommandLineOption& option, const Type
   auto* declared = app.add_option(fmt::format("--{}", option.name), take, help_of(option.help, otherwise));
   declared->type_name(std::string(option.value_name));
   if (option.value_name.empty()) declared->expected(0);             // a flag: --cpu, or --cpu=no
-  declared->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // as torchrun's and `accelerate launch`'s
+  declared->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // as in torchrun and `accelerate launch`
   return declared;
 }
 
@@ -114,10 +114,10 @@ void declare(CLI::App& app, LaunchOptions& o, bool& help, bool& version) {
   app.add_flag("--version", version, "Print the version and exit.")->group(rest);
 }
 
-/// As Accelerate's are: -q, -t 3.
+/// Short names of Accelerate: -q, -t 3.
 std::string_view long_name(std::string_view word) { return word == "-q" ? "--quiet" : word == "-t" ? "--tee" : word; }
 
-/// "--num-processes=4" -> "--num_processes=4", up to the program's name.
+/// Converts "--num-processes=4" to "--num_processes=4", for words before the program's name.
 std::vector<std::string> with_underscores(const CLI::App& app, std::vector<std::string> arguments) {
   for (size_t i = 0; i < arguments.size() && arguments[i].starts_with('-') && arguments[i] != "--"; ++i) {
     auto& word = arguments[i];
@@ -126,7 +126,7 @@ std::vector<std::string> with_underscores(const CLI::App& app, std::vector<std::
     const auto name_end = word.begin() + static_cast<std::ptrdiff_t>(std::min(equals, word.size()));
     if (word.starts_with("--")) std::replace(word.begin() + 2, name_end, '-', '_');
     const auto* option = app.get_option_no_throw(std::string(word.begin(), name_end));
-    if (option == nullptr) break;  // it is refused
+    if (option == nullptr) break;  // parse() refuses it later
     if (equals == std::string::npos && option->get_expected_min() > 0) ++i;
   }
   return arguments;

@@ -43,15 +43,15 @@ struct LaunchOptions {
   std::optional<std::string> role{};
   std::optional<std::chrono::milliseconds> monitor_interval{};
   std::optional<std::string> config_file{};
-  bool dry_run = false;                             ///< print the plan as a shell would run it
-  std::optional<std::string> log_dir{};             ///< unset: no log files
-  std::optional<std::string> tee{};                 ///< as StreamChoice reads it; unset: both streams, with a log_dir
-  std::optional<std::string> redirects{};           ///< the same for streams that go to the file alone
-  std::optional<std::string> local_ranks_filter{};  ///< "0,2"; unset: what all print is shown
-  std::optional<bool> label{};                      ///< "[rank 3] " before each line
-  std::optional<bool> quiet{};                      ///< errors and reports only
-  std::optional<int64_t> max_restarts{};            ///< after failures
-  std::optional<int64_t> resume_code{};             ///< unset: no exit code requests a restart
+  bool dry_run = false;                    ///< print the plan as a shell script
+  std::optional<std::string> log_dir{};    ///< if unset, there are no log files
+  std::optional<std::string> tee{};        ///< format of StreamChoice; if unset, both streams if there is a log_dir
+  std::optional<std::string> redirects{};  ///< the same for streams that are written to the log file only
+  std::optional<std::string> local_ranks_filter{};          ///< "0,2"; if unset, the output of all ranks is shown
+  std::optional<bool> label{};                              ///< "[rank 3] " before each line
+  std::optional<bool> quiet{};                              ///< show errors and reports only
+  std::optional<int64_t> max_restarts{};                    ///< maximum number of restarts after failures
+  std::optional<int64_t> resume_code{};                     ///< if unset, no exit code requests a restart
   std::optional<std::chrono::milliseconds> hang_timeout{};  ///< 0 disables hang detection
   std::optional<std::chrono::milliseconds> grace_time{};    ///< between SIGTERM and SIGKILL
   std::vector<std::string> command{};                       ///< program and its arguments
@@ -62,16 +62,16 @@ struct LaunchOptions {
 /// Defaults from the table. Unset fields have no default or are determined later.
 const LaunchOptions& default_options();
 
-/// What was given, else the table's default, for an option that has one.
+/// The given value, otherwise the default in the table, for an option that has one.
 template <typename Value>
 Value value_of(const LaunchOptions& options, std::optional<Value> LaunchOptions::*option) {
   return options.*option ? *(options.*option) : (default_options().*option).value();
 }
 
-/// The ranks train on the CPU although GPUs are there.
+/// True if the ranks train on the CPU although there are GPUs.
 bool on_cpu(const LaunchOptions& options);
 
-/// The backend that is requested by name; nothing for "auto".
+/// The backend that is requested by name, or nothing for "auto".
 std::optional<std::string> named_backend(const LaunchOptions& options);
 
 /// True if the requested backend cannot transfer CPU tensors.

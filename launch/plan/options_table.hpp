@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The launcher's own options, one table: command line, variable, key of the config file and help are loops over it. Its
-// rows have the form of the settings' (accelerate/env/settings_table.hpp), which are options too.
+// Table of the launcher's own options. Command line, variables, config file keys and help are generated from it. Its
+// rows have the form of the settings table (accelerate/env/settings_table.hpp); settings are options too.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@
 
 namespace accelerate::launch {
 
-/// More than any machine can run; a typing error must not fork until memory ends.
+/// Upper limit for the number of ranks, so that a typing error does not exhaust memory.
 inline constexpr int64_t most_processes = 4096;
 inline constexpr int64_t most_machines = 4096;
 
@@ -25,7 +25,7 @@ inline bool is_stream_choice(std::string_view text) { return StreamChoice::parse
 inline bool is_rank_filter(std::string_view text) { return parse_rank_filter(text).has_value(); }
 inline bool is_static(std::string_view name) { return name == "static"; }
 
-/// each(group, row) for every option; the group is the help's heading.
+/// Calls each(group, row) for every option; the group is a heading of the help page.
 template <typename Each>
 void for_each_option(Each&& each) {
   using env::Flag;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the output of the ranks goes.
+// Destinations of the ranks' output.
 #pragma once
 
 #include <optional>
@@ -12,16 +12,16 @@
 namespace accelerate::launch {
 
 struct OutputOptions {
-  std::string log_dir{};                              ///< empty: no log files
-  StreamChoice tee = StreamChoice::all();             ///< to the log file and to us
-  StreamChoice redirects = StreamChoice::none();      ///< to the log file alone
-  std::optional<std::vector<int64_t>> local_ranks{};  ///< that are shown; unset: all
+  std::string log_dir{};                              ///< if empty, there are no log files
+  StreamChoice tee = StreamChoice::all();             ///< streams for the log file and the console
+  StreamChoice redirects = StreamChoice::none();      ///< streams for the log file only
+  std::optional<std::vector<int64_t>> local_ranks{};  ///< ranks to show; if unset, all
   bool labels = false;                                ///< "[rank 3] " before each line
   bool debug = false;                                 ///< print the environment and command of each rank
 };
 
-/// Whether a stream (0: stdout, 1: stderr) is written to its rank's log file, and to the launcher's stdout or stderr.
-/// As under torchrun, a stream that is not redirected is shown.
+/// Returns whether a stream (0 for stdout, 1 for stderr) is written to its rank's log file, and to the launcher's
+/// stdout or stderr. As in torchrun, a stream that is not redirected is shown.
 bool goes_to_log(const OutputOptions& options, int64_t local_rank, size_t stream);
 bool is_shown(const OutputOptions& options, int64_t local_rank, size_t stream);
 

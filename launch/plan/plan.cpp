@@ -20,7 +20,7 @@ bool starts_with_one_of(std::string_view name, const std::array<std::string_view
   return std::any_of(prefixes.begin(), prefixes.end(), [&](auto prefix) { return name.starts_with(prefix); });
 }
 
-/// What Open MPI needs to start fast and right under us. The user's own choices win.
+/// Sets defaults that Open MPI needs for a fast and correct start under this launcher. User settings have precedence.
 void add_mpi_defaults(env::Variables& variables, int64_t ranks, const Machine& machine) {
   // Without this setting Open MPI 4 ignores foreign PMIx servers, and every rank starts as rank 0 of 1.
   variables["OMPI_MCA_schizo"] = "^orte,ompi";
@@ -35,11 +35,11 @@ void add_mpi_defaults(env::Variables& variables, int64_t ranks, const Machine& m
 void add_malloc_defaults(env::Variables& variables) {
   const auto tunables = env::find(variables, "GLIBC_TUNABLES").value_or("");
   if (tunables.find("glibc.malloc.") != std::string::npos) return;
-  variables.try_emplace("MALLOC_MMAP_THRESHOLD_", std::to_string(int64_t{32} << 20));  // the largest that glibc takes
+  variables.try_emplace("MALLOC_MMAP_THRESHOLD_", std::to_string(int64_t{32} << 20));  // the maximum in glibc
   variables.try_emplace("MALLOC_TRIM_THRESHOLD_", std::to_string(int64_t{1} << 30));
 }
 
-/// What was given on the command line.
+/// Adds the settings of the command line.
 void add_settings(env::Variables& variables, const LaunchOptions& options) {
   env::for_each_setting([&](const auto& row) {
     const auto& value = row.of(options.settings);
@@ -47,11 +47,11 @@ void add_settings(env::Variables& variables, const LaunchOptions& options) {
   });
 }
 
-/// Between launchers.
+/// Passed between launchers.
 constexpr const char* restart_of_job = "ACCELERATE_RESTART_COUNT";
 constexpr const char* restarts_of_job = "ACCELERATE_RESTARTS_OF_JOB";
 
-/// What the launcher itself has read.
+/// Removes variables that only the launcher reads.
 void drop_own(env::Variables& variables) {
   variables.erase("ACCELERATE_CONFIG_FILE");
   for (const char* name : {restart_of_job, restarts_of_job, version_of_starter}) variables.erase(name);
@@ -60,7 +60,7 @@ void drop_own(env::Variables& variables) {
 
 /// Removes values that an option overrides, so that the ranks do not log the conflict again.
 void drop_losers(env::Variables& variables, const LaunchOptions& options) {
-  // Every rank with a GPU takes the GPUs' backend; the variable names the CPU's.
+  // Every rank with a GPU uses the GPU backend; the variable would select a CPU backend.
   if (needs_gpus(options)) variables.erase("ACCELERATE_BACKEND");
   const auto text = env::find(variables, "ACCELERATE_TORCH_DEVICE");
   const auto device = env::parse_device(text.value_or("cpu"));
@@ -134,7 +134,7 @@ std::optional<std::string> what_was_chosen(const LaunchOptions& options, const M
   const int64_t ranks = number_of_processes(options, machine);
   const auto* what = ranks == 1 ? "rank" : "ranks";
   if (on_cpu(options)) return fmt::format("{} {} on the CPU; --num_processes N starts more", ranks, what);
-  if (machine.gpus == 0) {  // a rank that finds another accelerator takes it
+  if (machine.gpus == 0) {  // a rank that finds another accelerator uses it
     return fmt::format("{} {}, as no NVIDIA GPU is visible, and others are not counted; --num_processes N starts more",
                        ranks, what);
   }

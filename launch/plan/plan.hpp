@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What will be started, decided without starting anything.
+// Plans the processes to start, without side effects.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ namespace accelerate::launch {
 
 struct WorkerPlan {
   int64_t rank = 0;
-  int64_t local_rank = 0;              ///< among the ranks of its machine
-  std::string host{};                  ///< where it runs; empty: on this machine
+  int64_t local_rank = 0;              ///< rank within its machine
+  std::string host{};                  ///< host; empty for this machine
   std::vector<std::string> command{};  ///< program and arguments
-  env::Variables environment{};        ///< all of it, not an addition to ours
-  std::vector<int> processors{};       ///< that it keeps to; empty: those of the launcher
+  env::Variables environment{};        ///< complete environment
+  std::vector<int> processors{};       ///< processors to bind to; if empty, those of the launcher
 
   bool operator==(const WorkerPlan&) const = default;
 };
@@ -30,23 +30,23 @@ struct LaunchPlan {
   Runner runner = Runner::local;  ///< starts the ranks; workers are ranks, or processes that start ranks
   std::vector<WorkerPlan> workers{};
   bool serve_mpi = false;  ///< the launcher is the workers' PMIx server
-  int64_t machines = 1;    ///< of the job; the workers are one machine's
+  int64_t machines = 1;    ///< number of machines of the job; the workers are on one machine
 
   bool operator==(const LaunchPlan&) const = default;
 };
 
-/// What only a doer can find out.
+/// Values that are only known at the start.
 struct Wiring {
-  std::string address{default_address};  ///< of rank 0
-  int64_t port = 0;                      ///< where it will listen
-  bool serve_mpi = false;                ///< wants_mpi(), and a server can be had
+  std::string address{default_address};  ///< address of rank 0
+  int64_t port = 0;                      ///< port of rank 0
+  bool serve_mpi = false;                ///< true if wants_mpi() and a PMIx server is available
   std::string job_id{};                  ///< random, so that unrelated jobs on the same port never join each other
   int64_t restart_count = 0;
-  /// of the launcher that restarts all machines; unset: the value of the options
+  /// Value for the launcher that restarts all machines. If unset, the value of the options.
   std::optional<int64_t> max_restarts{};
 };
 
-/// Which start of the job this is.
+/// Number of the restart attempt.
 struct StartOfJob {
   int64_t restart_count = 0;
   int64_t max_restarts = 0;
@@ -57,7 +57,7 @@ struct StartOfJob {
 void tell_start(env::Variables& variables, const StartOfJob& start);
 /// Reads the data of tell_start(). Returns nothing if no launcher set it.
 std::optional<StartOfJob> told_start(const env::Variables& variables);
-/// As ranks read it: TORCHELASTIC_RESTART_COUNT and TORCHELASTIC_MAX_RESTARTS.
+/// Sets the variables for ranks: TORCHELASTIC_RESTART_COUNT and TORCHELASTIC_MAX_RESTARTS.
 void set_start_for_ranks(env::Variables& variables, const StartOfJob& start);
 
 /// Variable with the launcher's version for the per-rank wrappers that it starts, possibly on other hosts. Not passed
@@ -95,10 +95,10 @@ int64_t number_of_processes(const LaunchOptions& options, const Machine& machine
 /// given.
 std::optional<std::string> what_was_chosen(const LaunchOptions& options, const Machine& machine);
 
-/// That main_process_ip is passed over, where it is given and one machine has all ranks, which meet there. One line.
+/// Returns a message of one line if main_process_ip is given and ignored, because all ranks are on one machine.
 std::optional<std::string> address_not_used(const LaunchOptions& options);
 
-/// A warning where ranks of this machine share processors. One line.
+/// Returns a warning of one line if ranks of this machine share processors.
 std::optional<std::string> too_many_for_the_processors(const LaunchOptions& options, const Machine& machine);
 
 /// True if MPI is requested (by option, variable or config file; the options are resolved), or if it is the default:

@@ -11,7 +11,7 @@
 namespace accelerate::launch {
 namespace {
 
-/// The launcher's own, which the ranks do not read.
+/// Resolves the launcher's own options, which the ranks do not read.
 void resolve_own(const env::Variables& inherited, const env::Config& config, Resolved& result) {
   for_each_option([&](std::string_view /*group*/, const auto& row) {
     auto& option = row.of(result.options);
@@ -46,7 +46,7 @@ void drop_what_lost(const LaunchOptions& given, Resolved& result) {
   }
 }
 
-/// What was given, and the defaults.
+/// The given options, completed with the defaults.
 LaunchOptions with_defaults(LaunchOptions options, const env::Settings& settings) {
   const LaunchOptions& defaults = default_options();
   for_each_option([&](std::string_view /*group*/, const auto& row) {
@@ -58,7 +58,7 @@ LaunchOptions with_defaults(LaunchOptions options, const env::Settings& settings
   return options;
 }
 
-/// The settings of the file that hold become the ranks' variables, because on another machine there may be no such
+/// Passes the effective settings of the config file to the ranks as variables, because other machines may not have the
 /// file.
 void take_settings_of_file(const env::Variables& inherited, const env::Config& config, const env::Settings& settings,
                            env::GivenSettings& given) {
@@ -99,7 +99,7 @@ Resolved resolve(const LaunchOptions& options, const env::Variables& inherited, 
   if (settings.device && settings.device->index && !says_ranks(result.options)) {
     result.options.num_processes = value_of(result.options, &LaunchOptions::num_machines);
   }
-  // A GPU's backend from there is for ranks on GPUs, which use it anyway; those on the CPU refuse it themselves.
+  // A GPU backend in the settings is for ranks on GPUs, which use it anyway. Ranks on the CPU refuse it themselves.
   if (settings.backend && env::is_backend(*settings.backend, "cpu")) given.backend = settings.backend;
   result.values = with_defaults(result.options, settings);
   return result;

@@ -16,9 +16,9 @@ struct Resolved {
   LaunchOptions options{};
   /// As `options`, with the table's defaults. Unset fields have no default or are determined later.
   LaunchOptions values{};
-  /// Maximum wait for a peer, unless the program sets its own.
+  /// Maximum wait for another rank, unless the program sets its own.
   std::chrono::seconds timeout{};
-  /// One sentence for every value that lost to a different one, and one for keys of the file that mean nothing here.
+  /// One sentence for every value that a different one overrides, and one for keys of the file without a meaning here.
   std::vector<std::string> conflicts{};
 };
 

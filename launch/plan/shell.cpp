@@ -11,7 +11,7 @@
 namespace accelerate::launch {
 namespace {
 
-/// As random_id.hpp draws it; on no command line, and another in each run of the script.
+/// Generates a job id as random_id.hpp does. It is on no command line, and differs in each run of the script.
 constexpr std::string_view kDrawJobId =
     "ACCELERATE_JOB_ID=$(od -A n -N 16 -t x1 /dev/urandom | tr -d ' \\n') && export ACCELERATE_JOB_ID || exit 1\n";
 
@@ -20,7 +20,7 @@ bool is_plain(unsigned char c) {
          (std::isalnum(c) != 0 || std::string_view("_-+=./:,@%").find(static_cast<char>(c)) != std::string_view::npos);
 }
 
-/// "env -u OLD NEW=1": from the launcher's environment to the worker's.
+/// Returns "env -u OLD NEW=1", which converts the launcher's environment to the worker's.
 std::vector<std::string> changes(const env::Variables& from, const env::Variables& to) {
   std::vector<std::string> words{"env"};
   for (const auto& [name, value] : from) {
@@ -38,14 +38,14 @@ std::vector<std::string> command_of(const WorkerPlan& worker, const env::Variabl
   if (!worker.processors.empty()) words = {"taskset", "-c", fmt::format("{}", fmt::join(worker.processors, ","))};
   const auto variables = changes(inherited, worker.environment);
   words.insert(words.end(), variables.begin(), variables.end());
-  // env would take this program's name for a variable.
+  // env would read a program name with = as a variable.
   const bool looks_like_variable = worker.command.front().find('=') != std::string::npos;
   if (looks_like_variable) words.insert(words.end(), {"sh", "-c", R"(exec "$0" "$@")"});
   words.insert(words.end(), worker.command.begin(), worker.command.end());
   return words;
 }
 
-/// A shell is no PMIx server, mpirun is one: it gives the ranks their place.
+/// Uses mpirun, because a shell has no PMIx server; mpirun assigns the ranks.
 std::string as_mpirun(const LaunchPlan& plan, const env::Variables& inherited) {
   constexpr std::array<std::string_view, 9> places{"RANK",
                                                    "WORLD_SIZE",
@@ -85,7 +85,7 @@ std::string as_script(const LaunchPlan& plan, const env::Variables& inherited, s
   std::string script = fmt::format("cd {} || exit 1\n", for_shell(folder));
   if (plan.workers.empty()) return script;
   if (plan.serve_mpi) return script + as_mpirun(plan, inherited);
-  if (plan.machines == 1) script += kDrawJobId;  // the machines would draw different ones
+  if (plan.machines == 1) script += kDrawJobId;  // with several machines, each would generate another id
   if (plan.workers.size() == 1) {
     return script + fmt::format("exec {}\n", for_shell(command_of(plan.workers.front(), inherited)));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words and plans as a shell reads them. Only for people and for ssh's remote side: here no shell is ever given a
-// user's text.
+// Quotes words and plans for shells. Used only for display and for the remote side of ssh; locally, no user text is
+// passed to a shell.
 #pragma once
 
 #include <string>

@@ -13,7 +13,7 @@ std::optional<unsigned> parse_streams(std::string_view text) {
   return static_cast<unsigned>(text.front() - '0');
 }
 
-/// False at the first entry that is refused.
+/// Returns false at the first entry that `take` refuses.
 bool each_entry(std::string_view text, const std::function<bool(std::string_view entry)>& take) {
   for (auto comma = text.find(','); comma != std::string_view::npos; comma = text.find(',')) {
     if (!take(text.substr(0, comma))) return false;

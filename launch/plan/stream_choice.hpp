@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which streams of which ranks: --tee, --redirects, --local_ranks_filter.
+// Selects streams of ranks: --tee, --redirects, --local_ranks_filter.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace accelerate::launch {
 
-/// Streams of workers, as torchrun's --tee and --redirects name them: "0" none, "1" stdout, "2" stderr, "3" both, for
-/// all; or by local rank, "0:3,1:0", each named once, none for those that are not named.
+/// Streams of workers in the format of torchrun's --tee and --redirects: "0" none, "1" stdout, "2" stderr, "3" both,
+/// for all ranks; or by local rank, "0:3,1:0", each at most once. Ranks that are not listed have none.
 class StreamChoice {
  public:
   /// Returns nothing for an invalid text.
@@ -23,7 +23,7 @@ class StreamChoice {
   /// \param stream  0 for stdout, 1 for stderr.
   [[nodiscard]] bool has(int64_t local_rank, size_t stream) const;
 
-  /// The highest rank that is named, or -1.
+  /// The highest listed rank, or -1.
   [[nodiscard]] int64_t highest_rank() const;
 
   bool operator==(const StreamChoice&) const = default;
@@ -35,7 +35,7 @@ class StreamChoice {
   std::map<int64_t, unsigned> by_rank_{};
 };
 
-/// "0,2": numbers of at least 0. Nothing for another text.
+/// Parses "0,2", numbers of at least 0. Returns nothing for another text.
 std::optional<std::vector<int64_t>> parse_rank_filter(std::string_view text);
 
 }  // namespace accelerate::launch

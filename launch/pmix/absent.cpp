@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for server.cpp where MPI or PMIx's headers were missing when this was built.
+// Replaces server.cpp in a build without MPI or PMIx's headers.
 #include "launch/plan/error.hpp"
 #include "launch/pmix/server.hpp"
 

@@ -94,7 +94,7 @@ inline pmix_status_t on_job_control(const pmix_proc_t*, const pmix_proc_t*, size
   return PMIX_ERR_NOT_SUPPORTED;
 }
 
-/// The callbacks above; on one machine libpmix answers everything else (fences, keys of other ranks) itself.
+/// The callbacks above. On a single machine libpmix handles all other requests (fences, keys of other ranks) itself.
 inline pmix_server_module_t callbacks() {
   pmix_server_module_t module{};
   module.client_connected2 = on_connected;
@@ -104,7 +104,7 @@ inline pmix_server_module_t callbacks() {
   return module;
 }
 
-/// Waits until libpmix's thread has carried a request out.
+/// Waits until libpmix's thread has completed a request.
 class PmixAnswer {
  public:
   static void set(pmix_status_t status, void* answer) {

@@ -29,14 +29,14 @@ class PmixInfos {
     entry.data.bo.bytes = keep(value);
     entry.data.bo.size = value.size() + 1;
   }
-  /// A nested list, filled by the caller; stays valid with this.
+  /// A nested list, filled by the caller; valid during the lifetime of this object.
   PmixInfos& array(const char* key) {
     pending_.push_back(infos_.size());
     add(key, PMIX_DATA_ARRAY);
     return nested_.emplace_back();
   }
 
-  /// Complete after the last addition.
+  /// Call after the last addition.
   pmix_info_t* data() {
     arrays_.resize(nested_.size());
     for (size_t i = 0; i < nested_.size(); ++i) {
@@ -49,7 +49,7 @@ class PmixInfos {
 
  private:
   pmix_value_t& add(std::string_view key, pmix_data_type_t type) {
-    pmix_info_t& info = infos_.emplace_back();  // zeroed
+    pmix_info_t& info = infos_.emplace_back();  // zero-initialized
     key.copy(info.key, PMIX_MAX_KEYLEN);
     info.value.type = type;
     return info.value;
@@ -59,7 +59,7 @@ class PmixInfos {
   std::vector<pmix_info_t> infos_;
   std::deque<std::string> strings_;
   std::deque<PmixInfos> nested_;
-  std::vector<size_t> pending_;  // places of the arrays in infos_
+  std::vector<size_t> pending_;  // indices of the arrays in infos_
   std::vector<pmix_data_array_t> arrays_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// libpmix, loaded when ranks need it: linking it would cost every start of the launcher a millisecond.
+// Loads libpmix on demand: linking it would cost every start of the launcher a millisecond.
 #pragma once
 
 #include <pmix.h>
@@ -9,7 +9,7 @@
 
 namespace accelerate::launch {
 
-/// The functions we use. All set when why_not is empty.
+/// Functions of libpmix. All are set if why_not is empty.
 struct PmixLibrary {
   decltype(&PMIx_server_init) server_init = nullptr;
   decltype(&PMIx_server_register_nspace) register_nspace = nullptr;
@@ -21,7 +21,7 @@ struct PmixLibrary {
   std::string why_not;
 };
 
-/// Stays loaded until the process ends: its threads have no other end.
+/// The library stays loaded until the process ends, because its threads cannot be stopped.
 PmixLibrary load_pmix();
 
 }  // namespace accelerate::launch

@@ -74,7 +74,7 @@ bool PrivateFolder::make(const FolderPlace& place) {
     rmdir(path_.c_str());
     refuse(place, error);
   }
-  lock(lock_.get(), LOCK_EX);  // without locks it is as good, but stays when we are killed
+  lock(lock_.get(), LOCK_EX);  // without locks the folder works, but remains if this process is killed
   struct stat status {};
   return fstat(lock_.get(), &status) == 0 && status.st_nlink > 0;
 }
@@ -89,7 +89,7 @@ PrivateFolder::~PrivateFolder() { remove_folder(path_); }
 
 void remove_folder(const std::string& path) {
   std::error_code failed;
-  // Whoever else removes there (libpmix's thread, when ranks die) makes it stumble: once more, then.
+  // Retries, because a concurrent removal (by libpmix's thread, if ranks die) makes this one fail.
   for (int i = 0; i < 20; ++i) {
     base::remove_tree(path);
     if (!std::filesystem::exists(path, failed)) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Folders that go away with the launcher, even after a SIGKILL.
+// Folders that are removed with the launcher, even after a SIGKILL.
 #pragma once
 
 #include <string>
@@ -33,7 +33,7 @@ class PrivateFolder {
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
  private:
-  /// Makes path_ and locks it; false when another launcher swept it in between.
+  /// Creates path_ and locks it. Returns false if another launcher removed it in between.
   bool make(const FolderPlace& place);
 
   std::string path_;
@@ -43,10 +43,10 @@ class PrivateFolder {
 /// Removes a folder with its contents. Does nothing if it does not exist.
 void remove_folder(const std::string& path);
 
-/// TMPDIR, else /tmp, else (where that cannot be written) /dev/shm.
+/// TMPDIR, otherwise /tmp, or /dev/shm if that is not writable.
 FolderPlace place_for_temporary_files();
 
-/// /dev/shm, else as above.
+/// /dev/shm, otherwise as above.
 FolderPlace place_for_shared_memory();
 
 }  // namespace accelerate::launch

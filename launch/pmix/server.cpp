@@ -26,8 +26,8 @@ std::string unpredictable_name() {
   return fmt::format("accelerate-{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 }
 
-/// libpmix 4.2 copies a host's name, as far as it has no digits, into an array of 50 letters on its stack. On one
-/// machine any name does.
+/// libpmix 4.2 copies a host name up to its first digit into a stack array of 50 bytes. On a single machine any name
+/// works.
 std::string short_host_name() { return base::host_name().substr(0, 49); }
 
 /// During the server's start-up, restricts hwloc to processors. By default hwloc would also query ten X servers for
@@ -46,7 +46,7 @@ class OnlyProcessors {
   bool set_;
 };
 
-/// A later libpmix may read more entries of the module than these headers know: zeros follow ours.
+/// A later libpmix may read more entries than the module of these headers has, so zeros follow.
 struct PaddedModule {
   pmix_server_module_t module{};
   void* more[64]{};
@@ -82,7 +82,7 @@ class PmixServer : public MpiServer {
     }
     std::free(list);
     check("PMIx_server_setup_fork", status);
-    // The component posix tries itself with a file in /dev/shm, which stays when the rank is killed just then.
+    // The component posix tests itself with a file in /dev/shm, which remains if the rank is killed at that moment.
     result["OMPI_MCA_shmem"] = "mmap";
     result["OMPI_MCA_btl_vader_backing_directory"] = shared_memory_;
     result["OMPI_MCA_btl_sm_backing_directory"] = shared_memory_;  // its name in Open MPI 5
@@ -124,7 +124,7 @@ class PmixServer : public MpiServer {
     check("PMIx_server_init", pmix_.server_init(&padded.module, infos.data(), infos.size()));
   }
 
-  /// Open MPI dies in its start-up without the local and node ranks and the maps; the rest spares it guesses.
+  /// Open MPI aborts at start-up without the local and node ranks and the maps; the other attributes avoid guesses.
   void register_job() {
     const auto count = static_cast<uint32_t>(ranks_);
     const std::string session = fmt::format("{}/{}", folder_, job_);
@@ -179,7 +179,8 @@ class PmixServer : public MpiServer {
     std::string result = text != nullptr ? text : "";
     std::free(text);
     check("PMIx_generate_regex", status);
-    if (result.starts_with("blob")) {  // compressed, with zeros inside; libpmix 4.2 does so for none of our lists
+    // a compressed list with zeros inside; libpmix 4.2 does not create one for these lists
+    if (result.starts_with("blob")) {
       fail(ErrorKind::environment, "--num_processes {} is too many for --backend mpi on one machine; use gloo", ranks_);
     }
     return result;
@@ -200,7 +201,7 @@ class PmixServer : public MpiServer {
   PmixEvents events_;
 };
 
-/// libpmix reads another launcher's variables too: two launchers inside one mpirun crashed.
+/// Removes variables of another launcher, because libpmix reads them: two launchers inside one mpirun crashed.
 void scrub_own_environment() {
   for (const auto& [name, value] : env::current_variables()) {
     if (belongs_to_another_launcher(name, true)) unsetenv(name.c_str());
@@ -216,8 +217,8 @@ std::optional<std::string> why_no_mpi_server() {
 
 MpiServer& serve_mpi(int64_t ranks, const std::string& temporary, const std::string& shared_memory) {
   scrub_own_environment();
-  // Never freed: its thread has no other end than the process. PMIx_server_finalize (4.2.2) waits for ever for a lock
-  // where a rank was killed while it connected.
+  // Never freed, because its thread cannot be stopped. PMIx_server_finalize (4.2.2) waits for ever for a lock if a rank
+  // was killed while it connected.
   return *new PmixServer(ranks, temporary, shared_memory);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// PMIx server for MPI ranks. Because the launcher is one, no mpirun is needed.
+// PMIx server for MPI ranks, which replaces mpirun.
 #pragma once
 
 #include <cstdint>
@@ -15,28 +15,29 @@ struct MpiAbort {
   int code = 0;  ///< the argument of MPI_Abort
 };
 
-/// Serves the ranks of one job on this machine. One per process, ever: libpmix aborts on the second.
+/// Serves the ranks of one job on this machine. A process can have only one in its lifetime: libpmix aborts on a
+/// second.
 class MpiServer {
  public:
   MpiServer() = default;
   MpiServer(const MpiServer&) = delete;
   MpiServer& operator=(const MpiServer&) = delete;
-  /// What the environment of this rank needs in addition.
+  /// Additional environment variables for this rank.
   virtual env::Variables variables(int64_t rank) = 0;
   /// Readable after a rank joined or aborted, until heard() is called.
   [[nodiscard]] virtual int wake_fd() const = 0;
   virtual void heard() const = 0;
   [[nodiscard]] virtual std::optional<MpiAbort> aborted() const = 0;
-  /// This rank called MPI_Init, where all ranks wait for all others.
+  /// True if this rank called MPI_Init, which waits for all ranks.
   [[nodiscard]] virtual bool has_come(int64_t rank) const = 0;
-  /// This rank called MPI_Init, but not MPI_Finalize.
+  /// True if this rank called MPI_Init, but not MPI_Finalize.
   [[nodiscard]] virtual bool not_finalized(int64_t rank) const = 0;
 
  protected:
   ~MpiServer() = default;
 };
 
-/// Why serve_mpi would fail on this machine, with the remedy; empty when it would not.
+/// Reason why serve_mpi would fail on this machine, with the remedy; empty if it would succeed.
 std::optional<std::string> why_no_mpi_server();
 
 /// Removes variables that would mislead libpmix from this process's environment, loads libpmix and starts the server.

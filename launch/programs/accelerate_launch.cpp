@@ -11,8 +11,8 @@
 #include "launch/runners/relay.hpp"
 #include "launch/runners/task.hpp"
 
-// What the sanitizers find inside libpmix is not ours to mend: it closes a pipe on one thread while it writes on
-// another, and leaks a few hundred bytes. Its frames are only seen by the slow unwinder.
+// Suppresses sanitizer reports inside libpmix: it closes a pipe on one thread while it writes on another, and leaks a
+// few hundred bytes. Only the slow unwinder finds its frames.
 #ifdef __SANITIZE_THREAD__
 extern "C" const char* __tsan_default_suppressions() { return "race:libpmix.so\n"; }
 #endif

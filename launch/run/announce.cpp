@@ -15,7 +15,7 @@ void announce(const Failure& failure, bool was_told, int fd) {
   if (fd < 0) return;
   const std::string who =
       failure.never_came ? failure.cause : fmt::format("worker {}, {}", failure.rank, failure.cause);
-  // As a whole: below PIPE_BUF.
+  // At most PIPE_BUF bytes, so that the write is atomic.
   const std::string line = fmt::format("{} {} {}", failure.exit_code, was_told ? "told" : "failed", who).substr(0, 500);
   [[maybe_unused]] const auto written = write(fd, (line + "\n").data(), line.size() + 1);
 }

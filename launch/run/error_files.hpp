@@ -12,7 +12,7 @@
 
 namespace accelerate::launch {
 
-/// The file of a rank: "<folder>/error_3.json".
+/// Path of a rank's file: "<folder>/error_3.json".
 std::string error_file(const std::string& folder, int64_t rank);
 
 /// Returns the rank's error note, or nothing if the file is missing or unreadable.

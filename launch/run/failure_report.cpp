@@ -13,14 +13,14 @@
 namespace accelerate::launch {
 namespace {
 
-/// "worker 3", "workers 0 and 2", "workers 0, 2 and 3", "41 workers"
+/// Returns "worker 3", "workers 0 and 2", "workers 0, 2 and 3" or "41 workers".
 std::string name(const std::string& noun, const std::vector<int64_t>& ranks) {
   if (ranks.size() == 1) return fmt::format("{} {}", noun, ranks.front());
   if (ranks.size() > 4) return fmt::format("{} {}s", ranks.size(), noun);
   return fmt::format("{}s {} and {}", noun, fmt::join(ranks.begin(), ranks.end() - 1, ", "), ranks.back());
 }
 
-/// "ended first, exit code 3"
+/// Returns "ended first, exit code 3".
 std::string what_happened(const Failure& failure, const std::string& noun) {
   std::string text = failure.ended_before.empty() ? fmt::format("ended first, {}", failure.cause)
                                                   : fmt::format("failed first, {}, after {} had ended with exit code 0",
@@ -42,7 +42,7 @@ std::string without(std::string lines, const std::string& error) {
   return lines.erase(begin, end == std::string::npos ? end : end + 1 - begin);
 }
 
-/// Its error, where it left one, and its last lines.
+/// Returns the error of the worker, if it wrote one, and its last lines.
 std::string last_words(const JobEnd& end) {
   const auto lines = without(end.last_lines, end.error);
   std::string text = end.error.empty() ? "" : fmt::format("Its error follows.\n{}\n", end.error);
@@ -91,7 +91,7 @@ std::string failure_report(const Failure& failure, const JobEnd& end) {
   if (end.signal != 0) {
     return fmt::format("{} ended with {} after signal {} was passed on.\n", who, failure.cause, end.signal);
   }
-  if (end.workers > 1 && is_machine) {  // which of them was first is only known there
+  if (end.workers > 1 && is_machine) {  // the machine's launcher knows which rank failed first
     return fmt::format("{} ended with {}{}.\n", who, failure.cause,
                        failure.others_were_stopped ? "; the others were stopped" : "");
   }

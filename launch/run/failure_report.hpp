@@ -17,10 +17,10 @@ namespace accelerate::launch {
 /// \param status  Status from waitpid().
 std::string describe(int status);
 
-/// What a shell would see: the exit code, or 128 + signal.
+/// Exit code as in a shell: the exit code, or 128 + signal.
 int exit_code_of(int status);
 
-/// "2026-11-22 15:04:05", on this machine's clock and in its time zone.
+/// Returns "2026-11-22 15:04:05" in local time.
 std::string clock_time();
 
 /// The failure that ends a job, and the state of the other ranks at that time.
@@ -28,26 +28,26 @@ struct Failure {
   int64_t rank = 0;
   pid_t pid = -1;                       ///< -1 if the failure is not a worker of this machine
   std::string cause{};                  ///< "exit code 3", "MPI_Abort(7)"
-  int exit_code = 1;                    ///< the launcher's
+  int exit_code = 1;                    ///< exit code of the launcher
   std::vector<int64_t> ended_before{};  ///< ranks that had ended with exit code 0
   std::vector<int64_t> suspended{};     ///< stopped ranks (SIGSTOP), for which the failed rank may have waited
   bool others_were_stopped = false;
   bool never_came = false;  ///< the rank did not end; the cause names the phase that it did not reach
 };
 
-/// What is known at the end of the job.
+/// Information at the end of the job.
 struct JobEnd {
   /// Noun for the workers: "worker"; "machine" if its own launcher has already reported the details; or "mpirun" or
   /// "srun" for the single process that started all ranks.
   std::string noun = "worker";
   std::string host{};
   size_t workers = 1;
-  bool among_others = false;  ///< the only worker here, but others of its job print beside it
+  bool among_others = false;  ///< true if this is the only worker here, but other launchers of the job print too
   int signal = 0;             ///< signal that was forwarded to the workers; 0 if none
-  std::string time{};         ///< of the failure: "2026-11-22 15:04:05"
-  std::string last_lines{};   ///< of the worker that failed; empty: it printed nothing
+  std::string time{};         ///< time of the failure: "2026-11-22 15:04:05"
+  std::string last_lines{};   ///< last output of the failed worker; may be empty
   std::string error{};        ///< the worker's own error text (error_files.hpp); empty if it wrote none
-  std::optional<std::pair<int64_t, std::string>> earlier_error{};  ///< another rank's that is older
+  std::optional<std::pair<int64_t, std::string>> earlier_error{};  ///< older error of another rank
 };
 
 /// Returns the report: "accelerate_launch: worker 5 (gpu-b, pid 4121, 2026-11-22 15:04:05) ended first, signal 9

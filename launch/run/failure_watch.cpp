@@ -18,7 +18,7 @@ namespace {
 
 double seconds_of(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
-/// What the workers of this runner are.
+/// Noun for the workers of this runner.
 std::string noun_of(Runner runner) {
   if (runner == Runner::ssh) return "machine";
   if (runner == Runner::mpirun) return "mpirun";
@@ -42,11 +42,11 @@ void FailureWatch::take_leave_of(const Worker& worker) {
   if (failure_) return;
   const int code = exit_code_of(*worker.status);
   if (options_.resume_code != 0 && code == options_.resume_code) {
-    asks_ = true;  // the library calls MPI_Finalize before exit code 0 only
+    asks_ = true;  // the library calls MPI_Finalize only before exit code 0
   } else if (code != 0) {
     fail(worker, describe(*worker.status) + waited_for_whom(worker), code);
   } else if (mpi_ != nullptr && mpi_->not_finalized(worker.rank)) {
-    fail(worker, "exit code 0 without MPI_Finalize", 1);  // the others would wait for it for ever
+    fail(worker, "exit code 0 without MPI_Finalize", 1);  // the other ranks would wait for ever
   }
 }
 
@@ -76,7 +76,7 @@ void FailureWatch::look_at_start() {
   failure_->never_came = true;
 }
 
-/// A worker that gave up in MPI's start is not the cause of it.
+/// A worker that timed out in MPI_Init is not the cause of the failure.
 std::string FailureWatch::waited_for_whom(const Worker& worker) const {
   if (mpi_ == nullptr || !mpi_->not_finalized(worker.rank)) return "";
   const auto absent = absent_of(at_mpi_start(lifetimes_.workers(), *mpi_));
@@ -115,7 +115,7 @@ void FailureWatch::end_still_ranks(const std::vector<StillRank>& ranks, const st
   const auto missing = sees_all ? missing_ranks(ranks) : idle_ranks(ranks);
   fail(worker_of(missing.empty() ? ranks.front().rank : missing.front()), cause, exit_code_of_hang);
   failure_->never_came = true;
-  if (missing.empty() && !sees_all) failure_->pid = -1;  // the cause may speak of another machine's alone
+  if (missing.empty() && !sees_all) failure_->pid = -1;  // the cause may be a rank of another machine
 }
 
 void FailureWatch::look_for_abort() {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Detects the first failed worker and the cause: it ended with an error, left MPI, did not join MPI, or all ranks
-// hang.
+// Detects the first failed worker and the cause: it ended with an error, left MPI, did not join MPI, or all ranks hang.
 #pragma once
 
 #include <optional>
@@ -29,9 +28,9 @@ class FailureWatch {
         output_(output),
         hang_(options.hang, options.hang_judge) {}
 
-  /// What MPI's server knows counts too.
+  /// Also uses the state of the MPI server.
   void listen_to(MpiServer& server) { mpi_ = &server; }
-  /// Before the worker is started: where it shows itself.
+  /// Call before the worker is started. Sets up its heartbeat in this folder.
   void add(WorkerPlan& planned, const std::string& folder) { hang_.add(planned, folder); }
 
   /// Readable when a worker joins or leaves MPI. Returns -1 if no MPI server is attached.
@@ -45,7 +44,7 @@ class FailureWatch {
   void look_for_abort();
   /// Detects a hang of all machines. Runs before the SIGTERM that follows the end of another machine is handled.
   void look_for_verdict();
-  /// A worker has ended.
+  /// Records the end of a worker.
   void take_leave_of(const Worker& worker);
   /// Detects failures without an exit: missing ranks, remaining ranks and hanging ranks.
   ///
@@ -83,7 +82,7 @@ class FailureWatch {
   std::optional<Failure> failure_;
   std::string failed_at_;
   std::optional<Clock::time_point> start_deadline_;
-  std::optional<Clock::time_point> straggler_at_;  ///< of the last one that runs
+  std::optional<Clock::time_point> straggler_at_;  ///< deadline of the last running worker
 };
 
 }  // namespace accelerate::launch

@@ -34,7 +34,7 @@ using Clock = Lifetimes::Clock;
 
 constexpr std::chrono::milliseconds word_to_all(500);
 
-/// The sooner of two waits in milliseconds, of which -1 is for ever.
+/// Minimum of two poll() timeouts in milliseconds, where -1 is infinite.
 int sooner(int one, int other) {
   if (one < 0 || other < 0) return std::max(one, other);
   return std::min(one, other);
@@ -82,7 +82,7 @@ class Generation {
     const auto inherited = env::current_variables();
     for (auto planned : plan_.workers) {
       if (mpi != nullptr) planned.environment.merge(mpi->variables(planned.rank));
-      // Of an mpirun that is killed: it would not clean up.
+      // An mpirun that is killed cannot remove its files, so they are in this folder.
       if (plan_.runner == Runner::mpirun && folders_.shared) {
         planned.environment.try_emplace("OMPI_MCA_btl_vader_backing_directory", folders_.shared_memory());
       }
@@ -99,7 +99,7 @@ class Generation {
       output_.add(std::move(process.out), std::move(process.err), std::move(way));
       if (options_.output.debug) output_.say(what_it_was_given(planned, process.pid, inherited));
     }
-    input_.reset();  // rank 0's alone, so that its end is seen
+    input_.reset();  // must only be open in rank 0, so that its end is detected
   }
 
   [[nodiscard]] OutputWay way_of(const WorkerPlan& planned) const {
@@ -116,7 +116,7 @@ class Generation {
     return way;
   }
 
-  /// srun ends with the highest code of all ranks, not with the first one that failed.
+  /// First failure that a per-rank wrapper reported, because srun exits with the highest code of all ranks.
   [[nodiscard]] std::optional<ToldFailure> told_by_a_rank() const {
     const bool failed = watch_.failure() || watch_.asks_for_another();
     return failed && plan_.runner == Runner::srun ? output_.told_failure(0) : std::nullopt;
@@ -144,10 +144,10 @@ class Generation {
     return {.exit_code = failure->exit_code, .cause = told_ == 0 ? failure->cause : ""};
   }
 
-  /// Until no worker runs and nothing of theirs lives.
+  /// Ends all workers and the processes that they started.
   void end_all() {
     while (lifetimes_.running() > 0) step();
-    // As long as the grace for the workers lasts, where there was one.
+    // The orphans share the workers' grace time if it has begun.
     if (!orphans_.living().empty()) lifetimes_.stop(SIGTERM);
     while (!orphans_.living().empty() && !lifetimes_.grace_is_over()) {
       orphans_.tell_once(SIGTERM);
@@ -160,7 +160,7 @@ class Generation {
     output_.take_the_rest();
   }
 
-  /// srun and mpirun end ranks by a signal to each process, to a rank maybe a moment before us. It has not failed then.
+  /// srun and mpirun end ranks by a signal to each process. A rank that receives it before this process has not failed.
   void wait_for_a_word_to_all() {
     const auto& failure = watch_.failure();
     if (plan_.runner != Runner::task || !failure || failure->exit_code != 128 + SIGTERM) return;
@@ -171,7 +171,7 @@ class Generation {
     }
   }
 
-  /// Waits for output, a reader, a signal or the next deadline, and deals with it.
+  /// Waits for output, a reader, a signal or the next deadline, and handles it.
   void step() {
     std::vector<pollfd> waits{{.fd = signals_.fd(), .events = POLLIN, .revents = 0},
                               {.fd = watch_.wake_fd(), .events = POLLIN, .revents = 0},
@@ -183,7 +183,7 @@ class Generation {
     watch_.look_for_abort();
     if (waits[3].revents != 0) watch_.look_for_verdict();
     while (const auto signal = signals_.next()) hear(*signal);
-    output_.serve(waits);  // after the signal that may have ended our reader, too
+    output_.serve(waits);  // after the signals, because one may have ended the reader
     watch_.look(told_ != 0);
     stop_for_told_failure();
     lifetimes_.kill_when_due();
@@ -213,7 +213,7 @@ class Generation {
     }
   }
 
-  /// The launcher was killed. Only this process can still end the workers and remove their files.
+  /// Called if the launcher was killed: only this process can still end the workers and remove their files.
   void go_on_alone() {
     abandoned_ = true;
     output_.say("accelerate_launch: the launcher was killed; the ranks are told to end\n");
@@ -222,7 +222,7 @@ class Generation {
     lifetimes_.stop(SIGTERM);
   }
 
-  /// Waits for a slow reader of our output, unless the end was requested.
+  /// Writes the remaining output. Waits for a slow reader, unless the end was requested.
   void write_the_rest() {
     std::optional<Clock::time_point> until;
     if (told_ != 0) until = Clock::now() + options_.reader_grace;
@@ -252,10 +252,10 @@ class Generation {
   Lifetimes lifetimes_;
   FailureWatch watch_;
   Orphans orphans_;
-  int told_ = 0;  // the signal that we passed on
+  int told_ = 0;  // forwarded signal
   // Senders of end requests. Slurm signals every process of a job, so launcher and guardian count as one request.
   std::set<pid_t> askers_;
-  int interrupted_ = 0;  // the one that ended our waiting for a reader
+  int interrupted_ = 0;  // signal that ended the wait for a reader
 };
 
 }  // namespace

@@ -9,7 +9,7 @@
 namespace accelerate::launch {
 namespace {
 
-/// Who knows these can join the job.
+/// True for secrets with which any process could join the job.
 bool is_secret(std::string_view name) { return name == "ACCELERATE_JOB_ID" || name.starts_with("PMIX_"); }
 
 }  // namespace

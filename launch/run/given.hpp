@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank was given, for --debug.
+// Describes the environment and command of a rank for --debug.
 #pragma once
 
 #include <sys/types.h>

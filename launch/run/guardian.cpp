@@ -22,7 +22,7 @@ namespace {
 
 using base::FileDescriptor;
 
-/// For reading and for writing.
+/// A pipe: its read end and its write end.
 std::pair<FileDescriptor, FileDescriptor> two_ends() {
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) fail_to_open("pipe");
@@ -32,16 +32,16 @@ std::pair<FileDescriptor, FileDescriptor> two_ends() {
 void tell_all(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t n = write(fd, text.data(), text.size());
-    if (n < 0 && errno != EINTR) return;  // the launcher is gone
+    if (n < 0 && errno != EINTR) return;  // the launcher has died
     if (n > 0) text.remove_prefix(static_cast<size_t>(n));
   }
 }
 
-/// In the child.
+/// Runs in the child.
 [[noreturn]] void guard(const std::function<Outcome(int)>& work, int launcher_gone, int to_launcher) {
   setpgid(0, 0);  // signals to the launcher's process group (Ctrl-C, kill) are forwarded by the launcher
   prctl(PR_SET_NAME, "launch_guardian");
-  sigset_t writes;  // a group in the background may write to its terminal all the same
+  sigset_t writes;  // a background group may still write to its terminal
   sigemptyset(&writes);
   sigaddset(&writes, SIGTTOU);
   pthread_sigmask(SIG_BLOCK, &writes, nullptr);

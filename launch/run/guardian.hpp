@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The process between launcher and workers: whichever of the three is killed, the other two see to the rest.
+// The process between launcher and workers. If one of the three is killed, the other two clean up.
 #pragma once
 
 #include <sys/types.h>
@@ -28,19 +28,19 @@ class Guardian {
   Guardian& operator=(const Guardian&) = delete;
 
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
-  /// Readable when outcome() will not wait any more.
+  /// Readable when outcome() will not block.
   [[nodiscard]] int fd() const noexcept { return outcome_.get(); }
   void tell(int number) const;
   /// Waits until the guardian ends. Returns nothing if it was killed before it could send an outcome; see status().
   std::optional<Outcome> outcome();
-  /// From waitpid, after outcome().
+  /// Status from waitpid(), valid after outcome().
   [[nodiscard]] int status() const noexcept { return status_; }
 
  private:
   pid_t pid_ = -1;
   int status_ = 0;
   bool runs_ = true;
-  base::FileDescriptor lifeline_;  // closed by the system when we are killed
+  base::FileDescriptor lifeline_;  // closed by the system if the launcher is killed
   base::FileDescriptor outcome_;
 };
 

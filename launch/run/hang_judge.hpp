@@ -25,10 +25,10 @@ class HangJudge {
   HangJudge(int64_t parts, std::chrono::milliseconds limit) : parts_(parts), limit_(limit) {}
 
   void hear(int64_t part, Stillness says, Clock::time_point now);
-  /// Its ranks have ended well, with which the job has moved.
+  /// Records that the ranks of a machine ended successfully, which counts as progress.
   void take_leave_of(int64_t part, Clock::time_point now);
 
-  /// When there is a verdict unless something moves before.
+  /// Time of the verdict if no rank makes progress before.
   [[nodiscard]] std::optional<Clock::time_point> deadline() const;
   /// Returns the cause (hang_report.hpp) if no rank of any machine made progress within the limit and at least one rank
   /// had started an operation.
@@ -36,7 +36,7 @@ class HangJudge {
 
  private:
   struct Part {
-    Clock::time_point moved;  // last, as far as it is known
+    Clock::time_point moved;  // time of the last known progress
     std::vector<StillRank> ranks;
   };
 

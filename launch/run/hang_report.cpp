@@ -11,7 +11,7 @@ namespace {
 
 bool waits(const StillRank& each) { return each.beat.waits_in != 0; }
 
-/// The rank that waits and has begun most operations; null where none waits.
+/// Returns the waiting rank with the most started operations, or null if none waits.
 const StillRank* farthest_waiting(const std::vector<StillRank>& ranks) {
   const StillRank* farthest = nullptr;
   for (const auto& each : ranks) {
@@ -22,7 +22,7 @@ const StillRank* farthest_waiting(const std::vector<StillRank>& ranks) {
 
 double in_seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
-/// "worker 3 is", "workers 0 and 2 are", "workers 0, 1, 2 ... and 61 more are"
+/// Returns "worker 3 is", "workers 0 and 2 are" or "workers 0, 1, 2 ... and 61 more are".
 std::string workers(const std::vector<int64_t>& ranks, std::string_view one, std::string_view several) {
   constexpr int64_t most = 16;
   const auto count = static_cast<int64_t>(ranks.size());

@@ -13,9 +13,9 @@
 
 namespace accelerate::launch {
 
-inline constexpr int exit_code_of_hang = 124;  ///< as coreutils' timeout
+inline constexpr int exit_code_of_hang = 124;  ///< as in coreutils' timeout
 
-/// A rank that runs, as far as it shows itself.
+/// Visible state of a running rank.
 struct StillRank {
   int64_t rank = 0;
   pid_t pid = -1;
@@ -27,7 +27,7 @@ struct StillRank {
 /// behind the most advanced rank. Empty if no rank waits. Pure function.
 std::vector<int64_t> missing_ranks(const std::vector<StillRank>& ranks);
 
-/// Those of them that wait in no operation: among one machine's ranks the ones that another's may wait for. Pure.
+/// Returns the ranks that wait in no operation: ranks of other machines may wait for them. Pure function.
 std::vector<int64_t> idle_ranks(const std::vector<StillRank>& ranks);
 
 /// Returns "no rank has moved for 30 s; worker 1 is missing, workers 0 and 2 wait in all_reduce, operation 41 of world
@@ -39,8 +39,8 @@ std::string hang_cause(const std::vector<StillRank>& ranks, std::chrono::millise
 /// other ranks are not seen from here, where each was started by itself". Pure function.
 std::string lone_hang_cause(const StillRank& rank, std::chrono::milliseconds still);
 
-/// One line for each: "accelerate_launch: worker 1 (pid 12) computes; it made 7 steps, its last operation is ...".
-/// Pure.
+/// Returns one line per rank: "accelerate_launch: worker 1 (pid 12) computes; it made 7 steps, its last operation is
+/// ...". Pure function.
 std::string hang_lines(const std::vector<StillRank>& ranks);
 
 }  // namespace accelerate::launch

@@ -21,19 +21,18 @@ class HangWatch {
 
   /// \param limit  Maximum time without progress. 0 disables the detection.
   /// \param judge  Socket to the process that combines all machines (hang_judge.hpp). It receives Stillness messages
-  /// and
-  ///               replies with one line, the cause, if all ranks hang. If -1, this machine runs all ranks.
+  ///               and replies with one line, the cause, if all ranks hang. If -1, this machine runs all ranks.
   explicit HangWatch(std::chrono::milliseconds limit, int judge = -1) : limit_(limit), judge_(judge) {}
 
-  /// Gives the rank a page in this folder. Another launcher's, from which this one was started, is taken from it.
+  /// Creates the rank's heartbeat page in this folder. It replaces a page of an outer launcher.
   void add(WorkerPlan& planned, const std::string& folder);
-  /// When look() has something to do.
+  /// Time at which look() must run.
   [[nodiscard]] std::optional<Clock::time_point> deadline() const { return look_at_; }
-  /// The ranks that run, once, when none has moved for the limit; else nothing. With a judge always nothing.
+  /// Returns the running ranks, once, if none has made progress within the limit. Always empty if there is a judge.
   Ranks look(const std::vector<Worker>& workers);
   /// Descriptor to poll, or -1 if no reply can arrive.
   [[nodiscard]] int judge() const noexcept { return judge_; }
-  /// What the judge has answered.
+  /// Returns the judge's reply, if it has arrived.
   std::optional<std::string> verdict();
   [[nodiscard]] Ranks running(const std::vector<Worker>& workers) const;
 
@@ -43,7 +42,7 @@ class HangWatch {
   std::chrono::milliseconds limit_;
   int judge_;
   bool told_still_ = false;
-  std::string heard_;  // of the judge
+  std::string heard_;  // incomplete reply of the judge
   Heartbeats heartbeats_;
   std::optional<Clock::time_point> look_at_;
 };

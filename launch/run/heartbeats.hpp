@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks' heartbeats (accelerate/base/heartbeat.hpp), read in the launcher.
+// Reads the ranks' heartbeats (accelerate/base/heartbeat.hpp) in the launcher.
 #pragma once
 
 #include <chrono>
@@ -33,7 +33,7 @@ class Heartbeats {
 
  private:
   std::map<int64_t, const base::HeartbeatPage*> pages_;
-  uint64_t beats_ = 0;  // of all ranks at the last look
+  uint64_t beats_ = 0;  // sum over all ranks at the last read
   std::optional<Clock::time_point> since_;
 };
 

@@ -9,7 +9,7 @@ namespace accelerate::launch {
 
 std::string Labels::prefix(int64_t rank) const {
   if (!colours_) return fmt::format("[rank {}] ", rank);
-  constexpr int64_t red = 31;  // and green, yellow, blue, magenta, cyan
+  constexpr int64_t red = 31;  // followed by green, yellow, blue, magenta, cyan
   return fmt::format("\x1b[{}m[rank {}]\x1b[0m ", red + rank % 6, rank);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// "[rank 3] " before each line of what several workers print to one place.
+// Adds "[rank 3] " before each line if several workers print to one destination.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace accelerate::launch {
 
-/// Pure but for the line that is open: one object for each place that is written to.
+/// Stores only the state of the unfinished line. Use one object per destination.
 class Labels {
  public:
   /// \param colours  Use terminal colours to distinguish ranks.
@@ -27,7 +27,7 @@ class Labels {
 
   bool colours_;
   std::optional<size_t> open_;  // the stream with an unfinished line
-  bool returned_ = false;       // it was at a \r: the next character starts it anew
+  bool returned_ = false;       // true after a \r: the next character restarts the line
 };
 
 }  // namespace accelerate::launch

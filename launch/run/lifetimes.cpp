@@ -12,7 +12,7 @@
 namespace accelerate::launch {
 namespace {
 
-/// "4121 (train) T 4120 ...": the letter after the name, which may hold anything.
+/// Reads the state letter in "4121 (train) T 4120 ...". The process name may contain any characters.
 bool is_suspended(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string line;
@@ -44,7 +44,7 @@ void Lifetimes::reap(pid_t first, const std::function<void(const Worker&)>& on_e
   reap_strangers();
 }
 
-/// A worker that ended since is not taken from under its own reaping.
+/// Reaps children that are not workers. Stops at a worker, because reap_one() needs its status.
 void Lifetimes::reap_strangers() const {
   siginfo_t info{};
   while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {

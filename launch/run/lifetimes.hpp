@@ -14,8 +14,8 @@ namespace accelerate::launch {
 
 struct Worker {
   int64_t rank = 0;
-  pid_t pid = -1;               ///< also the number of its process group
-  std::optional<int> status{};  ///< from waitpid; unset: it runs
+  pid_t pid = -1;               ///< also the id of its process group
+  std::optional<int> status{};  ///< from waitpid(); unset while it runs
 
   [[nodiscard]] bool running() const noexcept { return !status; }
 };
@@ -30,7 +30,7 @@ class Lifetimes {
   void add(int64_t rank, pid_t pid) { workers_.push_back({.rank = rank, .pid = pid}); }
   [[nodiscard]] const std::vector<Worker>& workers() const noexcept { return workers_; }
   [[nodiscard]] size_t running() const;
-  /// Ranks that a signal has suspended (SIGSTOP): they neither work nor end.
+  /// Ranks that are suspended by a signal (SIGSTOP): they neither work nor end.
   [[nodiscard]] std::vector<int64_t> suspended() const;
 
   /// Reaps every worker that has ended, and the processes that it left in its process group. Other ended children of
@@ -42,9 +42,9 @@ class Lifetimes {
 
   /// Sends a signal to every running worker's process group.
   void tell(int number) const;
-  /// The same, and SIGKILL after the grace; a second stop() does not start the grace again.
+  /// The same, followed by SIGKILL after the grace time. A second stop() does not restart the grace time.
   void stop(int number);
-  /// After stop(): the time is over.
+  /// True after stop() if the grace time is over.
   [[nodiscard]] bool grace_is_over() const { return kill_at_ && Clock::now() >= *kill_at_; }
   [[nodiscard]] bool stopping() const noexcept { return kill_at_.has_value(); }
 

@@ -7,7 +7,7 @@ namespace accelerate::launch {
 Tail::Tail(size_t max_lines, size_t max_line_bytes) : max_lines_(max_lines), max_line_bytes_(max_line_bytes) {}
 
 void Tail::add(std::string_view bytes) {
-  // Of much at once only the end counts.
+  // Skips all lines that would not be kept.
   auto from = bytes.size();
   for (size_t lines = 0; lines <= max_lines_ && from > 0; ++lines) {
     const auto newline = bytes.rfind('\n', from - 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What workers print, cut into lines: whole ones are passed on, the last ones are kept for the report of a failure.
+// Cuts the workers' output into lines: complete lines are forwarded, the last ones are kept for failure reports.
 #pragma once
 
 #include <chrono>
@@ -10,12 +10,12 @@
 
 namespace accelerate::launch {
 
-/// The last lines of one worker. A line that was drawn over with \r (a progress bar) counts as its last state.
+/// The last lines of one worker. A line that is redrawn with \r (a progress bar) counts with its last content.
 class Tail {
  public:
   explicit Tail(size_t max_lines = 20, size_t max_line_bytes = 500);
   void add(std::string_view bytes);
-  /// Each line ends with a newline; empty when nothing was printed.
+  /// The lines, each with a newline; "" if the worker printed nothing.
   [[nodiscard]] std::string text() const;
 
  private:
@@ -26,11 +26,11 @@ class Tail {
   bool returned_ = false;  // the last byte was \r: the next character restarts the line
 };
 
-/// Joins the pieces a pipe delivers to whole lines, so that lines of several ranks do not mix.
+/// Joins the pieces from a pipe into whole lines, so that lines of several ranks do not mix.
 class LineBuffer {
  public:
   using Clock = std::chrono::steady_clock;
-  /// How long the beginning of a line may wait for its end: progress bars never send one.
+  /// Maximum wait for the end of a line. Progress bars never end theirs.
   static constexpr std::chrono::milliseconds patience{50};
 
   /// \returns the bytes that can be written now: everything up to the last \n or \r.

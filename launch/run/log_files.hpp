@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a worker prints, in a file of its own.
+// Log files of workers.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which ranks have reached MPI_Init, where every rank waits for all others.
+// Tracks which ranks have reached MPI_Init, where every rank waits for all others.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ struct AtMpiStart {
   int64_t rank = 0;
   bool running = true;
   bool came = false;      ///< called MPI_Init
-  bool finalized = true;  ///< called MPI_Finalize since, or never called MPI_Init
+  bool finalized = true;  ///< true after MPI_Finalize, or if MPI_Init was not called
 };
 
-/// As the server knows it.
+/// State of the workers in the server.
 std::vector<AtMpiStart> at_mpi_start(const std::vector<Worker>& workers, const MpiServer& server);
 
 /// Returns the ranks that have not reached MPI_Init.
@@ -27,7 +27,7 @@ std::vector<AtMpiStart> absent_of(const std::vector<AtMpiStart>& ranks);
 /// As absent_of(), but empty while no rank waits for them, because programs need not use MPI.
 std::vector<AtMpiStart> awaited(const std::vector<AtMpiStart>& ranks);
 
-/// "worker 1 has", "workers 1, 3 have"
+/// Returns "worker 1 has" or "workers 1, 3 have".
 std::string names(const std::vector<AtMpiStart>& ranks);
 
 }  // namespace accelerate::launch

@@ -22,7 +22,7 @@ void remove_files_of_mpirun(pid_t mpirun, const env::Variables& variables) {
     std::error_code ignored;
     const fs::path session = each->path() / fmt::format("pid.{}", mpirun);
     if (fs::exists(session, ignored)) remove_folder(session);
-    fs::remove(each->path(), ignored);  // where it was the only one
+    fs::remove(each->path(), ignored);  // removes the parent if it is empty
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an mpirun that was killed could not remove itself.
+// Removes files of an mpirun that was killed.
 #pragma once
 
 #include <sys/types.h>

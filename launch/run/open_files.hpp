@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// As many open files as the launcher needs for its workers.
+// Limit of open files for the launcher and its workers.
 #pragma once
 
 #include <sys/resource.h>
@@ -9,16 +9,16 @@
 
 namespace accelerate::launch {
 
-/// Three of a worker (its stdout, its stderr, its connection to the PMIx server), a log file where it has one, and some
-/// of our own.
+/// Number of descriptors: three per worker (stdout, stderr, connection to the PMIx server), optionally a log file, and
+/// some for the launcher.
 constexpr int64_t open_files_for(int64_t workers, bool with_logs = false) { return (with_logs ? 4 : 3) * workers + 48; }
 
 /// Reports a call that returned no descriptor. Call it directly after the failed call, because it reads errno.
 /// \throws LaunchError (1) always, with the remedy if the limit of open files is too low.
 [[noreturn]] void fail_to_open(std::string_view what);
 
-/// Where the soft limit of open files is too low it is raised to the hard one, for this process and while this lives:
-/// workers get the limit that was.
+/// Raises the soft limit of open files to the hard limit if it is too low, during the lifetime of this object. Workers
+/// get the original limit.
 class OpenFiles {
  public:
   /// \throws LaunchError (1) if the hard limit is too low for this number of workers.

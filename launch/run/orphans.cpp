@@ -27,7 +27,7 @@ pid_t number_of(const std::string& text) {
   return error == std::errc() && end == text.data() + text.size() ? number : 0;
 }
 
-/// "4121 (train) S 4120 ...": the number two words after the name, which may hold anything.
+/// Returns the parent's id in "4121 (train) S 4120 ...". The process name may contain any characters.
 pid_t parent_of(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string line;

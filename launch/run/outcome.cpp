@@ -9,7 +9,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// An error's text begins with it, and gets it again.
+/// Prefix of error texts; removed here and added again by LaunchError.
 constexpr std::string_view our_name = "accelerate_launch: ";
 
 }  // namespace

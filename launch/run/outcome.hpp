@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How one start of all workers ended, as a value that goes from the guardian to the launcher.
+// Outcome of one restart attempt, sent from the guardian to the launcher.
 #pragma once
 
 #include <optional>
@@ -15,18 +15,18 @@ struct Outcome {
   /// Cause of the first failure: "exit code 3". Empty if no worker failed or if the end was requested; a restart then
   /// does not help.
   std::string cause{};
-  /// No worker failed and at least one exited with the resume code; `cause` contains that code.
+  /// True if no worker failed and at least one exited with the resume code; `cause` contains that code.
   bool asks_for_another = false;
-  /// Nothing ran: the text of a LaunchError with this exit code, and its kind.
+  /// If no worker was started: the text of a LaunchError with this exit code, and its kind.
   std::string refusal{};
   ErrorKind kind = ErrorKind::environment;
 
   bool operator==(const Outcome&) const = default;
 };
 
-/// A LaunchError, and any other exception, as an outcome.
+/// Converts a LaunchError or any other exception to an outcome.
 Outcome outcome_of(const std::exception& error);
-/// Rethrows the refusal that outcome_of() recorded, as a LaunchError. Returns if there is none.
+/// Rethrows the refusal of outcome_of() as a LaunchError. Returns if there is none.
 void throw_refusal(const Outcome& outcome);
 
 std::string to_text(const Outcome& outcome);

@@ -118,7 +118,8 @@ void Output::pass_on(Worker& worker, size_t which, std::string_view bytes) {
   }
   if (!worker.way.to_console.at(which)) return;
   show(worker, which, bytes);
-  // The worker then gets SIGPIPE, as it would without us; not while it saves, though the same Ctrl-C ended `| tee log`.
+  // Closes the pipe, so that the worker gets SIGPIPE as without a launcher. Not after a request to end, because the
+  // worker may be saving when the same Ctrl-C has ended `| tee log`.
   if (hurries_ || !sinks_[sink_of(which)].abandoned()) return;
   if (!reader_gone_at_) reader_gone_at_ = Clock::now();
   if (Clock::now() > *reader_gone_at_ + signal_comes) worker.streams[which].from.reset();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the workers print, on its way to our stdout and stderr.
+// Forwards the workers' output to the launcher's stdout and stderr.
 #pragma once
 
 #include <poll.h>
@@ -20,36 +20,36 @@
 
 namespace accelerate::launch {
 
-/// What becomes of one worker's output.
+/// Destinations of one worker's output.
 struct OutputWay {
   int64_t rank = 0;
   base::FileDescriptor log{};                  ///< its log file, if it has one
-  std::array<bool, 2> to_log{true, true};      ///< stdout, stderr
-  std::array<bool, 2> to_console{true, true};  ///< our stdout, our stderr
-  bool may_tell_of_failures = false;           ///< it starts ranks with launchers of ours around them
+  std::array<bool, 2> to_log{true, true};      ///< stdout and stderr
+  std::array<bool, 2> to_console{true, true};  ///< stdout and stderr
+  bool may_tell_of_failures = false;           ///< true if per-rank wrappers of this launcher run around its ranks
 };
 
-/// Reads the workers and writes our outputs, without waiting for either. A worker waits when our reader is slow and a
-/// Sink is full.
+/// Reads the workers' output and writes it without blocking. If the reader is slow and a Sink is full, the worker
+/// waits.
 class Output {
  public:
-  /// \param labels  Prefix each line with its rank.
+  /// \param labels  If true, each line is prefixed with its rank.
   Output(int out, int err, bool labels = false);
 
-  /// out, err   the ends of the next worker's pipes that we read, non-blocking
+  /// Adds the next worker. \param out, err  Non-blocking read ends of its pipes.
   void add(base::FileDescriptor out, base::FileDescriptor err, OutputWay way = {});
 
-  /// Adds what poll() has to look at.
+  /// Adds the poll() entries.
   void watch(std::vector<pollfd>& waits);
-  /// Does what can be done now. waits: after poll(), as watch() filled it.
+  /// Reads and writes without blocking. \param waits  Entries of watch() after poll().
   void serve(const std::vector<pollfd>& waits);
   /// Milliseconds until a partial line must be written, or -1 if none is pending.
   [[nodiscard]] int patience_ms() const;
 
-  /// The end was requested: stops waiting for a slow reader of our output. Bytes that it does not read in time are
-  /// dropped, and a reader that closes the pipe no longer ends the workers.
+  /// Call after a request to end: stops waiting for a slow reader. Bytes that it does not read in time are dropped, and
+  /// a reader that closes the pipe no longer ends the workers.
   void hurry();
-  /// All workers have ended: reads their last output. Output of programs that they left behind is not read.
+  /// Call after all workers have ended: reads their last output. Output of programs that they started is not read.
   void take_the_rest();
   [[nodiscard]] bool flushed() const;
   /// Reports how many bytes are lost because no process reads them.
@@ -61,14 +61,14 @@ class Output {
   [[nodiscard]] const std::optional<ToldFailure>& told_failure(size_t worker) const {
     return workers_.at(worker).told.found();
   }
-  /// A message of our own, to stderr.
+  /// Writes a message of the launcher to stderr.
   void say(std::string_view text) { sinks_[sink_of(1)].add(text); }
 
  private:
   struct Stream {
     base::FileDescriptor from{};
     LineBuffer lines{};
-    size_t watched_at = 0;  // in the waits
+    size_t watched_at = 0;  // index in the poll() entries
   };
   struct Worker {
     Tail tail{};
@@ -78,8 +78,8 @@ class Output {
     FirstToldFailure told{};
   };
 
-  /// Of stdout (0) or stderr (1): the first for both where they are one pipe or terminal. Two would write into the line
-  /// that the other could not end yet.
+  /// Sink of stdout (0) or stderr (1). If both are one pipe or terminal, they share the first sink, because two sinks
+  /// could write into each other's unfinished lines.
   [[nodiscard]] size_t sink_of(size_t which) const { return one_ ? 0 : which; }
   [[nodiscard]] bool may_read(size_t which) const { return hurries_ || !sinks_[sink_of(which)].full(); }
   /// Reads at most one buffer. Returns the number of bytes, or 0 if no more data is available.
@@ -89,10 +89,10 @@ class Output {
   template <typename Function>
   void for_each_stream(Function&& function);
 
-  bool one_;  ///< whether our stdout and stderr are one file, pipe or terminal
+  bool one_;  ///< true if stdout and stderr are one file, pipe or terminal
   std::array<Sink, 2> sinks_;
   std::deque<Worker> workers_;
-  /// One for each sink; empty where lines have no labels.
+  /// One per sink; empty if lines have no labels.
   std::vector<Labels> labels_;
   std::optional<LineBuffer::Clock::time_point> reader_gone_at_{};
   bool hurries_ = false;

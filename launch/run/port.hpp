@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The port where rank 0 will listen.
+// Reserves the port of rank 0.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace accelerate::launch {
 
-/// Where rank 0 listens on a host that this launcher does not see: two jobs there, and two starts of one, rarely get
-/// the same. Above the well-known ports, below those that Linux hands out by itself. Pure.
+/// Port of rank 0 on a host that this launcher does not access. It depends on the job id, so two jobs there, and two
+/// attempts of one job, rarely share it. Above the well-known ports and below Linux's ephemeral ports. Pure function.
 int64_t port_of_job(const std::string& job_id);
 
 /// Message of a launcher that found port 29500 in use and selected `number` instead.

@@ -15,12 +15,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The sockets that listen there, as links of /proc/PID/fd name them: "socket:[12345]".
+/// Listening sockets on the port, in the format of the links in /proc/PID/fd: "socket:[12345]".
 std::vector<std::string> listeners(const char* table, int64_t port) {
   std::vector<std::string> found;
   std::ifstream file(table);
   std::string line;
-  std::getline(file, line);  // the heading
+  std::getline(file, line);  // skips the heading
   while (std::getline(file, line)) {
     std::istringstream words(line);
     std::string slot, local, remote, state, skip, inode;

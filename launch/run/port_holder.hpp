@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who listens on a port of this machine, as far as we may see.
+// Finds the process that listens on a port of this machine, as far as permissions allow.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace accelerate::launch {
 /// Returns "mnist (pid 4121)", or nothing if the port belongs to another user or no process listens yet.
 std::optional<std::string> holder_of_port(int64_t port);
 
-/// " by mnist (pid 4121)", or ", perhaps by another job".
+/// Returns " by mnist (pid 4121)", or ", perhaps by another job".
 std::string by_its_holder(int64_t port);
 
 }  // namespace accelerate::launch

@@ -10,7 +10,8 @@ namespace {
 
 double seconds_of(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
-/// How many of the last starts failed at once; alike: by the last one's cause.
+/// Number of last consecutive attempts that failed at once. If alike is true, only those with the cause of the last
+/// one.
 size_t failed_at_once(const std::vector<FailedStart>& starts, const RestartOptions& options, bool alike) {
   const auto other = std::find_if(starts.rbegin(), starts.rend(), [&](const FailedStart& start) {
     return start.lasted >= options.at_once || (alike && start.cause != starts.back().cause);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether all workers are started again after one failed.
+// Decides whether all workers are restarted after a failure.
 #pragma once
 
 #include <chrono>
@@ -13,14 +13,14 @@ namespace accelerate::launch {
 
 struct RestartOptions {
   int64_t max_restarts = 0;
-  /// Workers that request a restart get it without counting against max_restarts.
+  /// If true, workers that request a restart get it, without counting against max_restarts.
   bool when_asked = false;
-  /// Before a restart; doubled for each start in a row that failed at once.
+  /// Delay before a restart; doubled for each consecutive attempt that failed at once.
   std::chrono::milliseconds backoff = std::chrono::milliseconds(500);
   std::chrono::milliseconds longest_backoff = std::chrono::seconds(60);
-  /// A start that lasted less failed at once.
+  /// An attempt that lasted less than this time failed at once.
   std::chrono::milliseconds at_once = std::chrono::seconds(10);
-  /// So many starts in a row that failed at once and alike are not tried again.
+  /// After this number of consecutive attempts that failed at once with the same cause, the job is not restarted.
   size_t hopeless = 3;
 };
 

@@ -23,7 +23,7 @@ Signals::Signals() {
   sigaction(SIGXFSZ, &ignore, &file_size_before_);
   struct sigaction ends_only {};
   ends_only.sa_handler = SIG_DFL;
-  ends_only.sa_flags = SA_NOCLDSTOP;  // a child that is suspended would hide the next that ends
+  ends_only.sa_flags = SA_NOCLDSTOP;  // a suspended child would hide the next child that ends
   sigaction(SIGCHLD, &ends_only, &child_before_);
   fd_.reset(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
 }

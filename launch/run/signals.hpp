@@ -16,7 +16,7 @@ inline bool is_notice(int number) { return number == SIGUSR1 || number == SIGUSR
 
 struct Signal {
   int number = 0;
-  pid_t sender = -1;  ///< SIGCHLD: the child that ended; the first of them, where several ended since the last SIGCHLD
+  pid_t sender = -1;  ///< for SIGCHLD, the first child that ended since the previous SIGCHLD
 };
 
 /// Delivers SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 through a descriptor during its lifetime,
@@ -30,9 +30,9 @@ class Signals {
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
 
-  /// Readable when next() has one.
+  /// Readable if next() has a signal.
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
-  /// The next signal, if there is one.
+  /// Returns the next signal, or nothing.
   [[nodiscard]] std::optional<Signal> next() const;
 
  private:

@@ -17,7 +17,7 @@
 namespace accelerate::launch {
 namespace {
 
-/// O_NONBLOCK belongs to the open file, which the shell and other programs share with us. A second opening is ours.
+/// O_NONBLOCK belongs to the open file description, which the shell and other programs share. This opens another one.
 base::FileDescriptor open_once_more(int fd, mode_t mode) {
   if (!S_ISFIFO(mode) && isatty(fd) == 0) return {};
   const auto path = fmt::format("/proc/self/fd/{}", fd);
@@ -65,7 +65,7 @@ void Sink::flush() {
       break;
     } else if (errno != EINTR) {
       abandoned_ = errno == EPIPE;
-      if (!abandoned_) failed_ = errno;  // a full disk may have room again: later output is tried anew
+      if (!abandoned_) failed_ = errno;  // the disk may have space again, so later output is still written
       written_ = queue_.size();
     }
   }

@@ -13,27 +13,26 @@ namespace accelerate::launch {
 
 class Sink {
  public:
-  /// What may wait for a slow reader before the workers have to.
+  /// Maximum number of bytes that wait for a slow reader before the workers have to wait.
   static constexpr size_t limit_bytes = 8 << 20;
 
   /// \param fd    Remains owned by the caller, with unchanged flags for processes that share it. Pipes and terminals
-  /// are
-  ///              reopened, because only a separate open file description can be made non-blocking.
+  ///              are reopened, because only a separate open file description can be made non-blocking.
   /// \param name  Name in messages: "stdout".
   Sink(int fd, std::string name);
 
-  /// Writes what goes at once and keeps the rest.
+  /// Writes as many bytes as possible without blocking and queues the rest.
   void add(std::string_view bytes);
-  /// Writes what goes now.
+  /// Writes queued bytes without blocking.
   void flush();
 
-  /// To wait for with POLLOUT while not empty().
+  /// Descriptor to poll with POLLOUT while not empty().
   [[nodiscard]] int fd() const noexcept { return own_ ? own_.get() : fd_; }
   [[nodiscard]] bool empty() const noexcept { return waiting() == 0; }
   [[nodiscard]] bool full() const noexcept { return waiting() >= limit_bytes; }
   /// True if the reader has closed the pipe (| head).
   [[nodiscard]] bool abandoned() const noexcept { return abandoned_; }
-  /// From now on what goes beyond the limit is dropped instead of kept.
+  /// From now on, bytes beyond the limit are dropped.
   void drop_beyond_limit() noexcept { drops_ = true; }
   /// Returns once, as one line, why output was lost (for example, a full disk). Returns nothing otherwise.
   std::optional<std::string> take_failure();
@@ -45,15 +44,15 @@ class Sink {
   enum class Kind { file, socket, other };
 
   [[nodiscard]] size_t waiting() const noexcept { return queue_.size() - written_; }
-  /// Returns how many bytes went, -1 with errno.
+  /// Returns the number of written bytes, or -1 with errno.
   ssize_t write_some(std::string_view bytes) const;
 
   int fd_;
   std::string name_;
   Kind kind_ = Kind::other;
-  base::FileDescriptor own_;  // the same pipe or terminal, opened without waiting
+  base::FileDescriptor own_;  // non-blocking description of the same pipe or terminal
   std::string queue_;
-  size_t written_ = 0;  // of the queue
+  size_t written_ = 0;  // written bytes of the queue
   bool abandoned_ = false;
   bool drops_ = false;
   size_t dropped_ = 0;

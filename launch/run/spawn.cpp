@@ -46,7 +46,7 @@ Channel open_terminal(int like) {
   if (theirs < 0) return {};
   termios mode{};
   if (tcgetattr(theirs, &mode) == 0) {
-    cfmakeraw(&mode);  // bytes pass unchanged; our own terminal does the line endings
+    cfmakeraw(&mode);  // bytes pass unchanged; the launcher's terminal converts line ends
     tcsetattr(theirs, TCSANOW, &mode);
   }
   winsize size{};
@@ -74,7 +74,7 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
   return result;
 }
 
-/// Everything the child needs, made before the fork: afterwards only async-signal-safe calls are allowed.
+/// All data of the child, prepared before the fork, because only async-signal-safe calls are allowed afterwards.
 struct Exec {
   const char* program;
   char** argv;
@@ -82,20 +82,20 @@ struct Exec {
   int in, out, err, report;
   pid_t launcher;
   const rlimit* open_files;
-  const cpu_set_t* processors;  // null: the launcher's
+  const cpu_set_t* processors;  // null for the launcher's processors
 };
 
 [[noreturn]] void become(const Exec& exec) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != exec.launcher) _exit(126);  // it died before the line above
+  if (getppid() != exec.launcher) _exit(126);  // the launcher died before prctl()
   dup2(exec.in, STDIN_FILENO);
   dup2(exec.out, STDOUT_FILENO);
   dup2(exec.err, STDERR_FILENO);
   signal(SIGPIPE, SIG_DFL);
   signal(SIGXFSZ, SIG_DFL);
   setrlimit(RLIMIT_NOFILE, exec.open_files);
-  // What the launcher was given may have been taken from it since; the rank then runs where it may.
+  // May fail if the launcher has lost these processors since; the rank then runs on those that are allowed.
   if (exec.processors != nullptr) sched_setaffinity(0, sizeof *exec.processors, exec.processors);
   sigset_t none;
   sigemptyset(&none);
@@ -122,7 +122,7 @@ void check_file(const std::string& path) {
   if (S_ISDIR(status.st_mode)) fail_with(126, ErrorKind::usage, "{} is a folder, not a program", path);
 }
 
-/// The first program of this name in PATH's folders; "": none.
+/// Returns the first program of this name in the folders of PATH, or "".
 std::string find_in_path(const std::string& name, const env::Variables& variables) {
   const auto path = variables.find("PATH");
   if (path == variables.end()) return "";
@@ -195,7 +195,8 @@ Process spawn(const std::string& program, const WorkerPlan& worker, const rlimit
   if (pid == 0) become(exec);
   int error = errno;
   report.theirs.reset();
-  const bool runs = pid > 0 && read(report.ours.get(), &error, sizeof error) != sizeof error;  // end of file: it runs
+  // end of file means that exec succeeded
+  const bool runs = pid > 0 && read(report.ours.get(), &error, sizeof error) != sizeof error;
   if (runs) return {.pid = pid, .out = std::move(out.ours), .err = std::move(err.ours)};
   if (pid > 0) waitpid(pid, nullptr, 0);
   fail_with(pid < 0 ? 1 : 126, ErrorKind::environment, "{} cannot be run: {}", worker.command.front(),

@@ -13,7 +13,7 @@
 
 namespace accelerate::launch {
 
-/// A worker that runs. Its process group is its own, named by pid; out and err are the ends we read, non-blocking.
+/// A running worker with its own process group, identified by pid. out and err are non-blocking read ends.
 struct Process {
   pid_t pid = -1;
   base::FileDescriptor out{};
@@ -23,7 +23,7 @@ struct Process {
 /// Returns the path that a shell would run for this name with the given PATH.
 /// \throws LaunchError with code 127 if the file does not exist, or 126 if it is not executable.
 std::string find_program(const std::string& name, const env::Variables& variables);
-/// Whether there is one.
+/// True if find_program() would succeed.
 bool is_program(const std::string& name, const env::Variables& variables);
 
 /// Forks and executes a worker. The worker receives SIGKILL when the calling thread ends. Rank 0 inherits our stdin

@@ -22,7 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// The tool and its arguments; empty where none is there.
+/// The tool and its arguments; empty if no tool is installed.
 std::vector<std::string> tracer(pid_t pid) {
   const auto variables = env::current_variables();
   const auto number = std::to_string(pid);
@@ -32,13 +32,13 @@ std::vector<std::string> tracer(pid_t pid) {
     try {
       command.front() = find_program(command.front(), variables);
       return command;
-    } catch (const LaunchError&) {  // the next one, then
+    } catch (const LaunchError&) {  // tries the next tool
     }
   }
   return {};
 }
 
-/// In a child: becomes the command, its words into the pipe.
+/// Runs in a child: executes the command with its output in the pipe.
 [[noreturn]] void become_tracer(std::vector<char*>& argv, int out) {
   const base::FileDescriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
   dup2(nothing.get(), STDIN_FILENO);
@@ -51,7 +51,7 @@ std::vector<std::string> tracer(pid_t pid) {
   _exit(127);
 }
 
-/// To the end of file, or until then.
+/// Reads to the end of file, or until `end`.
 std::string read_until(int fd, Clock::time_point end) {
   std::string text;
   std::array<char, 65536> buffer;

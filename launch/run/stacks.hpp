@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the threads of another process are, by gdb or eu-stack.
+// Reads the stacks of another process's threads with gdb or eu-stack.
 #pragma once
 
 #include <sys/types.h>

@@ -25,7 +25,7 @@ std::optional<int64_t> take_number(std::string_view& line) {
   return env::parse_integer(std::string(take_until(line, ' ')));
 }
 
-/// "3 9 41 41 all_reduce, operation 41 of world ([1024] float32)"
+/// Parses "3 9 41 41 all_reduce, operation 41 of world ([1024] float32)".
 std::optional<StillRank> read_rank(std::string_view line) {
   const auto rank = take_number(line);
   const auto beats = take_number(line);
@@ -43,7 +43,7 @@ std::optional<StillRank> read_rank(std::string_view line) {
 std::string message_of(const Stillness& stillness) {
   std::string text(stillness.is_still ? kStill : kMoving);
   for (const auto& [rank, pid, beat, does] : stillness.ranks) {
-    std::string call = beat.call;  // the page is the rank's to write
+    std::string call = beat.call;  // a copy, because the rank may write any bytes to its page
     std::replace_if(
         call.begin(), call.end(), [](unsigned char c) { return c < ' '; }, ' ');
     text += fmt::format("{} {} {} {} {}\n", rank, beat.beats, beat.waits_in, beat.sequence, call);

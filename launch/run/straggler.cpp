@@ -12,7 +12,7 @@ std::string_view what_it_does(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string text;
   std::getline(file, text);
-  const auto name_end = text.rfind(") ");  // the name may hold anything
+  const auto name_end = text.rfind(") ");  // the process name may contain any characters
   switch (name_end == std::string::npos ? '?' : text[name_end + 2]) {
     case 'T':
     case 't':

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process that runs on when it should have ended.
+// Describes a process that should have ended.
 #pragma once
 
 #include <sys/types.h>
@@ -8,7 +8,7 @@
 
 namespace accelerate::launch {
 
-/// "is stopped", "computes" or "waits".
+/// Returns "is stopped", "computes" or "waits".
 std::string_view what_it_does(pid_t pid);
 
 }  // namespace accelerate::launch

@@ -60,7 +60,7 @@ class Job {
       const auto begun = Clock::now();
       const Outcome outcome = start(static_cast<int64_t>(failed_.size()));
       throw_refusal(outcome);
-      // Whoever announces the end of the time does not want them started again within it.
+      // A sender of a notice signal (the end of the allocated time is near) does not want a restart within that time.
       if (outcome.asks_for_another && (told_ != 0 || noticed_ != 0)) return leave_it_to_the_caller(outcome.exit_code);
       if (outcome.cause.empty() || told_ != 0) return outcome.exit_code;
       const auto lasted = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begun);
@@ -107,7 +107,7 @@ class Job {
     return exit_code;
   }
 
-  /// As above, for a signal that arrived while no rank ran.
+  /// The same for a signal that arrived while no rank ran.
   int leave_it_with(int number, int exit_code) {
     err_.add(
         fmt::format("accelerate_launch: signal {} came after the ranks had ended with exit code {}; they ask for "

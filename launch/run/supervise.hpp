@@ -11,7 +11,7 @@
 
 namespace accelerate::launch {
 
-/// The plan of a start: restart 0 is the first, 1 the first restart. Called once for each.
+/// Returns the plan of a restart attempt, where 0 is the first start. Called once per attempt.
 using PlanOf = std::function<LaunchPlan(int64_t restart)>;
 
 /// Blocks until all workers have ended, all processes that they started are gone and their output is written. Each
@@ -23,7 +23,7 @@ using PlanOf = std::function<LaunchPlan(int64_t restart)>;
 ///          and end nothing.
 /// \throws LaunchError if a worker cannot be started; workers that were already started are stopped.
 int supervise(const PlanOf& plan_of, const SuperviseOptions& options = {});
-/// The same plan for every start.
+/// Uses the same plan for every attempt.
 int supervise(const LaunchPlan& plan, const SuperviseOptions& options = {});
 
 }  // namespace accelerate::launch

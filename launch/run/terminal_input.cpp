@@ -21,12 +21,12 @@ constexpr int look_again_ms = 200;
 }  // namespace
 
 TerminalInput::TerminalInput(bool wanted) {
-  sigset_t reads;  // moved to the background between looking and reading, read() then fails instead of stopping us
+  sigset_t reads;  // if this process moves to the background meanwhile, read() fails instead of stopping it
   sigemptyset(&reads);
   sigaddset(&reads, SIGTTIN);
   pthread_sigmask(SIG_BLOCK, &reads, &before_);
   if (!wanted || tcgetpgrp(STDIN_FILENO) < 0) return;
-  // Opened anew: O_NONBLOCK belongs to the open file, which the shell shares with us.
+  // Opens the terminal again: O_NONBLOCK belongs to the open file description, which the shell shares.
   terminal_.reset(open("/dev/tty", O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   if (!terminal_) return;
   std::array<int, 2> ends{};
@@ -34,7 +34,7 @@ TerminalInput::TerminalInput(bool wanted) {
   theirs_.reset(ends[0]);
   ours_.reset(ends[1]);
   fcntl(ours_.get(), F_SETFL, O_NONBLOCK);
-  fcntl(ours_.get(), F_SETPIPE_SZ, 1);  // a page, the least: it has room when rank 0 has read all
+  fcntl(ours_.get(), F_SETPIPE_SZ, 1);  // one page, the minimum: there is space only after rank 0 has read everything
 }
 
 TerminalInput::~TerminalInput() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
@@ -67,7 +67,7 @@ bool TerminalInput::may_read() {
 }
 
 void TerminalInput::pass_on() {
-  std::array<char, PIPE_BUF> bytes;  // a terminal's longest line; a pipe with room takes it whole
+  std::array<char, PIPE_BUF> bytes;  // the longest line of a terminal; an empty pipe takes it as a whole
   const ssize_t count = read(terminal_.get(), bytes.data(), bytes.size());
   if (count < 0 && (errno == EAGAIN || errno == EINTR || !may_read())) return;  // the input was for another process
   if (count <= 0) return end();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is typed at the launcher's terminal, on its way to rank 0.
+// Forwards input from the launcher's terminal to rank 0.
 #pragma once
 
 #include <poll.h>
@@ -25,12 +25,12 @@ class TerminalInput {
 
   /// Call in the process that starts rank 0. Returns rank 0's stdin, or an empty descriptor if nothing is read.
   base::FileDescriptor take_end_of_rank();
-  /// In the one that reads the terminal, after the fork.
+  /// Call in the process that reads the terminal, after the fork.
   void keep_our_end() { theirs_.reset(); }
 
   /// Fills the poll() entries. Returns the poll() timeout in milliseconds, or -1 for no timeout.
   int watch(pollfd& terminal, pollfd& pipe);
-  /// After poll().
+  /// Call after poll().
   void serve(const pollfd& terminal, const pollfd& pipe);
 
  private:
@@ -41,7 +41,7 @@ class TerminalInput {
   base::FileDescriptor terminal_;
   base::FileDescriptor ours_;
   base::FileDescriptor theirs_;
-  bool full_ = false;  // rank 0 has not read all that it was given
+  bool full_ = false;  // true if rank 0 has not read all forwarded input
   sigset_t before_{};
 };
 

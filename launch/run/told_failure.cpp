@@ -9,7 +9,7 @@
 namespace accelerate::launch {
 namespace {
 
-constexpr size_t longest_line = 4096;  // limit for our own lines; a line of the program can be unlimited
+constexpr size_t longest_line = 4096;  // limit for the launcher's own lines; lines of the program may be longer
 
 /// Returns the number between two texts, or nothing if a text or the number is missing.
 std::optional<int> number_between(std::string_view text, std::string_view before, std::string_view after) {
@@ -24,7 +24,7 @@ std::optional<std::string_view> before_last_words(std::string_view text) {
   for (const std::string_view words : {". Its error follows.", ". Its last lines follow.", ". It printed nothing."}) {
     if (text.ends_with(words)) return text.substr(0, text.size() - words.size());
   }
-  // An error of another rank is none that a rank by itself could read.
+  // A per-rank wrapper cannot read errors of other ranks, so this line is from elsewhere.
   return std::nullopt;
 }
 
@@ -33,7 +33,7 @@ std::optional<std::string_view> before_last_words(std::string_view text) {
 std::optional<ToldFailure> told_failure(std::string_view line) {
   constexpr std::string_view ours = "accelerate_launch: worker ";
   constexpr std::string_view how = ") ended with ";
-  const auto begin = line.find(ours);  // srun --label puts the task before it
+  const auto begin = line.find(ours);  // srun --label prefixes the task number
   if (begin == line.npos) return std::nullopt;
   const auto text = before_last_words(line.substr(begin));
   if (!text) return std::nullopt;

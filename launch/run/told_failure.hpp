@@ -12,7 +12,7 @@ namespace accelerate::launch {
 
 struct ToldFailure {
   std::string cause{};  ///< "exit code 7"
-  int exit_code = 1;    ///< of the launcher that reported the failure
+  int exit_code = 1;    ///< exit code of the launcher that reported the failure
 
   bool operator==(const ToldFailure&) const = default;
 };
@@ -21,14 +21,14 @@ struct ToldFailure {
 /// function.
 std::optional<ToldFailure> told_failure(std::string_view line);
 
-/// Looks for the first of them in a stream.
+/// Finds the first reported failure in a stream.
 class FirstToldFailure {
  public:
   void add(std::string_view bytes);
   [[nodiscard]] const std::optional<ToldFailure>& found() const noexcept { return found_; }
 
  private:
-  std::string open_;  ///< the beginning of a line
+  std::string open_;  ///< unfinished line
   std::optional<ToldFailure> found_;
 };
 

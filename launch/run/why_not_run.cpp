@@ -15,7 +15,7 @@ namespace {
 
 /// Returns the text after #! without surrounding blanks, or "" for other files.
 std::string interpreter_line(const std::string& program) {
-  std::array<char, 256> bytes{};  // as far as the system reads
+  std::array<char, 256> bytes{};  // the kernel reads no more
   std::ifstream file(program, std::ios::binary);
   file.read(bytes.data(), bytes.size());
   const std::string_view text(bytes.data(), static_cast<size_t>(file.gcount()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why the system could not execute a program that is there.
+// Explains why the system could not execute an existing program.
 #pragma once
 
 #include <string>

@@ -59,10 +59,10 @@ class Agent {
 
   /// Waits for the connection, the launcher or the next deadline.
   void step() {
-    constexpr size_t enough = size_t{8} << 20;  // of stdin that rank 0 does not read
+    constexpr size_t enough = size_t{8} << 20;  // limit of stdin bytes that rank 0 has not read
     const bool full = launcher_ && launcher_->waiting() > enough;
     std::array<pollfd, 3> waits{
-        // Full, only the connection's end is of interest.
+        // If the buffer is full, only the end of the connection is polled.
         pollfd{.fd = lost_ ? -1 : STDIN_FILENO, .events = static_cast<short>(full ? POLLRDHUP : POLLIN), .revents = 0},
         pollfd{.fd = launcher_ ? launcher_->wants_to_write() : -1, .events = POLLOUT, .revents = 0},
         pollfd{.fd = signals_.fd(), .events = POLLIN, .revents = 0}};
@@ -97,9 +97,9 @@ class Agent {
     if (number && *number > 0 && *number < NSIG) launcher_->tell(static_cast<int>(*number));
   }
 
-  /// The launcher that requested the job is gone.
+  /// Called if the launcher that requested the job is gone.
   void lose() {
-    constexpr std::chrono::minutes for_its_ranks{2};  // which have their own, shorter grace
+    constexpr std::chrono::minutes for_its_ranks{2};  // longer than the ranks' own grace time
     if (!launcher_) fail(ErrorKind::peer, "nobody said what to start");
     lost_ = true;
     kill_at_ = Clock::now() + for_its_ranks;

@@ -13,11 +13,11 @@
 namespace accelerate::launch {
 
 struct Call {
-  const LaunchOptions& options;  ///< resolved
+  const LaunchOptions& options;  ///< resolved options
   const env::Variables& variables;
-  std::chrono::seconds timeout{};  ///< longest wait for a peer
+  std::chrono::seconds timeout{};  ///< maximum wait for another rank
 
-  /// A line on stderr, unless the launcher is to be quiet.
+  /// Writes a line to stderr, unless --quiet is set.
   void note(const std::optional<std::string>& line) const;
 };
 

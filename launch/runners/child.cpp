@@ -39,7 +39,7 @@ PipedChild::PipedChild(const std::string& program, std::vector<std::string> argu
   pid_ = fork();
   if (pid_ < 0) fail(ErrorKind::environment, "{} cannot be started: {}", program, std::strerror(errno));
   if (pid_ == 0) {
-    setpgid(0, 0);  // signals to our group are for us, and are passed on in our own way
+    setpgid(0, 0);  // signals to the process group are for this process, which forwards them itself
     prctl(PR_SET_PDEATHSIG, death);
     if (getppid() != parent) _exit(126);
     dup2(theirs.get(), STDIN_FILENO);
@@ -87,7 +87,7 @@ void PipedChild::flush() {
     const ssize_t count = write(input_.get(), waiting_.data(), waiting_.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno == EAGAIN) return;
-    if (count < 0) ends_ = true;  // it does not read any more
+    if (count < 0) ends_ = true;  // the child no longer reads
     waiting_.erase(0, count < 0 ? waiting_.size() : static_cast<size_t>(count));
   }
   if (ends_) input_.reset();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A child of a relay or an agent: a pipe is its stdin, its output is ours.
+// A child of a relay or an agent: its stdin is a pipe, its output is inherited.
 #pragma once
 
 #include <sys/types.h>
@@ -20,17 +20,17 @@ class PipedChild {
   /// \throws LaunchError (1) if the program cannot be started.
   PipedChild(const std::string& program, std::vector<std::string> arguments, std::vector<std::string> variables,
              int death);
-  /// Kills it where it still runs.
+  /// Kills the child if it still runs.
   ~PipedChild();
   PipedChild(const PipedChild&) = delete;
   PipedChild& operator=(const PipedChild&) = delete;
 
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
   void tell(int signal) const;
-  /// Its exit code (128 + signal), -1 while it runs.
+  /// Exit code (128 + signal for a signal), or -1 while the child runs.
   int exit_code();
 
-  /// Bytes for its stdin, written when it reads.
+  /// Queues bytes for the child's stdin.
   void send(std::string_view bytes);
   /// Closes the child's stdin.
   void end_input();

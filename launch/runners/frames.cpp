@@ -11,7 +11,7 @@
 namespace accelerate::launch {
 namespace {
 
-constexpr size_t kHeader = 5;  // the kind, and four bytes of length, the highest first
+constexpr size_t kHeader = 5;  // the kind, and four bytes of length in big-endian order
 constexpr size_t kLongest = size_t{64} << 20;
 
 bool is_kind(char kind) { return std::string_view("JIESA").find(kind) != std::string_view::npos; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes through an ssh connection to the launcher on the other side: a kind, a length, bytes. So no shell ever sees
-// a user's arguments or environment.
+// Frames of an ssh connection to the remote launcher: kind, length, bytes. No shell interprets a user's arguments or
+// environment.
 #pragma once
 
 #include <chrono>
@@ -11,11 +11,11 @@
 namespace accelerate::launch {
 
 enum class FrameKind : char {
-  job = 'J',        ///< the first: RemoteJob
+  job = 'J',        ///< first frame: RemoteJob
   input = 'I',      ///< bytes of stdin
-  input_end = 'E',  ///< and its end
-  signal = 'S',     ///< its number, as text
-  alive = 'A',      ///< nothing; so that silence means that the connection is gone
+  input_end = 'E',  ///< end of stdin
+  signal = 'S',     ///< signal number as text
+  alive = 'A',      ///< empty keep-alive frame
 };
 
 struct Frame {
@@ -34,12 +34,12 @@ std::string bytes_of(const Frame& frame);
 /// \throws LaunchError (1) for bytes that are not a frame, or for a frame above 64 MiB.
 std::optional<Frame> take_frame(std::string& buffer);
 
-/// What a launcher on another host is to do.
+/// Job for a launcher on another host.
 struct RemoteJob {
-  std::string version{};                 ///< of the requesting launcher
-  std::string folder{};                  ///< to run in
-  std::vector<std::string> arguments{};  ///< of accelerate_launch
-  std::vector<std::string> variables{};  ///< "NAME=value", beside those that the host has
+  std::string version{};                 ///< version of the requesting launcher
+  std::string folder{};                  ///< working folder
+  std::vector<std::string> arguments{};  ///< arguments of accelerate_launch
+  std::vector<std::string> variables{};  ///< "NAME=value", in addition to the host's variables
 
   bool operator==(const RemoteJob&) const = default;
 };

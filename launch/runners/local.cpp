@@ -57,7 +57,7 @@ bool decide_mpi(const Call& call, const Here& here) {
 
 std::string script_of_local(const Call& call) {
   const auto here = look_around(call);
-  (void)supervise_options(here.options);  // called for its checks
+  (void)supervise_options(here.options);  // validates the options
   check_backend(here.options, value_of(here.options, &LaunchOptions::num_machines));
   const auto port = value_of(here.options, &LaunchOptions::main_process_port);
   Wiring wiring{.port = port == 0 ? ReservedPort(0).number() : port, .serve_mpi = decide_mpi(call, here)};
@@ -75,7 +75,7 @@ int run_local(const Call& call) {
   }
   const bool serve_mpi = decide_mpi(call, here);
   std::optional<ReservedPort> port;
-  // A launcher around this one starts it again itself, then as the only one.
+  // If another launcher started this one, only that one restarts.
   const auto told = told_start(call.variables);
   const auto plan_of = [&, &options = options, &machine = machine](int64_t restart) {
     port.reset();
@@ -89,7 +89,7 @@ int run_local(const Call& call) {
     }
     return plan(options, machine, call.variables, wiring);
   };
-  // Ranks that wait in MPI's start give up at the timeout in words of their own; two seconds later we do.
+  // Ranks in MPI_Init time out with their own message; the launcher follows two seconds later.
   supervised.mpi_start = call.timeout + std::chrono::seconds(2);
   supervised.restarts = {.max_restarts = value_of(options, &LaunchOptions::max_restarts), .when_asked = !told};
   return supervise(plan_of, supervised);

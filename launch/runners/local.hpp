@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// This launcher starts the ranks of this machine itself: of the whole job, or as one of several machines.
+// Starts the ranks of this machine: the whole job, or one of several machines.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace accelerate::launch {
 
-/// The ranks as a shell would start them; no port is kept.
+/// The ranks as a shell script; no port is reserved.
 std::string script_of_local(const Call& call);
 
 /// Runs the ranks of this machine and returns the exit code.

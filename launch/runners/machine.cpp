@@ -39,7 +39,7 @@ Hello hello_of(const JobPlace& place, int64_t restarts, std::chrono::millisecond
 
 /// One restart attempt of the ranks of all machines.
 ///
-/// \param wiring  Without the port and the job id, on which the machines agree during rendezvous.
+/// \param wiring  Without port and job id, which the machines determine during rendezvous.
 Together start(const LaunchOptions& options, const Machine& machine, const env::Variables& variables,
                const Invitation& invitation, Wiring wiring, SuperviseOptions supervised, BondOptions bond) {
   Gathered gathered = meet(invitation);
@@ -86,7 +86,7 @@ int run_one_machine(const LaunchOptions& options, const Machine& machine, const 
                               .port = value_of(options, &LaunchOptions::main_process_port),
                               .own = hello_of(place, max_restarts, supervise_options.hang, variables),
                               .timeout = timeout};
-  // Whoever started all machines may have started them before.
+  // A launcher that started all machines may already be in a later attempt.
   Wiring wiring{.address = *options.main_process_ip};
   if (const auto told = told_start(variables)) {
     wiring.restart_count = told->restart_count;

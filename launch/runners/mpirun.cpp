@@ -16,7 +16,7 @@ namespace {
 
 std::string host_of(const std::string& name) { return name.substr(name.find('@') + 1); }
 
-/// The hosts with their ranks, "gpu-a:4,gpu-b:4".
+/// Returns the hosts with their ranks, "gpu-a:4,gpu-b:4".
 std::string list_of(std::vector<HostSlots> hosts, int64_t processes, int64_t& total) {
   auto ranks = fill_hosts(hosts, processes);
   if (ranks.empty()) ranks.assign(hosts.size(), 1);
@@ -42,20 +42,20 @@ void check_for_mpirun(const LaunchOptions& options, const std::vector<HostSlots>
   }
 }
 
-/// A launcher that runs under another mpirun would hand its place on.
+/// Removes the variables of an outer mpirun, because they would be passed on.
 void drop_outer_mpi(env::Variables& variables) {
   if (!variables.contains("OMPI_COMM_WORLD_SIZE")) return;
   std::erase_if(variables, [](const auto& variable) { return belongs_to_another_launcher(variable.first, true); });
 }
 
-/// The address in a whole place of another launcher's leads to that one's store.
+/// Removes the address of another launcher's job, because it refers to the store of that job.
 void drop_outer_address(env::Variables& variables) {
   if (!variables.contains("RANK") || !variables.contains("WORLD_SIZE")) return;
   for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) variables.erase(name);
 }
 
-/// The ranks of this host inherit mpirun's own environment: a place of torchrun's in it would be every rank's, and what
-/// lost to an option would be here and on no other host.
+/// The ranks of this host inherit mpirun's environment. Removes torchrun variables, which would apply to every rank,
+/// and values that an option overrides, which would differ from those of other hosts.
 void drop_what_ranks_here_would_see(env::Variables& variables, const LaunchOptions& options) {
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
                            "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE"}) {
@@ -66,7 +66,7 @@ void drop_what_ranks_here_would_see(env::Variables& variables, const LaunchOptio
 }
 
 /// By default mpirun and its daemons probe idle connections only after 300 s, and give up 180 s later. These settings
-/// match our own connections: a lost host is detected after 25 s.
+/// match the launcher's own connections: a lost host is detected after 25 s.
 void notice_lost_hosts(env::Variables& variables) {
   variables.try_emplace("OMPI_MCA_oob_tcp_keepalive_time", "10");
   variables.try_emplace("OMPI_MCA_oob_tcp_keepalive_intvl", "5");
@@ -91,9 +91,10 @@ LaunchPlan plan_mpirun(const LaunchOptions& options, std::vector<HostSlots> host
   WorkerPlan mpirun{.command = {"mpirun", "-n", fmt::to_string(total)}, .environment = inherited};
   auto& words = mpirun.command;
   check_multi_gpu(options, total);
-  if (options.enable_cpu_affinity.value_or(false)) words.insert(words.end(), {"--bind-to", "none"});  // task.hpp binds
+  // the per-rank wrapper (task.hpp) binds the rank
+  if (options.enable_cpu_affinity.value_or(false)) words.insert(words.end(), {"--bind-to", "none"});
   if (list.empty()) {
-    words.emplace_back("--oversubscribe");  // allows more ranks than cores; the user is informed
+    words.emplace_back("--oversubscribe");  // allows more ranks than cores; a warning is logged
   } else {
     words.insert(words.end(), {"-H", list});
   }
@@ -114,9 +115,9 @@ LaunchPlan plan_mpirun(const LaunchOptions& options, std::vector<HostSlots> host
   }
   for (const auto& [name, value] : of_ranks) {
     mpirun.environment[name] = value;
-    words.insert(words.end(), {"-x", name});  // the value goes another way than the command line
+    words.insert(words.end(), {"-x", name});  // by name, so that the value is not on the command line
   }
-  mpirun.environment.try_emplace("OMPI_MCA_pml", "ob1");  // mpirun hands its own parameters on
+  mpirun.environment.try_emplace("OMPI_MCA_pml", "ob1");  // mpirun forwards its own parameters
   if (!hosts.empty()) notice_lost_hosts(mpirun.environment);
   const auto rank = words_of_rank(options, self);
   words.insert(words.end(), rank.begin(), rank.end());

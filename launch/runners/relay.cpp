@@ -34,7 +34,7 @@ std::vector<std::string> words_of(const env::Variables& variables) {
   return words;
 }
 
-/// The one text that a shell gets, the login shell over there: our own words and our own path.
+/// The only text that the remote login shell receives: fixed words and the path of this program.
 std::string remote_command() {
   const std::string script =
       R"(test -x "$1" || { echo "accelerate_launch: $1 is not on $(uname -n); it must lie there as here" >&2; exit 127; }; )"
@@ -127,11 +127,11 @@ class Relay {
 
   std::string host_;
   env::Variables variables_;
-  Signals signals_;  // constructed before the child, so that its end is noticed
+  Signals signals_;  // constructed before the child, so that its end is detected
   Clock::time_point start_ = Clock::now();
   Clock::time_point alive_at_ = Clock::now() + alive_every;
   PipedChild ssh_;
-  std::optional<Clock::time_point> end_by_{};  // a signal has to be on its way by then
+  std::optional<Clock::time_point> end_by_{};  // deadline for sending the signal
   bool reads_ = true;
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two ends of an ssh connection to another host, each a process: accelerate_launch --relay here, --agent there.
+// The two ends of an ssh connection to another host, each a process: accelerate_launch --relay locally, --agent
+// remotely.
 #pragma once
 
 #include <string>

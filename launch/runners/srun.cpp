@@ -15,7 +15,7 @@ std::optional<std::string> first_of(const env::Variables& variables, const std::
   return env::first_set(variables, names).text;
 }
 
-/// Of a count that is no number the ranks know more.
+/// Checks the task count if it is a number; otherwise the ranks check it.
 void check_multi_gpu_of(const LaunchOptions& options, const std::string& tasks) {
   check_multi_gpu(options, env::parse_integer(tasks).value_or(2));
 }
@@ -47,11 +47,12 @@ LaunchPlan plan_srun(const LaunchOptions& options, const env::Variables& inherit
   const auto* at_first_code = options.resume_code ? "--kill-on-bad-exit=0" : "--kill-on-bad-exit=1";
   WorkerPlan srun{.command = {"srun", at_first_code, "--ntasks=" + tasks},
                   .environment = environment_under_slurm(options, inherited)};
-  srun.environment["ACCELERATE_JOB_ID"] = job_id;  // which srun hands on
+  srun.environment["ACCELERATE_JOB_ID"] = job_id;  // srun forwards its environment
   if (!self.empty()) srun.environment[version_of_starter] = ACCELERATE_VERSION;
   if (const auto backend = named_backend(options))
     srun.command.push_back(*backend == "mpi" ? "--mpi=pmix" : "--mpi=none");
-  if (options.enable_cpu_affinity.value_or(false)) srun.command.emplace_back("--cpu-bind=none");  // task.hpp binds
+  // the per-rank wrapper (task.hpp) binds the rank
+  if (options.enable_cpu_affinity.value_or(false)) srun.command.emplace_back("--cpu-bind=none");
   srun.command.emplace_back("--");
   const auto rank = words_of_rank(options, self);
   srun.command.insert(srun.command.end(), rank.begin(), rank.end());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Slurm starts the ranks: a launcher in a batch script or an allocation, and one that srun started for each task.
+// Slurm starts the ranks: for a launcher in a batch script or an allocation, and for one that srun started per task.
 #pragma once
 
 #include <string>

@@ -37,7 +37,7 @@ std::vector<std::string> launcher_words(const LaunchOptions& options) {
   return words;
 }
 
-/// Machine 0's name goes to all.
+/// Checks that machine 0's name does not mean the local host on the other hosts.
 void check_others_reach(const std::string& first, const std::vector<HostSlots>& hosts) {
   for (const auto& host : hosts) {
     if (!says_loopback(first) || says_loopback(without_user(host.name))) continue;
@@ -102,7 +102,7 @@ LaunchPlan plan_ssh_by_hand(const LaunchOptions& options, std::vector<HostSlots>
                             const std::string& job_id, const std::string& self, const std::string& folder) {
   LaunchPlan plan{.runner = Runner::ssh};
   const auto told = options_of_hosts(options, hosts, job_id);
-  plan.machines = 2;  // the launchers agree on a job's id
+  plan.machines = 2;  // the launchers determine the job id during rendezvous
   for (size_t machine = 0; machine < hosts.size(); ++machine) {
     auto remote = launcher_words(told[machine]);
     remote.insert(remote.begin(), self);
@@ -111,7 +111,8 @@ LaunchPlan plan_ssh_by_hand(const LaunchOptions& options, std::vector<HostSlots>
                    .command = {"sh", "-c", std::string(kByName), "ssh", hosts[machine].name,
                                fmt::format("cd {} && exec env", for_shell(folder)), for_shell(remote)},
                    .environment = inherited};
-    for (const auto& [name, value] : travelling(inherited)) ssh.command.push_back(name);  // names that a shell knows
+    // variable names that a shell accepts
+    for (const auto& [name, value] : travelling(inherited)) ssh.command.push_back(name);
     plan.workers.push_back(std::move(ssh));
   }
   return plan;

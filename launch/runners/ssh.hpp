@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A launcher on each of several hosts, over plain OpenSSH: keys and known hosts are the user's.
+// Starts a launcher on each of several hosts over plain OpenSSH, with the user's keys and known hosts.
 #pragma once
 
 #include <chrono>
@@ -24,7 +24,7 @@ std::vector<LaunchOptions> options_of_hosts(const LaunchOptions& options, std::v
 LaunchPlan plan_ssh(const LaunchOptions& options, std::vector<HostSlots> hosts, const env::Variables& inherited,
                     const std::string& job_id, const std::string& self, std::chrono::seconds to_connect);
 
-/// The same as a shell would do it: ssh with the launcher's command line, for --dry_run.
+/// The same as shell commands for --dry_run: ssh with the launcher's command line.
 LaunchPlan plan_ssh_by_hand(const LaunchOptions& options, std::vector<HostSlots> hosts, const env::Variables& inherited,
                             const std::string& job_id, const std::string& self, const std::string& folder);
 

@@ -30,7 +30,7 @@ std::vector<HostSlots> hosts_of(const LaunchOptions& options) {
   return options.mpirun_hostfile ? read_hostfile(*options.mpirun_hostfile) : std::vector<HostSlots>{};
 }
 
-/// This launcher. Another program may start ranks (launch.hpp): an error where the launcher is needed, else "".
+/// Path of this launcher, or "" if another program starts the ranks (launch.hpp). Throws if `needed` and there is none.
 std::string this_launcher(bool needed) {
   const fs::path self = fs::read_symlink("/proc/self/exe");
   if (self.filename() == "accelerate_launch") return self;
@@ -68,7 +68,7 @@ LaunchPlan with_id_of_script(LaunchPlan plan, const Call& call) {
   const auto given = call.variables.find("ACCELERATE_JOB_ID");
   variables.erase("ACCELERATE_JOB_ID");
   if (given != call.variables.end())
-    variables.insert(*given);  // an empty one, too: else the script would unset its own
+    variables.insert(*given);  // even if empty, because the script would otherwise unset its own id
   plan.machines = 1;
   return plan;
 }
@@ -93,7 +93,7 @@ LaunchPlan srun_by_hand(const Call& call) {
   return with_id_of_script(srun_plan(call), call);
 }
 
-/// For one task of several, which would each draw another.
+/// Plans one of several tasks, which must not generate different job ids.
 LaunchPlan task_by_hand(const Call& call) {
   LaunchPlan plan = task_plan(call);
   plan.machines = 2;
@@ -117,11 +117,11 @@ std::string script(const Call& call) {
   return as_script(plan_by_hand(call), call.variables, current_folder());
 }
 
-/// Supervises what leaves the ranks to others.
+/// Supervises a program that starts the ranks.
 template <LaunchPlan (*plan_call)(const Call&)>
 int run_others(const Call& call) {
   SuperviseOptions patient = supervise_options(call.options);
-  patient.grace += std::chrono::seconds(10);  // what runs there has the grace itself
+  patient.grace += std::chrono::seconds(10);  // longer than the grace time of the supervised launchers
   patient.restarts = {.max_restarts = value_of(call.options, &LaunchOptions::max_restarts), .when_asked = true};
   patient.hang = {};  // the per-rank wrappers detect hangs
   patient.output = {};
@@ -150,8 +150,8 @@ int run_as_task(const Call& call) { return run_task(task_plan(call).workers.fron
 
 struct Row {
   Runner runner;
-  const char* program;  ///< that it needs; "": none
-  const char* package;  ///< Debian's
+  const char* program;  ///< required program, or ""
+  const char* package;  ///< Debian package
   std::string (*script)(const Call& call);
   int (*run)(const Call& call);
 };

@@ -9,7 +9,7 @@
 
 namespace accelerate::launch {
 
-/// What the runner would start, in a form that a shell can run; for --dry_run.
+/// Returns the runner's commands as a shell script, for --dry_run.
 std::string script_of(Runner runner, const Call& call);
 
 /// Starts the runner, waits for its end and returns the exit code.

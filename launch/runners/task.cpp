@@ -11,7 +11,7 @@
 namespace accelerate::launch {
 namespace {
 
-/// What is done around each rank.
+/// Options of the per-rank wrapper.
 LaunchOptions around_a_rank(const LaunchOptions& options) {
   LaunchOptions around{.enable_cpu_affinity = options.enable_cpu_affinity,
                        .log_dir = options.log_dir,

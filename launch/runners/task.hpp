@@ -15,7 +15,7 @@ namespace accelerate::launch {
 /// Internal flag: run accelerate_launch as a per-rank wrapper under srun or mpirun. Not for users.
 inline constexpr const char* task_word = "--task";
 
-/// What of these options another launcher cannot do for its ranks.
+/// True if an option requires the per-rank wrapper, because other launchers do not support it.
 bool wants_watched_ranks(const LaunchOptions& options);
 
 /// Returns "SELF --task --label=1 ... -- program arguments". Pure function.
@@ -29,7 +29,7 @@ std::vector<int> processors_of_task(const env::Variables& variables, const Machi
 
 /// \returns the rank's exit code.
 int run_task(WorkerPlan worker, const LaunchOptions& options);
-/// As above for a wrapper that words_of_rank() requested: the rank's place comes from the environment.
+/// The same for a wrapper that words_of_rank() requested; the rank's place is read from the environment.
 int run_task(const LaunchOptions& options);
 
 }  // namespace accelerate::launch

@@ -23,7 +23,7 @@ bool belongs_to_this_host(std::string_view name) {
          std::any_of(prefixes.begin(), prefixes.end(), [&](auto prefix) { return name.starts_with(prefix); });
 }
 
-/// As a shell and mpirun take them.
+/// True for names that a shell and mpirun accept.
 bool is_variable_name(std::string_view name) {
   return !name.empty() && std::isdigit(static_cast<unsigned char>(name.front())) == 0 &&
          std::all_of(name.begin(), name.end(),

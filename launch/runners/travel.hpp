@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of this machine's environment and command line goes to other machines.
+// Selects environment variables and options for other machines.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@
 
 namespace accelerate::launch {
 
-/// The variables that another host should have: all but those that belong to this host, this login or another launcher,
-/// and the launcher's own, which go as options.
+/// Variables for another host: all except those of this host, of this login and of other launchers, and those of the
+/// launcher, which are passed as options.
 env::Variables travelling(const env::Variables& variables);
 
-/// The options as words for another launcher's command line: "--num_processes=4".
+/// The options as arguments for another launcher: "--num_processes=4".
 std::vector<std::string> arguments_of(const LaunchOptions& options);
 
 }  // namespace accelerate::launch

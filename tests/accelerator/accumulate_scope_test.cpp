@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// accumulate() at the wrong place of a program, and forgotten.
+// accumulate() at a wrong place of a program, and missing.
 #include "tests/testing.hpp"
 //
 #include "accelerate/base/log.hpp"
@@ -105,7 +105,7 @@ TEST_CASE("an optimizer that steps twice in one accumulate() scope, after a back
                       "micro-batch (gradient_accumulation_steps is 4), in which the optimizer does not step. Open a "
                       "scope for each batch, in the loop's body") != std::string::npos);
   CHECK(warnings_of(2,
-                    [](Accelerator& accelerator) {  // two players, each with a step of its own
+                    [](Accelerator& accelerator) {  // two players that step independently
                       OneWeight d, g;
                       auto [one, other, of_one, of_other] = accelerator.prepare(
                           d, g, torch::optim::SGD(d->parameters(), 1.0), torch::optim::SGD(g->parameters(), 1.0));

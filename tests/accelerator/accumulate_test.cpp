@@ -50,7 +50,7 @@ std::vector<bool> ends_at(int64_t count, const std::vector<size_t>& ends) {
   return list;
 }
 
-/// An all-reduce that counts, for each rank.
+/// An all-reduce that counts its calls per rank.
 class Counted final : public accelerate::gradient::BucketReducer {
  public:
   Counted(const accelerate::comm::Group& group, std::vector<int64_t>& starts)
@@ -159,7 +159,7 @@ TEST_CASE("with one process no_sync changes nothing: gradients and steps are tho
 
 TEST_CASE(
     "at the end of a window two ranks stand where one process does, however batches are split, dealt and reduced") {
-  // 24 samples, 4 in each round of all ranks, 2 rounds a window; a schedule moves with the optimizer.
+  // 24 samples, 4 per round of all ranks, 2 rounds per window; a schedule follows the optimizer.
   const auto train = [](int64_t ranks, const AcceleratorOptions& options, int64_t batch_size) {
     std::vector<double> gradients;  // at the ends of windows
     on_ranks(
@@ -316,7 +316,7 @@ TEST_CASE("zero_grad() may come first or last in a micro-batch, and drops a batc
                  for (int micro = 0; micro < 2; ++micro) {
                    auto window = accelerator.accumulate(model);
                    accelerator.backward(model(100 * x).sum());
-                   optimizer.zero_grad();  // after the backward: the window is given up
+                   optimizer.zero_grad();  // after the backward: drops the window
                  }
                  CHECK_FALSE((net->w.grad().defined() && net->w.grad().item<double>() != 0.0));
                },
@@ -364,7 +364,7 @@ TEST_CASE("a window left half-way ends with free_memory or by hand") {
   CHECK(net->w.item<double>() == 0.0);
   accelerator.set_sync_gradients(true);
   step();
-  CHECK(net->w.item<double>() == -2.0);  // with the gradient that waited
+  CHECK(net->w.item<double>() == -2.0);  // with the pending gradient
   { auto window = accelerator.accumulate(model); }
   CHECK_FALSE(accelerator.sync_gradients());  // the first of another window
   { auto window = accelerator.accumulate(model); }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches with lists, texts and structs inside: every row of every part belongs to its sample, on any number of ranks,
-// however the batches reach them. The ranks are threads.
+// Batches with lists, texts and structs inside: every row of every part belongs to its sample, for any number of ranks
+// and any kind of sharding. The ranks are threads.
 #include "tests/testing.hpp"
 //
 #include <fmt/ranges.h>
@@ -49,7 +49,7 @@ struct Mixed {
   std::vector<bool> odd;
   auto tree_members() { return std::tie(id, map, maybe, lists, odd); }
 };
-/// Its texts are unknown to this library.
+/// tree_members() does not list its texts.
 struct Unnamed {
   Tensor id;
   Texts texts;
@@ -122,7 +122,7 @@ std::vector<Batch> batches_of(int64_t samples, int64_t batch_size) {
   return batches;
 }
 
-/// What is wrong with a pass over the loader; empty if every row fits its id and every sample is gathered once.
+/// Returns the error of a pass over the loader, or "" if every row matches its id and every sample is gathered once.
 template <typename Loader>
 std::string wrong_in(Accelerator& accelerator, const Loader& loader, int64_t samples) {
   std::string wrong;

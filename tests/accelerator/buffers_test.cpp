@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// BatchNorm's statistics over the ranks, beside PyTorch 2.11's DistributedDataParallel on two ranks in float64.
+// BatchNorm's statistics over the ranks, compared with PyTorch 2.11's DistributedDataParallel on two ranks in float64.
 #include "tests/testing.hpp"
 //
 #include <torch/script.h>
@@ -78,9 +78,9 @@ TEST_CASE(
 
 TEST_CASE("in a join the buffers are those of the highest rank that still has batches, at the end too, as in PyTorch") {
   struct Row {
-    std::vector<int64_t> steps;  // of each rank
+    std::vector<int64_t> steps;  // number of steps per rank
     double mean, variance, weight;
-    std::vector<double> last_rank;  // its running mean after each step
+    std::vector<double> last_rank;  // running mean of the last rank after each step
   };
   const std::vector<Row> rows{
       {{1, 3}, 1.1125, 1.3995, 6.716862089247227, {0.25, 0.625, 1.1125}},
@@ -120,7 +120,8 @@ TEST_CASE("after windows of different lengths in a join ranks agree on the next 
              auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
              {
                auto join = accelerator.join_uneven_inputs(model);
-               for (int64_t micro = 0; micro < 4 - 3 * accelerator.process_index(); ++micro) {  // 4 and 1
+               // 4 batches on rank 0, 1 on rank 1
+               for (int64_t micro = 0; micro < 4 - 3 * accelerator.process_index(); ++micro) {
                  auto window = accelerator.accumulate(model);
                  accelerator.backward(model(batch(accelerator, micro)).pow(3).sum());
                  optimizer.step();
@@ -166,7 +167,7 @@ TEST_CASE("buffers that moved to another dtype are broadcast in it") {
 }
 
 TEST_CASE("buffers that a TorchScript forward exchanges for other tensors are rank 0's before the next one") {
-  static std::mutex one_at_a_time;  // compiles
+  static std::mutex one_at_a_time;  // the compilation is not thread-safe
   on_ranks(2, [](Accelerator& accelerator) {
     torch::jit::Module net("net");
     {
@@ -180,13 +181,13 @@ TEST_CASE("buffers that a TorchScript forward exchanges for other tensors are ra
     const double mine = static_cast<double>(accelerator.process_index()) + 1;
     for (int step = 0; step < 3; ++step) {
       accelerator.backward(model({torch::full({1}, mine, torch::kDouble)}).toTensor().sum());
-      CHECK(net.attr("seen").toTensor().item<double>() == step + mine);  // rank 0's, and this rank's
+      CHECK(net.attr("seen").toTensor().item<double>() == step + mine);  // rank 0's value, and this rank's
       CHECK(accelerator.get_state_dict(model)["seen"].item<double>() == step + mine);
     }
     {
       auto join = accelerator.join_uneven_inputs(model);
       accelerator.backward(model({torch::full({1}, mine, torch::kDouble)}).toTensor().sum());
     }
-    CHECK(net.attr("seen").toTensor().item<double>() == 6);  // the highest rank's: 4 after the loop, and 2
+    CHECK(net.attr("seen").toTensor().item<double>() == 6);  // the highest rank's value: 4 after the loop, and 2
   });
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Optimizers that step on gradients which wait for a prepared optimizer: with the loss scale of fp16, or in a window.
+// Optimizers that step on gradients of a pending step of a prepared optimizer: with the loss scale of fp16, or in a
+// window.
 #include "tests/testing.hpp"
 //
 #include "tests/accelerator/ranks.hpp"
@@ -61,7 +62,7 @@ void refuses_stock_steps(const std::function<Stock(const std::vector<at::Tensor>
   }
 }
 
-/// A loop of two steps that the library must accept; between runs after each backward.
+/// A loop of two steps that the library must accept; calls between() after each backward.
 template <typename Between>
 void accepts(const Between& between) {
   for (const int64_t ranks : {1, 2}) {
@@ -139,7 +140,7 @@ TEST_CASE("with fp16 the prepared step, and every step after an error, go on as 
 TEST_CASE("with fp16 the program may write to parameters after a prepared step, and to gradients that it gave up") {
   accepts([](auto&, auto& net, auto& optimizer) {
     optimizer.step();
-    shrink(net);  // a clamp, an average of its own
+    shrink(net);  // a clamp, or a custom average
     optimizer.zero_grad();
   });
   accepts([](auto&, auto& net, auto& optimizer) {

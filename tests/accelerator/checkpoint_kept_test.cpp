@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nothing of the user's is lost by saving, and nothing is half loaded.
+// Saving never destroys user files, and loading is all or nothing.
 #include "tests/testing.hpp"
 //
 #include <fstream>
@@ -30,7 +30,7 @@ struct SeenSoFar {
   void load_state(const std::string& state) { number = std::stoll(state); }
 };
 
-/// A user-defined state whose functions throw on request.
+/// A user-defined state with functions that throw on request.
 struct Moody {
   bool on_save = false, on_load = false;
   [[nodiscard]] std::string state() const {
@@ -105,7 +105,7 @@ TEST_CASE("weights do not go into a checkpoint, and beside checkpoints they are 
   CHECK(said.find("model.safetensors is a file of the checkpoint in ") != std::string::npos);
   CHECK(said.ends_with("which could not be loaded any more; save to another folder"));
   CHECK_THROWS_AS(accelerator.save(accelerate::prepared::TensorDict(), place / "model.safetensors"), accelerate::Error);
-  // What another form of weights would remove there is the checkpoint's, too.
+  // Files that another format of weights would replace belong to the checkpoint, too.
   CHECK(refusal<std::exception>([&] { accelerator.save_model(model, place, {.safe_serialization = false}); }) == said);
   CHECK(fs::exists(place / "model.safetensors"));
   torch::NoGradGuard no_grad;

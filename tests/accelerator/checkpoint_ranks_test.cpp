@@ -33,7 +33,7 @@ accelerate::data::Loader samples(int64_t count) {
   return accelerate::data::from_tensors(x, torch::arange(count).remainder(3), {.batch_size = 4, .shuffle = true});
 }
 
-/// Everything of a training that is to be saved.
+/// All objects of a training that are saved.
 struct Training {
   static constexpr int64_t kSamples = 44, kEpochs = 2;
 
@@ -46,7 +46,8 @@ struct Training {
     return {};
   }
 
-  /// Stops after that many micro-batches of the whole run; returns each loss. each   called after each of them
+  /// Stops after that many micro-batches of the whole run and returns each loss. \param each  Called after each of
+  /// them.
   std::vector<double> run(
       int64_t last, const std::function<void()>& each = [] {}) {
     std::vector<double> losses;
@@ -71,7 +72,7 @@ struct Training {
     const auto loaded = accelerator.load_state(folder);
     epoch = loaded.epoch;
   }
-  /// All that it learned, as bytes.
+  /// The trained state as bytes.
   std::string learned(bool with_buffers = true) {
     torch::NoGradGuard no_grad;
     std::string bytes;
@@ -80,7 +81,7 @@ struct Training {
       bytes.append(static_cast<const char*>(flat.const_data_ptr()), flat.nbytes());
     };
     for (const auto& tensor : seeded->parameters()) add(tensor);
-    if (with_buffers) {  // each rank's own, until the next synchronised forward
+    if (with_buffers) {  // differ between ranks until the next synchronised forward
       for (const auto& tensor : seeded->buffers()) add(tensor);
     }
     for (const auto& tensor : ema.averages()) add(tensor);
@@ -249,7 +250,7 @@ TEST_CASE(
   const auto& world = testing::world();
   const SharedFolder folder(world);
   const auto alone = world.split(world.rank());
-  const auto seen_by = [](Training& training, int64_t most) {  // without what fills the last batch
+  const auto seen_by = [](Training& training, int64_t most) {  // without padding
     std::multiset<int64_t> seen;
     for (auto& [x, label] : training.loader) {
       const auto of_all = training.accelerator.gather_for_metrics(torch::round((x + 1) * 128.5).slice(1, 0, 1));
@@ -270,7 +271,7 @@ TEST_CASE(
     training.accelerator.save_state(folder.path / "all");
     learned = training.learned(false);
   }
-  {  // each by itself
+  {  // each rank separately
     Training training(alone, {.cpu = true});
     training.load(folder.path / "all");
     CHECK(training.learned(false) == learned);

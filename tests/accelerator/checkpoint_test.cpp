@@ -32,7 +32,7 @@ torch::nn::Linear linear(double value, int64_t inputs = 2) {
   return net;
 }
 
-/// A file of torch.save's as it was, but for one entry of its dict. Its bytes.
+/// Rewrites a torch.save file without one entry of its dict. Returns the original bytes.
 std::string write_without(const fs::path& path, std::string_view left_out) {
   namespace checkpoint = accelerate::checkpoint;
   accelerate::archive::StringSink sink;
@@ -74,14 +74,14 @@ void forget_length(const fs::path& folder) {
   std::ofstream(folder / "manifest.json") << write_manifest(manifest);
 }
 
-/// An object of the user's.
+/// A user-defined object.
 struct Counter {
   int64_t seen = 0;
   [[nodiscard]] std::string state() const { return std::to_string(seen); }
   void load_state(const std::string& state) { seen = std::stoll(state); }
 };
 
-// What is const cannot be loaded into, unless it was moved in.
+// A const object cannot be loaded into, unless it was moved in.
 using accelerate::prepared::Checkpointable;
 using accelerate::prepared::RegisteredObject;
 static_assert(Checkpointable<RegisteredObject<Counter&>> && Checkpointable<RegisteredObject<const Counter>>);
@@ -131,7 +131,7 @@ TEST_CASE("checkpoints name themselves, so many stay, and the newest is loaded; 
   CHECK(loaded.step == 3);
   CHECK(loaded.world_size == 1);
   CHECK(torch::equal(net->weight, last));
-  // The folder of all of them, too.
+  // The parent folder of all checkpoints works, too.
   CHECK(accelerator.load_state(folder.path / "checkpoints").path == loaded.path);
 }
 
@@ -276,7 +276,7 @@ TEST_CASE("a schedule that the checkpoint does not know is refused, but for one 
     CHECK(warm->state().steps == 0);
   });
   CHECK(rate == doctest::Approx(0.01));
-  job([&](auto& accelerator, auto& sgd) {  // the remedy in the text
+  job([&](auto& accelerator, auto& sgd) {  // applies the remedy of the error text
     accelerator.load_state(folder.path / "without");
     auto warm = accelerator.prepare(LinearLR(sgd, 0.1, 1.0, 5));
     CHECK(warm.get_last_lr()[0] == doctest::Approx(0.01));
@@ -337,7 +337,7 @@ TEST_CASE("a schedule or data that do not take what was saved are refused, and n
 
 TEST_CASE("float32 weights go through a job of bfloat16 weights with masters and come back to the last bit") {
   const SharedFolder folder;
-  const double value = 1.0009765625;  // not a bfloat16
+  const double value = 1.0009765625;  // not representable in bfloat16
   {
     Accelerator accelerator({.cpu = true});
     auto model = accelerator.prepare(linear(value));
@@ -618,7 +618,7 @@ TEST_CASE("objects of one's own are saved and loaded in their order: bytes, tens
   auto net = linear(1);
   const auto make = [&](Counter& counter, std::shared_ptr<Counter> shared, auto& ema) {
     auto accelerator = std::make_unique<Accelerator>(accelerate::AcceleratorOptions{.cpu = true});
-    accelerator->register_for_checkpointing(counter, shared, ema);  // the local pointer dies, its object does not
+    accelerator->register_for_checkpointing(counter, shared, ema);  // the local pointer is destroyed, its object is not
     return accelerator;
   };
   Counter counter{7};
@@ -643,7 +643,8 @@ TEST_CASE("a shared pointer to nothing is refused, and what stands beside it is 
                        "register_for_checkpointing: a shared pointer points to no object; make the object first",
                        accelerate::Error);
   accelerator.save_state(folder.path / "c");
-  CHECK(Accelerator({.cpu = true}).load_state(folder.path / "c").step == 0);  // which has no registered object
+  // this Accelerator has no registered object
+  CHECK(Accelerator({.cpu = true}).load_state(folder.path / "c").step == 0);
 }
 
 TEST_CASE("schedules, loaders and a loss scale of this library are registered as they are, unprepared") {
@@ -811,7 +812,7 @@ TEST_CASE("within a window a rank whose gradients are not in its folder does not
              {.cpu = true, .gradient_accumulation_steps = 2});
   };
   within_a_window(false);
-  // As where each machine has a folder of its own, and rank 1 was on another one.
+  // Simulates machines with separate folders, of which rank 1 used another one.
   auto manifest = accelerate::archive::manifest_of(place, "load_state");
   std::erase_if(manifest.files, [](const auto& file) { return file.name.find("_1.") != std::string::npos; });
   std::erase_if(manifest.parts, [](const auto& part) { return part.index == 1; });
@@ -846,7 +847,7 @@ TEST_CASE("an open window goes on in a job whose windows are as long, and is ref
         "load_state: the checkpoint was saved after 1 of the 4 micro-batches of an accumulation window, and "
         "gradient_accumulation_steps is 2 here; set it to 4, or load one that was saved where sync_gradients() is "
         "true"));
-    CHECK_FALSE(accelerator.sync_gradients());  // its own window is as it was
+    CHECK_FALSE(accelerator.sync_gradients());  // its own window is unchanged
   });
   forget_length(folder.path / "within");
   job(2, [&](auto& accelerator) { CHECK_NOTHROW(accelerator.load_state(folder.path / "within")); });
@@ -903,7 +904,7 @@ TEST_CASE("an asynchronous save is skipped, where that is asked for, while the o
   const SharedFolder folder;
   Accelerator accelerator(in(folder.path));
   auto model = accelerator.prepare(linear(1));
-  // Whatever the disk does: each of many calls either wrote a checkpoint or reported that it did not.
+  // For any disk error, each of many calls either writes a checkpoint or reports the failure.
   int64_t made = 0;
   for (int i = 0; i < 20; ++i) {
     made += accelerator.save_state({}, {.async = true, .when_busy = accelerate::WhenBusy::skip}).has_value() ? 1 : 0;

@@ -9,7 +9,7 @@ using Strings = std::vector<std::string>;
 
 namespace {
 
-/// Sample i: a tensor of i, the number i, a name.
+/// Sample i: a tensor with value i, the number i, a name.
 struct Files {
   [[nodiscard]] size_t size() const { return 5; }
   [[nodiscard]] std::tuple<at::Tensor, int, std::string> get(int64_t i) const {

@@ -188,7 +188,7 @@ TEST_CASE("only rank 0 needs the data: the others know the length and the place 
       }
       loader.load_state(here);
       CHECK(loader.state() == here);
-      loader.set_epoch(2);  // keeps the place
+      loader.set_epoch(2);  // keeps the position
       Batches rest;
       for (auto& batch : loader) rest.push_back(held(batch));
       CHECK(rest == (accelerator.is_main_process() ? Batches{{4, 5}, {8}} : Batches{{6, 7}, {9}}));
@@ -227,7 +227,7 @@ TEST_CASE("the report is of a rank's own batches, also where rank 0 reads for al
   for (const bool dispatch : {true, false}) {
     on_ranks(2,
              [&](Accelerator& accelerator) {
-               const int64_t own = dispatch ? 5 : 6;  // filled up where all read
+               const int64_t own = dispatch ? 5 : 6;  // padded if all ranks read
                const auto ours = walked(accelerator.prepare(counting(10, 2)));
                CHECK(ours.batches == 3);
                CHECK(ours.samples == own);
@@ -322,7 +322,7 @@ TEST_CASE("ragged tensors, strings and numbers reach the rank whose batch they a
                CHECK(batch.boxes.at(0).equal(torch::full({batch.from_rank, 4}, batch.from_rank)));
                CHECK(batch.names.at(0) == "b" + std::to_string(batch.from_rank));
              }
-             // The boxes of batch 6 are no rows of it, so it is not shared out: the first batches fill its round.
+             // The boxes of batch 6 are not per row, so it cannot be divided: the first batches pad its round.
              const int64_t rank = accelerator.process_index();
              CHECK(mine == Numbers{rank, 3 + rank, rank == 0 ? 6 : rank - 1});
            },
@@ -537,7 +537,7 @@ TEST_CASE(
     };
     const int64_t before = pick(1, 4);
     const int64_t after = pick(1, 4);
-    const auto batch_size = [&] { return split ? 12 : pick(1, 4); };  // 12 is cut evenly for all
+    const auto batch_size = [&] { return split ? 12 : pick(1, 4); };  // 12 is divisible for all numbers of ranks
     const int64_t first_size = batch_size();
     const auto whole = part(before, first_size, nullptr, 1000);
     const auto order = numbers(accelerate::data::random_sampler(samples)->order(3, 0));
@@ -598,13 +598,13 @@ TEST_CASE(
            [](Accelerator& accelerator) {
              auto loader = accelerator.prepare(counting(16, 2));
              for ([[maybe_unused]] auto& batch : loader) break;
-             loader.set_epoch(0);  // nothing was loaded: the epoch begins anew
+             loader.set_epoch(0);  // no state is loaded, so the epoch restarts
              CHECK(loader.state().consumed == 0);
              for ([[maybe_unused]] auto& batch : loader) break;
              accelerator.wait_for_everyone();
              CHECK(loader.state().consumed == 4);
              CHECK(loader->state().epoch == 0);
-             // Shared out anew, without a rank that reads for all, each begins the next epoch.
+             // Re-sharded without a rank that reads for all, each loader begins the next epoch.
              Accelerator other(accelerator.group(), {.cpu = true, .dispatch_batches = false});
              auto own = other.prepare(*loader.unwrap());
              int64_t batches = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// fused_optimizer false: a prepared optimizer steps by its own step(), to the bit.
+// With fused_optimizer false, a prepared optimizer is bit-equal to its own step().
 #include "tests/testing.hpp"
 //
 #include "accelerate/precision/policy.hpp"
@@ -71,7 +71,7 @@ torch::Tensor trained_here(const Options& of_optimizer, const AcceleratorOptions
 
 template <typename Optimizer, typename Options>
 void steps_as_libtorch(const Options& options) {
-  const Accelerator sets_threads({.cpu = true});  // one number of threads for all
+  const Accelerator sets_threads({.cpu = true});  // sets the same number of threads for all
   const auto stock = trained_by_libtorch<Optimizer>(options);
   CHECK(torch::equal(trained_here<Optimizer>(options, {.cpu = true, .fused_optimizer = false}), stock));
   CHECK(torch::equal(trained_here<Optimizer>(options, {.cpu = true, .fused_optimizer = false}, StepCall::closure),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program that computes, launches ranks of itself twice, computes on, and runs ranks as threads.
+// A program that computes, starts itself as ranks twice, computes again, and runs ranks as threads.
 #include <accelerate/accelerate.hpp>
 
 namespace {
@@ -30,7 +30,7 @@ void ranks_of_processes(double expected, const accelerate::WorkerOptions& option
 
 int main(int argc, char** argv) {
   const std::vector<std::string> backends(argv + 1, argv + argc);
-  torch::rand({512, 512}).mm(torch::rand({512, 512}));  // threads are there
+  torch::rand({512, 512}).mm(torch::rand({512, 512}));  // starts LibTorch's threads
   for (const std::string& backend : backends) {
     ranks_of_processes(3, {.backend = backend, .mixed_precision = accelerate::Precision::bf16});
     try {

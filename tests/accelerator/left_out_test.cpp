@@ -10,7 +10,7 @@ using accelerate::Accelerator;
 namespace {
 
 double mine(Accelerator& accelerator) { return static_cast<double>(accelerator.process_index()) + 1.0; }
-// Bit by bit: in which of a rank's two micro-batches it goes without the head.
+// Bits of left_out: the micro-batches in which a rank omits the head.
 bool without_head(int left_out, int64_t rank, int micro) { return ((left_out >> (2 * rank + micro)) & 1) != 0; }
 // The head's gradient, summed over ranks and micro-batches.
 double sum_of_head(int left_out) {

@@ -103,7 +103,7 @@ TEST_CASE("local SGD that an exception ends: the parameters stay apart, gradient
       throw std::runtime_error("user");
     } catch (const std::runtime_error&) {
       CHECK(net->w.item<double>() == -mine);
-      auto local = accelerator.local_sgd(model, 4);  // inside a handler nothing is on its way: this one averages
+      auto local = accelerator.local_sgd(model, 4);  // in a handler no reduction is active, so this call averages
     }
     CHECK(net->w.item<double>() == doctest::Approx(-1.5));
     for (int i = 0; i < 2; ++i) step();
@@ -161,7 +161,7 @@ TEST_CASE("a join over batches of unequal size, and over windows of two models, 
                  accelerator.prepare(first, second, torch::optim::SGD({first->w, second->w}, 1.0), counting(7, 1));
              {
                auto join = accelerator.join_uneven_inputs(one, two);
-               for (auto& batch : loader) {  // 4 and 3 batches: two windows each, the last of rank 1 short
+               for (auto& batch : loader) {  // 4 and 3 batches: two windows each; rank 1's last window is short
                  auto window = accelerator.accumulate(one, two);
                  const auto x = torch::ones_like(batch.data);
                  accelerator.backward(one(x).sum() + two(x).sum());

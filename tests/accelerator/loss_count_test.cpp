@@ -35,7 +35,7 @@ TORCH_MODULE(TwoLayers);
 
 torch::Tensor sum_loss(const torch::Tensor& out) { return (out - 1).pow(2).sum(); }
 
-/// Gradients of one batch of all these micro-batches' tokens, of the mean over them.
+/// Gradients of the mean loss over all tokens of these micro-batches, in one batch.
 std::vector<torch::Tensor> one_batch(int64_t ranks, int64_t begin, int64_t end) {
   std::vector<torch::Tensor> all;
   for (int64_t rank = 0; rank < ranks; ++rank) {
@@ -56,7 +56,7 @@ double apart(const std::vector<torch::Tensor>& ours, const std::vector<torch::Te
 LossCount as_tokens(int64_t count) { return {.tokens = count}; }
 LossCount as_samples(int64_t count) { return {.samples = count}; }
 
-/// Each window's gradients at its end beside those of one batch; six micro-batches, the last of a loader.
+/// Compares each window's gradients with those of one batch, for six micro-batches of a loader.
 void check_windows(int64_t ranks, LossCount (*counted)(int64_t), const AcceleratorOptions& options) {
   on_ranks(
       ranks,
@@ -121,7 +121,7 @@ TEST_CASE("no rank waits for another before its window's last micro-batch") {
              TwoLayers net;
              auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.0));
              for (int64_t micro = 0; micro < 4; ++micro) {
-               // Rank 1 begins when rank 0 has ended three micro-batches: a reduction in them would have no end.
+               // Rank 1 begins after rank 0 has ended three micro-batches, so a reduction in them would never end.
                if (micro == 0 && !accelerator.is_main_process()) there.wait();
                if (micro == 3 && accelerator.is_main_process()) first_is_there.set_value();
                auto window = accelerator.accumulate(model);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// fp16 on the CPU, where flags are known at once. What an accelerator knows late: tests/stand_in/loss_scaling_test.cpp.
+// fp16 on the CPU, where flags are known immediately. For late flags see tests/stand_in/loss_scaling_test.cpp.
 #include "tests/testing.hpp"
 //
 #include <array>
@@ -32,7 +32,7 @@ using Values = std::vector<double>;
 
 double value(const torch::Tensor& tensor) { return tensor.item<double>(); }
 
-/// Not one of the optimizers that are stepped fused.
+/// An optimizer type without a fused step.
 struct MinusGradient : torch::optim::SGD {
   using SGD::SGD;
 };
@@ -168,7 +168,7 @@ TEST_CASE("a gradient that two optimizers step on is not unscaled twice") {
                                       "optimizer, or use bf16"));
   two.zero_grad();
   accelerator.backward(model(1.0).sum());
-  two.step();  // by turns they may
+  two.step();  // alternate steps are allowed
   CHECK(value(net->w) == -2.0);
 }
 
@@ -185,7 +185,7 @@ TEST_CASE("the scale is updated once in an iteration, however many optimizers st
   of_a.zero_grad();
   of_b.zero_grad();
 
-  // Inf in the gradients of one: that one's step alone is skipped.
+  // With inf in the gradients of one model, only its step is skipped.
   accelerator.backward((a(1.0) + b(kInf)).sum());
   of_a.step();
   of_b.step();
@@ -208,12 +208,12 @@ TEST_CASE("backwards and steps in turn, as of two players, are rounds of their o
     accelerator.backward(a(1.0).sum());
     of_a.step();
     of_b.zero_grad();
-    accelerator.backward((a(1.0) + b(2.0)).sum());  // reaches a, which throws it away
+    accelerator.backward((a(1.0) + b(2.0)).sum());  // reaches a, which drops it
     of_b.step();
   }
   CHECK(value(first->w) == -2.0);
   CHECK(value(second->w) == -4.0);
-  CHECK(accelerator.scaler_state().growth_tracker == 3);  // a's gradients of the last round wait
+  CHECK(accelerator.scaler_state().growth_tracker == 3);  // a's gradients of the last round are pending
   of_a.zero_grad();
   CHECK(accelerator.scaler_state().growth_tracker == 4);
 }
@@ -229,12 +229,12 @@ TEST_CASE("gradients that one optimizer leaves over several rounds hold nothing 
     of_a.zero_grad();
   };
   round(1.0);
-  round(1.0);  // of the same scale: they add up
+  round(1.0);  // gradients of the same scale accumulate
   of_b.step();
   of_b.zero_grad();
   CHECK(value(second->w) == -2.0);
   round(kInf);
-  round(1.0);  // the round repeats: the scale backs off although b waits
+  round(1.0);  // the round repeats: the scale backs off although b is pending
   CHECK(accelerator.loss_scale() == 512.0);
   round(1.0);
   of_b.step();
@@ -614,7 +614,7 @@ TEST_CASE("a loaded scale stays as it was saved, whatever the iteration before i
   accelerator.save_state(folder.path / "c");
   for (const double x : {1.0, kInf}) {
     accelerator.backward(a(x).sum() + b(1.0).sum());
-    of_a.step();  // and something stops the program's step before the other's
+    of_a.step();  // and an exception prevents the second step
     accelerator.load_state(folder.path / "c");
     CHECK(accelerator.scaler_state().scale == 1024);
     CHECK(accelerator.scaler_state().growth_tracker == 0);
@@ -676,7 +676,7 @@ TEST_CASE("a NaN loss stops on request, with its step and rank; else it is the s
           accelerator.backward(model(1.0).sum());
           optimizer.step();
           optimizer.zero_grad();
-          if (accelerator.is_main_process()) return;  // it would wait for the other's gradients
+          if (accelerator.is_main_process()) return;  // it would wait for the other rank's gradients
           const auto text = fmt::format(
               "[rank 1 of 2, {}] backward: the loss of step 2 (call 2 of backward()) is nan, must be a number; look at "
               "this batch and at the learning rate",
@@ -704,7 +704,7 @@ TEST_CASE("gradients that accelerator.backward() did not make are refused, a clo
                         "which loss scaling cannot follow; step without a closure, or use bf16 instead of "
                         "fp16"));
   optimizer.zero_grad();
-  optimizer.step([&, &model = model, &optimizer = optimizer] {  // ours calls it once
+  optimizer.step([&, &model = model, &optimizer = optimizer] {  // the prepared optimizer calls it once
     optimizer.zero_grad();
     auto loss = model(1.0).sum();
     accelerator.backward(loss);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters in bfloat16, stepped on in float32.
+// Parameters in bfloat16 with float32 steps.
 #include "tests/testing.hpp"
 //
 #include <mutex>
@@ -13,7 +13,7 @@ namespace {
 
 const accelerate::AcceleratorOptions kPure{.cpu = true, .precision_policy = accelerate::precision::pure_bf16()};
 
-/// w starts at 1, and 0.0001 is nothing to it in bfloat16; the gradient of w * x is x.
+/// w starts at 1; in bfloat16 a step of 0.0001 does not change it. The gradient of w * x is x.
 struct OneNearOneImpl : torch::nn::Module {
   OneNearOneImpl() { w = register_parameter("w", torch::ones({1})); }
   torch::Tensor forward(double x) { return w * x; }
@@ -34,12 +34,12 @@ TORCH_MODULE(TwoNearOne);
 
 double number(const torch::Tensor& tensor) { return tensor.item<double>(); }
 
-/// Not one of the optimizers that are stepped fused.
+/// An optimizer type without a fused step.
 struct OwnStep : torch::optim::SGD {
   using SGD::SGD;
 };
 
-/// Steps of 0.0001, one after another.
+/// Runs steps of 0.0001.
 template <typename Model, typename Optimizer>
 void descend(Accelerator& accelerator, const Model& model, const Optimizer& optimizer, int64_t steps, double x = 1.0) {
   for (int64_t step = 0; step < steps; ++step) {
@@ -207,7 +207,7 @@ TEST_CASE(
   OneNearOne net;
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1e-4));
   descend(accelerator, model, optimizer, 10);
-  net->register_parameter("other", torch::ones({1}));  // another description: the module is prepared anew
+  net->register_parameter("other", torch::ones({1}));  // changes the parameters, so the module is prepared again
   auto again = accelerator.prepare(net);
   CHECK_FALSE(again == model);
   CHECK(master_of(again) == doctest::Approx(0.999));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One model and one optimizer with parameters of several dtypes, held against a loop of LibTorch's own in one process.
+// One model and one optimizer with parameters of several dtypes, compared with a plain LibTorch loop in one process.
 #include "tests/testing.hpp"
 //
 #include <torch/nn/utils/clip_grad.h>
@@ -43,7 +43,7 @@ at::Tensor mixed_batch(int64_t rank, int64_t micro_batch) {
   return sine_waves({5, 3}, 11.0 * static_cast<double>(rank) + 0.3 * static_cast<double>(micro_batch), at::kDouble);
 }
 
-/// Two groups, of which the second one's options change after two windows.
+/// Two groups; the options of the second one change after two windows.
 template <typename Optimizer, typename Options>
 Optimizer in_two_groups(const MixedTensors& parameters, const Options& options) {
   std::vector<torch::optim::OptimizerParamGroup> groups;
@@ -57,7 +57,7 @@ void change_second_group(torch::optim::Optimizer& optimizer, int64_t micro_batch
   static_cast<Options&>(optimizer.param_groups()[1].options()).lr(0.03).weight_decay(0.3);
 }
 
-/// The means over ranks and micro-batches, clipped and stepped on by LibTorch. returns   parameters, and each norm
+/// LibTorch clips and steps on the means over ranks and micro-batches. Returns the parameters and each norm.
 template <typename Optimizer, typename Options>
 MixedTensors trained_by_libtorch(int64_t ranks, const Options& options, at::ScalarType last) {
   MixedNet net(last);
@@ -119,7 +119,7 @@ void check_mixed(const Options& of_optimizer, at::ScalarType last, double tolera
             CAPTURE(i);
             CHECK(at::allclose(seen[i].to(at::kDouble), expected[i].to(at::kDouble), tolerance, tolerance));
           }
-          CHECK(torch::equal(seen[2].detach(), sine_waves({2}, 3, at::kDouble)));  // weight decay leaves idle alone
+          CHECK(torch::equal(seen[2].detach(), sine_waves({2}, 3, at::kDouble)));  // weight decay does not change idle
         },
         options);
   }

@@ -16,7 +16,7 @@ namespace {
 
 const accelerate::AcceleratorOptions kBf16{.cpu = true, .mixed_precision = Precision::bf16};
 
-/// Says what its products were computed in.
+/// Records the dtype in which its products were computed.
 struct SeesImpl : torch::nn::LinearImpl {
   SeesImpl() : torch::nn::LinearImpl(4, 4) {}
   torch::Tensor forward(const torch::Tensor& x) {
@@ -32,7 +32,7 @@ TORCH_MODULE(Sees);
 
 torch::Tensor x() { return torch::ones({2, 4}); }
 
-/// A result of every kind.
+/// A result with tensors of all kinds.
 struct Answer {
   torch::Tensor logits;
   std::vector<torch::Tensor> hidden;
@@ -131,7 +131,7 @@ TEST_CASE("outputs of any structure come back in float32, what was never low sta
   CHECK(answer.count == 7);
   auto refers = accelerator.prepare(Refers());
   CHECK((refers(x()).scalar_type() == at::kFloat));
-  CHECK((refers->last.scalar_type() == at::kBFloat16));  // the module's own is not touched
+  CHECK((refers->last.scalar_type() == at::kBFloat16));  // the module's own tensor is unchanged
 }
 
 TEST_CASE("a result that hides its tensors from the conversion is refused in low precision, with the remedy") {

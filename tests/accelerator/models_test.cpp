@@ -95,15 +95,15 @@ TEST_CASE("two forwards of which the first sets a buffer: refused with rank 0's 
              [on](Accelerator& accelerator) {
                ScaledByInput net;
                auto model = accelerator.prepare(net);
-               const double x = rank_of(accelerator) + 2.0;  // 2 and 3
+               const double x = rank_of(accelerator) + 2.0;  // 2 on rank 0, 3 on rank 1
                const auto loss = model(full(x), true) + model(full(1.0), false);
                if (on && accelerator.process_index() == 1) {
                  CHECK_THROWS_WITH(accelerator.backward(loss.sum()),
                                    doctest::Contains("modified by an inplace operation"));
-                 accelerator.backward(net->forward(full(1.0), false).sum());  // the reduction that rank 0 waits for
+                 accelerator.backward(net->forward(full(1.0), false).sum());  // the reduction for which rank 0 waits
                } else {
                  accelerator.backward(loss.sum());
-                 // On rank 0 x * x + x, on rank 1 in the second case 9 + 3, in the first 1 * rank 0's 2.
+                 // Rank 0: x * x + x. Rank 1: 9 + 3 in the second case, 1 * rank 0's 2 in the first.
                  CHECK(net->w.grad().item<double>() == (on ? (6.0 + 2.0) / 2 : (6.0 + 12.0) / 2));
                }
              },
@@ -215,14 +215,14 @@ TEST_CASE("clipping a prepared model's buckets equals clipping its parameters on
         clip();
         return torch::cat({parameters[0].grad(), parameters[1].grad(), parameters[2].grad()});
       };
-      const auto stranger = torch::zeros({1}, torch::requires_grad());  // with it the list is no engine's
+      const auto stranger = torch::zeros({1}, torch::requires_grad());  // with it, no engine manages exactly this list
       stranger.mutable_grad() = torch::zeros({1});
       auto list = parameters;
       list.push_back(stranger);
       auto twice = parameters;
-      twice[0] = twice[1];  // as many as the model has, but not those
+      twice[0] = twice[1];  // the right number of parameters, but with a duplicate
       const auto by_value = slope.clamp(-0.5, 0.5);
-      for (int round = 0; round < 2; ++round) {  // before and after the buckets are laid out
+      for (int round = 0; round < 2; ++round) {  // before and after the layout of the buckets
         CHECK(clipped([&] { accelerator.clip_grad_value_(model, 0.5); }).equal(by_value));
         CHECK(clipped([&] { accelerator.clip_grad_value_(list, 0.5); }).equal(by_value));
         CHECK(clipped([&] {
@@ -308,7 +308,7 @@ TEST_CASE("a model moved to another dtype after prepare trains on, the same hand
       if (!again) {
         model->to(torch::kDouble);
         now = accelerator.prepare(net);
-        model->to(torch::kFloat);  // and nothing is prepared for it
+        model->to(torch::kFloat);  // without an optimizer
       }
       for (int step = 0; step < 2; ++step) {
         accelerator.backward(now(full(rank_of(accelerator)).to(torch::kFloat)).sum());
@@ -386,7 +386,7 @@ TEST_CASE("zero_grad(false) leaves zeros to step on, on one rank and on several"
 TEST_CASE("zero_grad(false) is one fill for each bucket, however many parameters lie in it") {
   struct Layout {
     accelerate::gradient::BucketOptions buckets;
-    int64_t count;  // of buckets for six parameters
+    int64_t count;  // number of buckets for six parameters
   };
   for (const Layout& layout : std::vector<Layout>{{.buckets = {}, .count = 1},
                                                   {.buckets = {.first_cap_bytes = 1}, .count = 2},

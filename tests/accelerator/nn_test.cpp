@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SyncBatchNorm, checkpoint() and the watch for ranks that went apart, through the facade.
+// SyncBatchNorm, checkpoint() and the detection of diverged ranks, through the facade.
 #include "tests/testing.hpp"
 //
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -71,7 +71,7 @@ TEST_CASE("prepare() connects the SyncBatchNorms of a model; convert_sync_batchn
                  const auto all = accelerator.gather(buffer.value().to(torch::kDouble));
                  CHECK(torch::equal(all[0], all[1]));
                }
-               // 1, 2 here and 2, 3 there
+               // 1, 2 on rank 0 and 2, 3 on rank 1
                CHECK(net->norm->running_mean.item<double>() ==
                      doctest::Approx(((2 * 0.1 * 0.9) + 3.5 * 0.1) * 0.9 + 5.0 * 0.1).epsilon(1e-12));
              },
@@ -87,7 +87,8 @@ TEST_CASE("models trained alike are equal, and one that went apart is told by na
     CHECK(told(accelerator, model).empty());
     train(accelerator, model, optimizer);
     CHECK(
-        told(accelerator, model).empty());  // the stock layer's statistics differ until the next forward: not compared
+        // statistics of the LibTorch layer differ until the next forward, so they are not compared
+        told(accelerator, model).empty());
     {
       const torch::NoGradGuard no_grad;
       model.eval();

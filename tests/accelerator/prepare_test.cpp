@@ -128,7 +128,7 @@ TEST_CASE("an optimizer that was given away lives until free_memory, also withou
   }
   CHECK(life.use_count() == 2);
   auto [model, loader] = accelerator.prepare(net, counting(3, 1));
-  for (auto& batch : loader) {  // the short window at the end looks at all optimizers
+  for (auto& batch : loader) {  // the short window at the end applies to all optimizers
     auto window = accelerator.accumulate();
     accelerator.backward(model(batch.data).sum());
   }
@@ -163,7 +163,7 @@ TEST_CASE("a loader that is prepared twice is the same, also as a copy") {
   CHECK(accelerator.prepare(data) == accelerator.prepare(copy));
   std::optional first = accelerator.prepare(data);
   auto second = accelerator.prepare(copy);
-  CHECK(second.unwrap().get() != first->unwrap().get());  // each handle has its own
+  CHECK(second.unwrap().get() != first->unwrap().get());  // each handle has its own model
   first.reset();
   int64_t batches = 0;
   for (auto& batch : second) batches += batch.data.defined() ? 1 : 0;

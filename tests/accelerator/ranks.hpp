@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Facade tests run as P ranks in one process, each with an Accelerator of its own.
+// Runs facade tests on P ranks in one process, each with its own Accelerator.
 #pragma once
 
 #include <functional>
 
 #include "accelerate/accelerate.hpp"
 
-/// Runs test(accelerator) on P ranks. doctest's assertions are thread-safe; models are built one after another, because
-/// the ranks share LibTorch's generator.
+/// Runs test(accelerator) on P ranks. doctest's assertions are thread-safe; models are created one after another,
+/// because the ranks share LibTorch's generator.
 inline void on_ranks(int64_t ranks, const std::function<void(accelerate::Accelerator&)>& test,
                      const accelerate::AcceleratorOptions& options = {}) {
   accelerate::simulate(ranks, [&] {
@@ -24,7 +24,7 @@ struct OneWeightImpl : torch::nn::Module {
 };
 TORCH_MODULE(OneWeight);
 
-/// 0.0, 1.0 ... n-1 as data, the same as int64 target.
+/// Data 0.0, 1.0, ..., n-1, and the same numbers as int64 targets.
 inline accelerate::data::Loader counting(int64_t samples, int64_t batch_size,
                                          accelerate::data::LoaderOptions options = {}) {
   options.batch_size = batch_size;

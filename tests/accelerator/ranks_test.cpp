@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks as threads cannot show: they share one generator.
+// Cases that ranks as threads cannot test, because they share one generator.
 #include "tests/testing.hpp"
 //
 #include "accelerate/accelerate.hpp"

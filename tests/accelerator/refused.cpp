@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Must not compile. tests/setup/refused.cmake wants exactly the errors of refused.txt: one sentence for each mistake,
-// alone.
+// Must not compile. tests/setup/refused.cmake expects exactly the errors of refused.txt: one sentence per mistake,
+// without further errors.
 #include <accelerate/accelerate.hpp>
 
 struct Net : torch::nn::Module {

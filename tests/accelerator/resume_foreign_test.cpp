@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kSamples = 48, kBatch = 4;
 
-/// The target is the sample's number. The data are drawn when the sample is read, if the set augments.
+/// The target is the sample's number. If the set augments, the data is drawn when the sample is read.
 struct NumberedSet : torch::data::Dataset<NumberedSet> {
   explicit NumberedSet(bool augmenting = false) : augments(augmenting) {}
   torch::data::Example<> get(size_t index) override {
@@ -33,7 +33,7 @@ auto shuffled(bool augments = false) {
                                        static_cast<size_t>(kBatch));
 }
 
-/// A loader of the user's that reads its own share of an order that it draws when a pass begins.
+/// A user-defined loader that reads its own share of an order that it draws at the start of a pass.
 struct OwnShare {
   int64_t rank = 0, world = 1;
   std::vector<accelerate::data::Batch> share{};
@@ -46,7 +46,7 @@ struct OwnShare {
   auto end() { return share.end(); }
 };
 
-/// Each batch as the numbers of its samples and the data that were drawn for them.
+/// The sample numbers and the drawn data of each batch.
 template <typename Loader>
 Batches walk_pass(
     Loader&& loader, const std::function<void(size_t)>& after = [](size_t) {}) {
@@ -62,7 +62,7 @@ Batches batches_after(const Batches& all, size_t first) {
   return {all.begin() + static_cast<std::ptrdiff_t>(std::min(first, all.size())), all.end()};
 }
 
-/// Each rank's first pass and the pass after it.
+/// First and second pass of each rank.
 struct TwoPasses {
   explicit TwoPasses(int64_t ranks) : first(static_cast<size_t>(ranks)), second(first) {}
   std::vector<Batches> first, second;
@@ -78,7 +78,7 @@ TwoPasses saved_run(int64_t ranks, const Make& make, const std::filesystem::path
       [&](Accelerator& accelerator) {
         const auto rank = static_cast<size_t>(accelerator.process_index());
         auto loader = accelerator.prepare(make());
-        accelerator.wait_for_everyone();  // ranks as threads share the generator from which their loaders draw
+        accelerator.wait_for_everyone();  // loaders of ranks as threads draw from one generator
         seen.first[rank] = walk_pass(loader, [&](size_t batches) {
           if (dropout) (void)torch::rand({3});
           if (batches == used) accelerator.save_state(folder);
@@ -89,7 +89,7 @@ TwoPasses saved_run(int64_t ranks, const Make& make, const std::filesystem::path
   return seen;
 }
 
-/// What follows after load_state() in a run whose generators are elsewhere.
+/// Passes after load_state() in a run with generators in another state.
 template <typename Make>
 TwoPasses resumed_run(int64_t ranks, const Make& make, const std::filesystem::path& folder, int64_t skipped,
                       bool dropout, const AcceleratorOptions& options = {}) {
@@ -199,7 +199,7 @@ TEST_CASE("a pass that was left, and a resumed pass that is saved again, are res
   }
   CHECK(static_cast<int64_t>(samples.size()) == kSamples);
 
-  {  // loaded and saved before a pass begins
+  {  // loaded and saved before the start of a pass
     Accelerator another({.cpu = true});
     auto again = another.prepare(shuffled());
     another.load_state(folder.path / "left");
@@ -211,7 +211,7 @@ TEST_CASE("a pass that was left, and a resumed pass that is saved again, are res
 TEST_CASE("a pass that skips nothing is a new one, and so is every pass after a save between two passes") {
   const testing::SharedFolder folder;
   const auto make = [] { return shuffled(); };
-  const auto saved = saved_run(1, make, folder.path / "within", 12, false);  // with the last batch
+  const auto saved = saved_run(1, make, folder.path / "within", 12, false);  // saved at the last batch
   CHECK(resumed_run(1, make, folder.path / "within", 0, false).first[0] == saved.second[0]);
   const auto skipped_all = resumed_run(1, make, folder.path / "within", 12, false);
   CHECK(skipped_all.first[0].empty());
@@ -229,7 +229,7 @@ TEST_CASE("a pass that skips nothing is a new one, and so is every pass after a 
 TEST_CASE("a checkpoint without the generator of a loader is loaded as before, and a line says so") {
   const testing::SharedFolder folder;
   torch::manual_seed(1);
-  Accelerator({.cpu = true}).save_state(folder.path / "old");  // as of versions that did not save it
+  Accelerator({.cpu = true}).save_state(folder.path / "old");  // a state of versions that did not save it
   accelerate::base::forget_lines();
   std::vector<std::string> lines;
   const auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) {

@@ -13,7 +13,7 @@ using Batches = std::vector<std::vector<int64_t>>;
 
 namespace {
 
-/// Each rank's batches of a pass over `loader_of(accelerator)`, at most `most`, and rank 0's state after it.
+/// Batches of each rank in a pass over `loader_of(accelerator)`, at most `most`, and rank 0's state after it.
 template <typename LoaderOf>
 std::pair<std::vector<Batches>, accelerate::state::LoaderState> walk_from(int64_t ranks, const LoaderOf& loader_of,
                                                                           size_t most = 1000) {
@@ -112,7 +112,7 @@ Batches batches_from(const Batches& all, size_t first) {
   return {all.begin() + static_cast<std::ptrdiff_t>(std::min(first, all.size())), all.end()};
 }
 
-/// The state of a loop that is left after `most` batches.
+/// The state after a loop that ends after `most` batches.
 template <typename Loader>
 accelerate::state::LoaderState left_after(Accelerator& accelerator, int64_t samples, size_t most) {
   auto loader = accelerator.prepare(Loader(samples));
@@ -145,7 +145,7 @@ TEST_CASE("a prepared loader goes on where another run's stood, on as many ranks
       for (const auto& batch : batches) all.insert(batch.begin(), batch.end());
     }
   }
-  CHECK(all.size() == 20);  // 8 and 12, which 3 ranks take without filling
+  CHECK(all.size() == 20);  // 8 and 12, which 3 ranks divide without padding
   CHECK(std::set<int64_t>(all.begin(), all.end()).size() == 20);
 }
 
@@ -233,7 +233,7 @@ TEST_CASE_TEMPLATE("a foreign loader that says where it stands goes on there, in
     on_ranks(ranks, [&](Accelerator& accelerator) {
       auto undisturbed = accelerator.prepare(Loader{});
       const std::array epochs{walked_pass(undisturbed), walked_pass(undisturbed)};
-      const size_t whole = epochs[0].size() - 1;  // the last one is filled from the front, which a resumed pass lacks
+      const size_t whole = epochs[0].size() - 1;  // padded from the front, which a resumed pass lacks
       for (size_t most = 1; most < whole; ++most) {
         CAPTURE(most);
         const auto state = left_after<Loader>(accelerator, 22, most);
@@ -277,7 +277,7 @@ TEST_CASE_TEMPLATE("what a resumed foreign loader has seen is not skipped again"
       CHECK(walked_pass(early_skipping) == batches_from(epochs[1], 1));
 
       Loader own(fresh);
-      own.load_state(state);  // not through what prepare() gave
+      own.load_state(state);  // not through the prepared loader
       auto resumed = accelerator.prepare(own);
       CHECK(resumed.state() == state);
       CHECK(walked_pass(resumed) == batches_from(epochs[0], 3));

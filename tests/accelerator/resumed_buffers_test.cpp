@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// After load_state() each rank has the buffers that it had when the checkpoint was saved, before any forward.
+// After load_state() each rank has its buffers of the checkpoint, before any forward.
 #include "tests/testing.hpp"
 //
 #include <set>
@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A BatchNorm, and a buffer that is the same on all ranks.
+/// A BatchNorm, and a buffer with equal values on all ranks.
 struct WithStatisticsImpl : torch::nn::Module {
   WithStatisticsImpl() {
     table = register_buffer("table", torch::arange(3, torch::kFloat));
@@ -30,7 +30,7 @@ struct WithStatisticsImpl : torch::nn::Module {
 };
 TORCH_MODULE(WithStatistics);
 
-/// Two models of one rank: one learns, the other one is frozen and keeps its own statistics in training mode.
+/// Two models of one rank: one learns, the other one is frozen and has its own statistics in training mode.
 struct TwoModels {
   explicit TwoModels(const AcceleratorOptions& options, bool synchronised_norms = false) : accelerator(options) {
     for (auto& parameter : frozen->parameters()) parameter.set_requires_grad(false);
@@ -53,7 +53,7 @@ struct TwoModels {
     const torch::NoGradGuard no_grad;
     (*other)(batch(step + 100));
   }
-  /// What this rank computes by itself with the buffers that it has, and these.
+  /// This rank's buffers, and its outputs with them.
   [[nodiscard]] std::vector<torch::Tensor> own_state() {
     const torch::NoGradGuard no_grad;
     std::vector<torch::Tensor> all;
@@ -77,7 +77,8 @@ bool equal_tensors(const std::vector<torch::Tensor>& a, const std::vector<torch:
   return std::ranges::equal(a, b, [](const auto& one, const auto& other) { return torch::equal(one, other); });
 }
 
-/// Saves after each micro-batch. A job that loads has what the job that goes on has: at once, and after one more.
+/// Saves after each micro-batch. A resumed job must equal the uninterrupted job: immediately, and after one
+/// micro-batch.
 void check_buffers_at_every_stop(const AcceleratorOptions& options, const SaveOptions& saving = {},
                                  bool synchronised = false) {
   constexpr int64_t last = 4;
@@ -96,7 +97,7 @@ void check_buffers_at_every_stop(const AcceleratorOptions& options, const SaveOp
       for (int64_t step = 0; step < last; ++step) {
         CAPTURE(step);
         TwoModels resumed(options, synchronised);
-        if (step % 2 == 1) resumed.micro_batch(70);  // what was before must not shine through
+        if (step % 2 == 1) resumed.micro_batch(70);  // earlier values must not remain
         resumed.accelerator.load_state(folder / std::to_string(step));
         CHECK(equal_tensors(resumed.own_state(), states.at(static_cast<size_t>(step))));
         resumed.micro_batch(step + 1);

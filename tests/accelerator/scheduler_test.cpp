@@ -14,7 +14,7 @@ struct Row {
   Rates by_default, without_optimizer, split_batches;
 };
 
-// LambdaLR f(n) = n, six micro-batches: the rate after each. Hugging Face Accelerate's, behaviour.md section 10.
+// LambdaLR f(n) = n, six micro-batches: the rate after each, as in Hugging Face Accelerate (behaviour.md section 10).
 const Rates each{1, 2, 3, 4, 5, 6}, each_second{0, 1, 1, 2, 2, 3};
 const std::vector<Row> table{{1, 1, each, each, each},
                              {1, 2, each_second, each, each_second},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One parameter, several prepared objects that hold it: it is averaged once, or refused.
+// A parameter in several prepared objects is averaged once, or refused.
 #include "tests/testing.hpp"
 //
 #include "tests/accelerator/ranks.hpp"
@@ -13,7 +13,7 @@ double own_factor(Accelerator& accelerator) { return static_cast<double>(acceler
 double mean(Accelerator& accelerator) { return (static_cast<double>(accelerator.num_processes()) + 1.0) / 2.0; }
 double gradient_of(const torch::Tensor& parameter) { return parameter.grad().item<double>(); }
 
-// out = h * w * x, w of an encoder that others may hold as well.
+// out = h * w * x; other models may share the encoder with w.
 struct HeadImpl : torch::nn::Module {
   explicit HeadImpl(OneWeight the_encoder) : encoder(register_module("encoder", std::move(the_encoder))) {
     h = register_parameter("h", full(1.0));
@@ -91,7 +91,7 @@ TEST_CASE("no_sync for one of two models that share a parameter") {
     Head first(encoder), second(encoder);
     auto [one, two, optimizer] =
         accelerator.prepare(first, second, torch::optim::SGD({encoder->w, first->h, second->h}, 0.0));
-    // The holder of the encoder stays local; the other model's synchronised forward has it averaged.
+    // The model with the encoder's engine stays local; the other model's synchronised forward averages the encoder.
     {
       auto local = accelerator.no_sync(one);
       accelerator.backward(one(full(own_factor(accelerator))).sum());
@@ -101,7 +101,7 @@ TEST_CASE("no_sync for one of two models that share a parameter") {
     CHECK(gradient_of(encoder->w) == doctest::Approx(2 * mean(accelerator)));
     optimizer.step();
     optimizer.zero_grad();
-    // The other way round it is averaged early, to the same result.
+    // In the other order it is averaged early, with the same result.
     {
       auto local = accelerator.no_sync(two);
       accelerator.backward(two(full(own_factor(accelerator))).sum());

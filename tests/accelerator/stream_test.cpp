@@ -24,7 +24,7 @@ auto counting_stream(int64_t n) {
   });
 }
 
-/// What gather_for_metrics gives over two epochs of a stream of unknown length.
+/// Results of gather_for_metrics over two epochs of a stream of unknown length.
 Numbers gathered(int64_t ranks, int64_t samples, int64_t batch_size, const accelerate::AcceleratorOptions& options) {
   Numbers all;
   on_ranks(

@@ -145,7 +145,7 @@ TEST_CASE("inputs are split, the first ranks get one more") {
 }
 
 TEST_CASE("random states are rank 0's after synchronisation") {
-  // Ranks as threads share one generator, so one rank alone shows that the state survives the trip.
+  // Ranks as threads share one generator, so only a single rank can show that the state is restored.
   Accelerator accelerator({.cpu = true});
   torch::manual_seed(3);
   accelerator.synchronize_rng_states();
@@ -183,7 +183,7 @@ TEST_CASE("set_seed gives equal numbers on all ranks, device_specific different 
 TEST_CASE("the batch size shrinks by a tenth until memory suffices on every rank") {
   on_ranks(2, [](Accelerator& accelerator) {
     std::vector<int64_t> tried;
-    const int64_t limit = accelerator.is_main_process() ? 8 : 1000;  // only rank 0 runs out
+    const int64_t limit = accelerator.is_main_process() ? 8 : 1000;  // only rank 0 runs out of memory
     const int64_t found = accelerator.find_executable_batch_size([&](int64_t size) {
       tried.push_back(size);
       if (size > limit) throw std::runtime_error("CUDA out of memory.");

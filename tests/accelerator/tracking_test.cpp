@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an Accelerator shows of a run: trackers, progress, log lines, memory, profiler.
+// Observation of a run through an Accelerator: trackers, progress, log lines, memory, profiler.
 #include <unistd.h>
 
 #include <accelerate/accelerate.hpp>
@@ -16,7 +16,7 @@ using Lines = std::vector<std::string>;
 
 namespace {
 
-/// Lines of the log while it lives.
+/// Collects log lines during its lifetime.
 struct LogLines {
   LogLines() {
     base::forget_lines();

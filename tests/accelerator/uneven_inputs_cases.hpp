@@ -14,7 +14,7 @@ namespace uneven {
 using accelerate::Accelerator;
 using Batches = std::vector<std::vector<int64_t>>;
 
-/// Of each rank, where nothing is filled.
+/// Batches of each rank without padding.
 inline std::vector<Batches> shares(int64_t samples, int64_t batch_size, int64_t ranks) {
   std::vector<int64_t> order(static_cast<size_t>(samples));
   std::iota(order.begin(), order.end(), 0);
@@ -26,8 +26,8 @@ inline std::vector<Batches> shares(int64_t samples, int64_t batch_size, int64_t 
   return all;
 }
 
-/// The weight after a pass in which each step's gradient is the sum over the ranks with a batch divided by the number
-/// of all ranks: SGD with rate 0.001 on the mean of (w x - 3 x)^2, in plain arithmetic.
+/// The weight after a pass, computed without tensors: SGD with rate 0.001 on the mean of (w x - 3 x)^2. Each step's
+/// gradient is the sum over the ranks with a batch, divided by the number of all ranks.
 inline double trained_by_hand(const std::vector<Batches>& ranks) {
   double w = 0;
   for (size_t step = 0;; ++step) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// On real processes; the backend is the launcher's choice.
+// Runs on real processes; the launcher selects the backend.
 #include "tests/testing.hpp"
 //
 #include "accelerate/accelerate.hpp"

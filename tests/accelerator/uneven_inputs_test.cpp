@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// With ranks that are threads.
+// Runs on ranks as threads.
 #include "tests/testing.hpp"
 //
 #include "tests/accelerator/ranks.hpp"

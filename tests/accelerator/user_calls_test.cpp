@@ -17,16 +17,16 @@ std::string prefix_of(int64_t rank) {
   return accelerate::base::prefix({.rank = rank, .world_size = 2, .host = accelerate::base::host_name()});
 }
 
-/// Rank 1's, which leaves the job between two calls.
+/// Thrown on rank 1, which leaves the job between two calls.
 struct LeavesTheJob : std::exception {
   [[nodiscard]] const char* what() const noexcept override { return "elsewhere"; }
 };
 
-/// After it rank 1 is gone.
+/// Makes rank 1 leave.
 using Leave = std::function<void()>;
 using Program = std::function<void(Accelerator&, const Leave&)>;
 
-/// Rank 0's error text in a program that rank 1 leaves.
+/// Rank 0's error text if rank 1 leaves the program.
 std::string told_to_who_stays(const Program& program, const AcceleratorOptions& options) {
   std::string text = "nothing";
   const auto rank_main = [&](const accelerate::comm::Group& group) {

@@ -22,7 +22,7 @@ struct Case {
   int64_t workers;
   Order order;
 
-  /// Of one rank.
+  /// Samples per step of one rank's loader.
   [[nodiscard]] int64_t each(int64_t ranks) const { return split ? batch_size * ranks : batch_size; }
   [[nodiscard]] accelerate::AcceleratorOptions options() const {
     return {.split_batches = split, .dispatch_batches = dispatch};
@@ -86,7 +86,7 @@ struct Case {
   }
 };
 
-/// What one rank alone reads in an epoch.
+/// Samples that a single rank reads in an epoch.
 template <typename Loader>
 Numbers in_order(Loader loader) {
   Numbers all;
@@ -115,7 +115,7 @@ Numbers gathered_of_pass(Accelerator& accelerator, Loader& loader, int64_t most 
     if (++batches == most) return all;
   }
   CHECK(last == (batches > 0));
-  // A whole pass's.
+  // The number is of a whole pass.
   if (told && resumed) CHECK(batches <= *told);
   if (told && !resumed) CHECK(batches == *told);
   return all;
@@ -134,7 +134,8 @@ Case random_case(std::mt19937& random) {
   if (const auto choice = pick(0, 2); choice > 0) one.dispatch = choice == 1;
   if (one.order == Order::ragged_batch_sampler) one.split = false;
   if (one.order == Order::ragged_batch_sampler || one.order == Order::batch_sampler) one.drop = false;
-  if (one.order == Order::distributed) one.drop = false;  // of several ranks it drops less than of one, as PyTorch's
+  // with several ranks it drops less than with one, as in PyTorch
+  if (one.order == Order::distributed) one.drop = false;
   return one;
 }
 

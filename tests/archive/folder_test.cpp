@@ -25,7 +25,7 @@ struct Folder {
   fs::path path = fs::path(TEST_BINARY_DIR) / "tmp_folder";
 };
 
-// A checkpoint of one file.
+// Saves a checkpoint with one file.
 void save(const fs::path& place, const std::string& content) {
   NewFolder folder(place, "save_state");
   FileSink sink(folder.path() / "model.safetensors", "save_state");
@@ -34,7 +34,7 @@ void save(const fs::path& place, const std::string& content) {
   folder.commit({.library = "test", .files = {{"model.safetensors", sink.written(), sink.checksum()}}});
 }
 
-// In a process of its own, in the middle of it; an exception there ends that process alone.
+// Saves in a child process that is killed in between. An exception there only ends that process.
 void save_and_be_killed(const fs::path& place) noexcept {
   const pid_t killed = ::fork();
   if (killed == 0) {
@@ -274,7 +274,7 @@ TEST_CASE("what killed processes left of numbered checkpoints is taken away, wha
     make(name);
   }
   std::ofstream(at.path / "checkpoint_7.saving-01234567") << "a file";
-  // Names that this library does not give.
+  // Names that this library does not use.
   const std::set<std::string> others{"checkpoint_7.saving-01234567", "checkpoint_7.saving-for-later",
                                      "checkpoint_7.saving-abc",      "checkpoint_7.saving-old",
                                      "checkpoint_7.saving-old-mine", "checkpoint_x.saving-01234567"};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process that is killed at any step of removing a checkpoint leaves nothing that the next save does not remove.
+// If a process is killed at any step of removing a checkpoint, the next save removes the remains.
 #include <doctest/doctest.h>
 
 #include <fstream>
@@ -32,13 +32,13 @@ void save(const fs::path& place) {
   folder.commit(manifest);
 }
 
-/// As Hugging Face Accelerate saves: without a manifest.
+/// Saves without a manifest, as Hugging Face Accelerate does.
 void save_without_manifest(const fs::path& place) {
   fs::create_directories(place);
   for (const auto& name : files) std::ofstream(place / name) << name;
 }
 
-/// What a save does to checkpoints that are above total_limit, here 0.
+/// Removes the checkpoints above total_limit (here 0), as a save does.
 void clean_up(const fs::path& parent) {
   for (const auto& folder : numbered_checkpoints(parent)) {
     if (!why_no_checkpoint(folder)) remove_checkpoint(folder);
@@ -92,7 +92,7 @@ TEST_CASE("a save that is killed while it takes a checkpoint's place is finished
     std::set<std::string> expected{"checkpoint_0", "checkpoint_0/manifest.json"};
     for (const auto& name : files) expected.insert("checkpoint_0/" + name);
     auto found = paths_in(at.path);
-    found.erase("checkpoint_0/.lock");  // of a save that was killed before it let go of its folder
+    found.erase("checkpoint_0/.lock");  // remains of a save that was killed while it held its folder
     CHECK(found == expected);
   }
   CHECK(call > static_cast<int>(files.size()));

@@ -21,7 +21,7 @@ Manifest example() {
           .ranges = {{"model.0/first.weight", {16, 8}, 0, 128, "model.safetensors", "first.weight"}}};
 }
 
-// The example, with one text in place of another.
+// The example with one text replaced by another.
 std::string refusal(const std::string& from, const std::string& to) {
   std::string text = write_manifest(example());
   const auto at = text.find(from);
@@ -89,7 +89,7 @@ TEST_CASE("a bit that flipped anywhere in a manifest is noticed, or changes noth
       CHECK(error.kind() == accelerate::ErrorKind::data);
     }
   }
-  CHECK(harmless < static_cast<int64_t>(text.size()));  // white space for white space
+  CHECK(harmless < static_cast<int64_t>(text.size()));  // replaces white space by white space
   const auto told = refusal("\"epoch\": 3", "\"epoch\": 4");
   CHECK(told.starts_with("load_state: manifest.json: the manifest has checksum "));
   CHECK(told.ends_with(": its bytes were changed"));

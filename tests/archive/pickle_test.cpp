@@ -27,7 +27,7 @@ std::string refusal(const std::string& pickle) {
   return "";
 }
 
-// As Python's repr() shows it, with objects as calls.
+// Text as of Python's repr(), with objects as calls.
 std::string shown(const PickleValue& value);
 
 std::string listed(const PickleItems& items) {
@@ -151,7 +151,7 @@ TEST_CASE("names that are not allowed are refused before anything is done with t
                       "each such value with the Python number value.item(), and save it again with torch.save",
                       module, told));
   }
-  // INST, OBJ, EXT1, PERSID and NEWOBJ_EX, by which others can be called, are not read at all
+  // INST, OBJ, EXT1, PERSID and NEWOBJ_EX can call arbitrary functions, so they are not read.
   for (const char instruction : {'i', 'o', '\x82', 'P', '\x92', 'F', 'I', 'S', 'V', 'g', 'p'}) {
     CHECK(refusal("\x80\x02("s + instruction) ==
           fmt::format("load: f: the pickle at byte 3: instruction 0x{:02x} is not read",
@@ -204,7 +204,7 @@ TEST_CASE("a few bytes that mean a value inside itself, or billions of values or
 }
 
 TEST_CASE("calls that are given the same tuple again and again, and names that are recalled so, are refused") {
-  // What `callee` is given in one tuple, which the memo holds; called `times` times.
+  // Calls `callee` `times` times with one tuple of values from the memo.
   const auto calls = [](const std::string& values, int times) {
     std::string pickle = "\x80\x02("s + values + "tq\x00"s + "0ccollections\nOrderedDict\nq\x01"s + "0";
     for (int i = 0; i < times; ++i) pickle += "h\x01h\x00R0"s;

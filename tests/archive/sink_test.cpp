@@ -54,7 +54,7 @@ TEST_CASE("a checksum is the same for bytes in pieces and at once, and another f
       CHECK(checksum_of(bytes) != whole);
       bytes[at] ^= 1;
     }
-    if (size >= 2 * block) {  // blocks that change places
+    if (size >= 2 * block) {  // exchanged blocks
       std::swap_ranges(bytes.begin(), bytes.begin() + block, bytes.begin() + block);
       CHECK(checksum_of(bytes) != whole);
     }

@@ -23,14 +23,14 @@ namespace {
 
 [[noreturn]] void fail_at_work() { base::fail(ErrorKind::data, {}, "read", "line 3 is \"x\""); }
 
-/// What a process left in its error file that did this.
+/// Content of the error file of a process that runs `work`.
 std::string left_by(const std::function<void()>& work) {
   const testing::Scratch scratch;
   const std::string path = scratch.path + "/error.json";
   const pid_t pid = fork();
   if (pid == 0) {
     setenv("TORCHELASTIC_ERROR_FILE", path.c_str(), 1);
-    std::set_terminate([] { _exit(7); });  // no core, and doctest's own words would only disturb
+    std::set_terminate([] { _exit(7); });  // avoids a core file and doctest's output
     work();
     _exit(0);
   }

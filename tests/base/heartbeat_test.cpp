@@ -20,7 +20,7 @@ namespace base = accelerate::base;
 
 namespace {
 
-/// What a process shows that did this.
+/// Heartbeat of a process that runs `work`.
 Heartbeat shown_by(const std::function<void()>& work) {
   const testing::Scratch scratch;
   const std::string path = scratch.path + "/page";
@@ -50,7 +50,7 @@ TEST_CASE("steps, the last operation and the wait for it are shown") {
   const auto beat = shown_by([&] {
     base::beat_step();
     base::beat_begun({.operation = "all_gather", .group = "world", .sequence = 41, .dtype = "float32", .shape = shape});
-    new base::BeatWait(41);  // and killed in it
+    new base::BeatWait(41);  // killed while it waits
   });
   CHECK(beat == Heartbeat{.beats = 2,
                           .step = 1,

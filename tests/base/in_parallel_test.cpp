@@ -27,7 +27,7 @@ TEST_CASE("the failure of the lowest job is thrown when all have ended, and no m
         ++ended;
         throw std::runtime_error("job " + std::to_string(i));
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));  // the failing ones get their turn
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));  // lets the failing calls run
       ++ended;
     });
   } catch (const std::runtime_error& error) {

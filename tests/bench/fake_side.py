@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A side of a comparison that takes the seconds it is told: fake_side.py CASE=SECONDS ..., or 'die'."""
+"""A fake side of a comparison with given times: fake_side.py CASE=SECONDS ..., or 'die'."""
 import os
 import sys
 

@@ -135,7 +135,7 @@ TEST_CASE("a model larger than max_shard_size lies in several files and an index
     CHECK(files_of_first() == std::vector{all});
     CHECK(checkpoint::read_weights(place, "load_model").size() == content.models[0].size());
   }
-  save(place, content);  // as one file again: nothing of the others is left
+  save(place, content);  // as one file again, without remains of the others
   CHECK(fs::exists(place / "model.safetensors"));
   for (const std::string& name : all) CHECK_FALSE(fs::exists(place / name));
 
@@ -405,7 +405,7 @@ TEST_CASE("what Python registered is tensors by path: dicts, numbers, lists of t
   std::vector<std::string> lines;
   const auto before = accelerate::base::set_log_handler(
       [&](accelerate::base::LogLevel, std::string_view line) { lines.emplace_back(line); });
-  static_cast<void>(checkpoint::read(folder.path / "c", 1, torch::kCPU, "load_state"));  // rank 0 speaks
+  static_cast<void>(checkpoint::read(folder.path / "c", 1, torch::kCPU, "load_state"));  // only rank 0 logs
   const auto read = std::get<NamedTensors>(load(folder.path / "c").customs[1]);
   accelerate::base::set_log_handler(before);
   check_same(read, {{"model.w", torch::ones({2})},

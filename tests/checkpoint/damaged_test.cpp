@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that were cut, flipped, exchanged or made to deceive.
+// Truncated, corrupted, exchanged and malicious files.
 #include "tests/testing.hpp"
 //
 #include <algorithm>
@@ -35,7 +35,7 @@ void write_torch_file(const fs::path& path, const accelerate::archive::PickleVal
   write(path, sink.text());
 }
 
-// Of safetensors the header, of a ZIP file the first member's and the directory.
+// True for bytes of a safetensors header, or of the first member's header and the directory of a ZIP file.
 bool is_of_header(const std::string& file, size_t byte) {
   if (!file.starts_with("PK")) {
     uint64_t bytes = 0;
@@ -176,7 +176,7 @@ TEST_CASE("a chain of PyTorch's schedules stands where its first one does") {
                    py_dict({{text("_schedulers"), py_list({py_dict({{text("last_epoch"), int64_t{3}}})})},
                             {text("_last_lr"), py_list({0.5})}}));
   CHECK(checkpoint::scheduler_from(checkpoint::TorchFile(folder.path / "f", "load_state")).steps == 3);
-  // A nested scheduler whose first component is nested itself.
+  // A nested scheduler with a first component that is nested itself.
   const auto inner = py_dict({{text("_schedulers"), py_list({py_dict({{text("last_epoch"), int64_t{4}}})})}});
   write_torch_file(folder.path / "f",
                    py_dict({{text("_schedulers"), py_list({inner})}, {text("_last_lr"), py_list({0.5})}}));

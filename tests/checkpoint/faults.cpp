@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A save that is killed, or whose disk fails, at each of its system calls: afterwards there is always a complete
-// checkpoint, the old one or the new one, and after a successful return it is the new one.
+// A save is killed, or its disk fails, at each of its system calls. Afterwards there is always a complete checkpoint,
+// the old one or the new one, and after a successful return it is the new one.
 //
 // checkpoint_faults FOLDER [WHAT], by WHAT:
-//   nothing     each call fails in turn; the order in which files reach the disk; two concurrent saves to one path
+//   (none)      each call fails in turn; the order in which files reach the disk; two concurrent saves to one path
 //   some        the same for every third call
 //   full        on a small disk that fills up a little later each time: see small_disk.sh
-//   read-only   after the above left a checkpoint, on a disk that cannot be written
+//   read-only   on a disk that cannot be written, with a checkpoint from the cases above
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -38,7 +38,7 @@ namespace fs = std::filesystem;
 namespace {
 
 enum class Fault { kill, no_space, io_error, short_writes };
-int stride = 1;  // from one call that goes wrong to the next
+int stride = 1;  // distance between the failing calls
 
 // Countdown to the failing call of this process; inactive unless it is above 0.
 std::atomic<int> calls_left{0};
@@ -48,14 +48,14 @@ Fault fault = Fault::kill;
 bool is_network = false;
 std::set<std::string> hidden;
 std::mutex hidden_mutex;
-std::atomic<bool> is_slow_after_its_part{false};  // the second rank, when the first has found its part
+std::atomic<bool> is_slow_after_its_part{false};  // on the second rank, after the first has found its part
 
-// When files and folders were last flushed to disk, by inode; later writes remove the entry. After a power failure a
-// checkpoint contains what had been flushed before its rename.
+// Time of the last flush of files and folders, by inode; later writes remove the entry. After a power failure a
+// checkpoint contains the files that were flushed before its rename.
 std::map<ino_t, int> brought;
 std::mutex brought_mutex;
 bool is_watched = false, in_order = true;
-ino_t renamed_in = 0;  // a folder in which a name changed that is not on the disk yet
+ino_t renamed_in = 0;  // a folder with a changed name that is not flushed yet
 
 ino_t inode_of(int file) {
   struct stat found {};
@@ -76,7 +76,7 @@ void was_brought(int file) {
   brought[inode_of(file)] = ++clock;
   if (inode_of(file) == renamed_in) renamed_in = 0;
 }
-/// All that is in a folder was brought to the disk, then the folder.
+/// Checks that all files of a folder, and then the folder, were flushed.
 void takes_its_name(const fs::path& made) {
   if (!is_watched) return;
   const std::lock_guard lock(brought_mutex);
@@ -95,7 +95,7 @@ bool is_in_making(const char* path) {
   return fs::path(path).filename().string().find(".saving-") != std::string::npos && fs::is_directory(path);
 }
 
-/// Whether the call that is about to be made fails, with errno set.
+/// Returns true, with errno set, if the next call must fail.
 bool goes_wrong(bool is_write) {
   if (calls_left <= 0 || --calls_left > 0) return false;
   if (fault == Fault::kill) ::raise(SIGKILL);
@@ -105,7 +105,7 @@ bool goes_wrong(bool is_write) {
   return true;
 }
 
-/// By this process.
+/// True if this process has the file open.
 bool is_open(const fs::path& path) {
   std::error_code error;
   for (const auto& file : fs::directory_iterator("/proc/self/fd", error)) {
@@ -184,7 +184,7 @@ void expect(bool holds, const char* what, Fault which, int call) {
 
 struct Outcome {
   bool killed = false, failed = false;
-  bool reached = false;  // the call that goes wrong was made
+  bool reached = false;  // the failing call was made
 };
 
 /// Saves 2 over the existing checkpoint in a separate process.
@@ -240,8 +240,8 @@ void try_every_call(Fault which, const fs::path& folder, bool beside, int first 
   std::printf("fault %d%s: %d calls\n", static_cast<int>(which), beside ? ", beside the training" : "", call - 1);
 }
 
-/// The third of numbered checkpoints, of which one is kept: at every moment the newest whole one is the second or the
-/// third; after a save without a limit there are checkpoints only, and after one with the limit that one.
+/// Saves the third of numbered checkpoints, with a limit of one. At any time the newest complete one is the second or
+/// the third. A later save without a limit leaves only complete checkpoints, and one with the limit leaves only one.
 void try_every_call_with_a_limit(Fault which, const fs::path& folder, bool beside) {
   const fs::path numbered = folder / "numbered";
   int call = 1;
@@ -255,7 +255,7 @@ void try_every_call_with_a_limit(Fault which, const fs::path& folder, bool besid
     expect(value == 1 || value == 2, "the newest whole one is another", which, call);
     expect(newest.passed_over.empty(), "a torn one is seen", which, call);
     if (!outcome.killed && !outcome.failed) expect(value == 2, "a save that returned is not there", which, call);
-    save_with(Fault::kill, 0, numbered / "checkpoint_3", false);  // without a limit: none of the leftovers stays
+    save_with(Fault::kill, 0, numbered / "checkpoint_3", false);  // without a limit, no incomplete folder remains
     expect(entries_in(numbered) == std::ssize(accelerate::archive::numbered_checkpoints(numbered)),
            "a leftover is left", which, call);
     save_with(Fault::kill, 0, numbered / "checkpoint_3", false, 1);
@@ -268,7 +268,7 @@ void try_every_call_with_a_limit(Fault which, const fs::path& folder, bool besid
   accelerate::base::remove_tree(numbered);
 }
 
-/// Nothing fails: what counts is when it is brought to the disk.
+/// Checks the order of the flushes, without failures.
 void try_the_order(const fs::path& folder, bool replaces, bool beside) {
   const fs::path place = folder / "ordered" / "checkpoint_0";
   if (replaces) testing::save(place, testing::small_content(1));
@@ -317,7 +317,7 @@ void new_folders_too(const fs::path& folder) {
   brought.clear();
 }
 
-/// File systems that cannot promise to replace nothing.
+/// Tests file systems that cannot rename without replacing.
 void keep_what_is_there(const fs::path& folder) {
   using accelerate::archive::Existing, accelerate::archive::NewFile;
   const auto write = [&](const char* text) {
@@ -338,7 +338,7 @@ void keep_what_is_there(const fs::path& folder) {
   fs::remove(folder / "file");
 }
 
-/// The leader takes the folder to its place as soon as all parts are there.
+/// The leader renames the folder as soon as all parts exist.
 void a_rank_is_slow_after_its_part(const fs::path& folder) {
   const fs::path place = folder / "checkpoint_0";
   is_slow_after_its_part = true;
@@ -395,7 +395,7 @@ void two_save_to_one_place(const fs::path& folder) {
   expect(entries_in(folder) == 0, "two that save to one place left something", Fault::kill, 0);
 }
 
-/// The disk has room for so much more each time, until a save goes through.
+/// Increases the free space of the disk until a save succeeds.
 void fill_the_disk(const fs::path& folder) {
   const fs::path place = folder / "checkpoint_0", ballast = folder / "ballast";
   testing::save(place, testing::small_content(1));
@@ -470,7 +470,7 @@ int main(int argc, char** argv) {
     is_network = true;
     keep_what_is_there(folder);
     new_folders_too(folder);
-    try_every_call(Fault::kill, folder, /*beside=*/false, /*first=*/100);  // names change at the end
+    try_every_call(Fault::kill, folder, /*beside=*/false, /*first=*/100);  // renames are at the end
     for (const bool beside : {false, true}) try_every_call(Fault::io_error, folder, beside);
     is_network = false;
     accelerate::base::remove_tree(folder / "checkpoint_0");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Folders for tests, gone afterwards.
+// Temporary folders for tests.
 #pragma once
 
 #include <unistd.h>
@@ -14,7 +14,7 @@
 
 namespace testing {
 
-/// A new folder that all ranks know; rank 0 makes and removes it. Collective.
+/// A new folder with the same path on all ranks; rank 0 creates and removes it. Collective.
 struct SharedFolder {
   explicit SharedFolder(accelerate::comm::Group ranks = {}) : group(std::move(ranks)) {
     static int64_t made = 0;

@@ -3,9 +3,9 @@
 // uninterrupted training: its last checkpoint has the same bytes.
 //
 //   checkpoint_kills FOLDER                one process, killed after each micro-batch
-//   checkpoint_kills FOLDER AFTER UNSAVED  one rank of kills_of_ranks.py: the last rank is killed after AFTER (0:
-//   never)
-//                                          micro-batches; UNSAVED 1: before they are saved
+//   checkpoint_kills FOLDER AFTER UNSAVED  one rank of kills_of_ranks.py: the last rank is killed after AFTER
+//   micro-batches
+//                                          (never if 0), before they are saved if UNSAVED is 1
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -34,7 +34,7 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-/// Every loss so far, with the scale that it was computed under.
+/// Losses so far, with their loss scales.
 struct History {
   std::string lines;
   int64_t micro_batches = 0;
@@ -84,7 +84,7 @@ void train(const fs::path& folder, accelerate::AcceleratorOptions options, int64
   accelerator.save_state(folder / "end", {.durable = false});
 }
 
-/// In a process of its own. False where it ended in another way than it was to.
+/// Runs in a child process. Returns false if it did not end as expected.
 bool run(const fs::path& folder, const accelerate::AcceleratorOptions& options, int64_t killed_after = 0,
          bool before_saving = false) {
   const pid_t child = ::fork();

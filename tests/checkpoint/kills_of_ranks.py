@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of two ranks, in fp16 with a moving scale and within windows of three, one is killed after some micro-batch, saved or not; started
-again they end with the checkpoint of a run that nobody disturbed, byte for byte.
+"""Kills one of two ranks (fp16 with a changing loss scale, windows of three) after some micro-batch, saved or not. The
+restarted job must end with the checkpoint of an uninterrupted run, byte for byte.
 
 kills_of_ranks.py FOLDER LAUNCHER KILLS_PROGRAM
 """

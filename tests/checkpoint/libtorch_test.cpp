@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What plain LibTorch programs saved: torch::save() of modules, tensors and optimizers.
+// Files of plain LibTorch programs: torch::save() of modules, tensors and optimizers.
 #include "tests/testing.hpp"
 //
 #include <torch/script.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// mutated_files SECONDS [FORMAT ...]: fuzzing of the checkpoint room's own readers.
+// mutated_files SECONDS [FORMAT ...]: fuzzing of the readers in accelerate/checkpoint.
 #include <torch/torch.h>
 
 #include <nlohmann/json.hpp>
@@ -67,7 +67,7 @@ std::string file_of(const std::function<archive::PickleValue(checkpoint::TorchFi
   return sink.text();
 }
 
-/// \param read  Reads a file of torch.save.
+/// \param read  Reads a torch.save file.
 Format torch_format(const std::string& file, const std::function<void(const checkpoint::TorchFile&)>& read) {
   const Parts parts = parts_of(file);
   return {.whole = {parts.pickle}, .read = [parts, read](const fs::path& folder, uint64_t) {
@@ -103,11 +103,11 @@ Format random_states() {
         touch({{"cpu", states.cpu}});
         file_of([&](auto& writer) {
           return checkpoint::to_python(states, torch::kCPU, writer);
-        });  // Python's are handed on
+        });  // Python exceptions are passed on
       });
 }
 
-/// What torch::save() of LibTorch writes.
+/// Files of LibTorch's torch::save().
 Format libtorch_archives() {
   torch::nn::Sequential net(torch::nn::Linear(3, 2), torch::nn::BatchNorm1d(2));
   std::ostringstream module;
@@ -115,13 +115,13 @@ Format libtorch_archives() {
   return torch_format(module.str(), [](const auto& file) { touch(file.tensors()); });
 }
 
-/// A file of Python's torch.save whose tensors have conj and neg bits.
+/// A file of Python's torch.save with tensors that have conj and neg bits.
 Format python_files() {
   return torch_format(mutation::contents(TEST_SOURCE_DIR "/tests/checkpoint/recorded/conj_neg.pt"),
                       [](const auto& file) { touch(file.all_as_tensors(/*says=*/false)); });
 }
 
-/// A checkpoint's folder, gone at the end.
+/// A temporary checkpoint folder.
 struct Whole {
   explicit Whole(const std::string& name)
       : place(fs::temp_directory_path() / fmt::format("accelerate-mutated-{}-{}", name, ::getpid())) {
@@ -133,7 +133,7 @@ struct Whole {
   fs::path place;
 };
 
-// The manifest's own checksum.
+// Recomputes the manifest's own checksum.
 void make_right(std::string& manifest) {
   auto all = nlohmann::ordered_json::parse(manifest, nullptr, /*allow_exceptions=*/false);
   if (!all.is_object()) return;
@@ -143,7 +143,7 @@ void make_right(std::string& manifest) {
   manifest = text() + "\n";
 }
 
-/// A whole folder of which that file is changed.
+/// A complete folder with one changed file.
 Format folders(const std::string& name) {
   const auto whole = std::make_shared<Whole>(name);
   const fs::path changed = whole->place / name;

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of Hugging Face Accelerate read here, and ours there: a training that changes sides twice must have the
-losses of one that stays.
+"""Checkpoints of Hugging Face Accelerate read in C++, and C++ checkpoints read in Python: a training that switches twice
+must have the losses of an uninterrupted one.
 
 parity.py PROBE FOLDER
 """
@@ -93,7 +93,7 @@ def ours(probe, name, load, steps, save):
 
 
 def steps_found(probe, name, folder):
-    """The steps that load_state() finds in the folder, and what it logs."""
+    """Returns the steps that load_state() finds in the folder, and its log."""
     ran = subprocess.run([probe, "loaded", name, str(folder)], check=True, timeout=100, capture_output=True, text=True)
     return ran.stdout.strip(), ran.stderr
 
@@ -129,7 +129,7 @@ def both_ways(probe, folder, name):
 
     assert steps_found(probe, name, folder / "ours") == ("10" if name == "sgd" else str(2 * STEPS), ""), name
 
-    # The generators: LibTorch's goes on in Python, Python's own are handed on unchanged.
+    # Generators: LibTorch's continues in Python, Python's own are passed on unchanged.
     assert drawn[:3] == [torch.tensor(d).item() for d in drawn_here], (drawn, drawn_here)
     random.seed(5), numpy.random.seed(6)
     assert drawn[3:] == [random.random(), numpy.random.rand()], drawn
@@ -145,7 +145,7 @@ def both_ways(probe, folder, name):
     alone, _ = ours(probe, name, folder / "start", 3 * STEPS, "-")
     close(expected, alone, f"{name}, here alone")
 
-    # What torch.load and safetensors say.
+    # Results of torch.load and safetensors.
     optimizer = torch.load(folder / "ours" / "optimizer.bin", weights_only=True)
     OPTIMIZERS[name](list(Net().parameters())).state_dict()
     pythons = torch.load(folder / "python" / "optimizer.bin", weights_only=True)
@@ -169,7 +169,7 @@ def fresh(probe, folder):
 
 
 def named_by_itself(probe, folder):
-    """Accelerate's numbered folders: the newest that has all is loaded, in the order of their numbers, and the log says what it is."""
+    """Loads Accelerate's numbered folders: the newest complete one by number; the log names it."""
     python = Python("adam")
     python.accelerator.project_configuration.set_directories(folder)
     python.accelerator.project_configuration.automatic_checkpoint_naming = True
@@ -187,7 +187,7 @@ def named_by_itself(probe, folder):
     def says(told, newest):
         return f"{all_of_them}/checkpoint_{newest} has no manifest.json: it is of Hugging Face Accelerate, and cannot be verified" in told
 
-    # The schedule is stepped with the steps, so the probe's steps go on from the third.
+    # The schedule steps with the optimizer, so the probe continues from the third step.
     losses, told = load()
     assert len(losses) == STEPS and says(told, 11) and "passed over" not in told, told
     python = Python("adam")
@@ -235,7 +235,7 @@ SCHEDULES = {
 
 
 class Scheduled:
-    """A schedule in Python, of an optimizer whose rates and momenta are looked at."""
+    """A schedule in Python, with access to the rates and momenta of its optimizer."""
 
     def __init__(self, kind):
         net = torch.nn.Linear(1, 1)
@@ -259,7 +259,7 @@ NOT_COMPARED = {"_is_initial", "_get_lr_called_within_step", "_step_count", "_la
 
 
 def differs(ours, python):
-    """What a schedule remembers in Python, and ours has not got or otherwise."""
+    """State of a schedule in Python that is missing or different in C++."""
     if isinstance(python, list):
         return [name for pair in zip(ours, python, strict=True) for name in differs(*pair)]
     if isinstance(python, dict):
@@ -270,7 +270,7 @@ def differs(ours, python):
 
 
 def schedules(probe, folder):
-    """Each kind that the README names goes on in Python where it stood here, and here where it stood in Python."""
+    """Each kind of schedule in the README continues in Python from a C++ state, and in C++ from a Python state."""
     expected, pythons = {}, {}
     for kind in SCHEDULES:
         whole = Scheduled(kind)
@@ -308,7 +308,7 @@ def schedules(probe, folder):
 
 
 def rates(probe, folder):
-    """What a schedule set in its last step is not the rate in force: another moved it since, or the user. The optimizer's file knows."""
+    """If another schedule or the user changed the rate after a schedule's last step, the rate in the optimizer's file applies."""
 
     def begun(order):
         of = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1)
@@ -347,12 +347,12 @@ def rates(probe, folder):
 
 
 def counted(net):
-    """The sum that the probe prints: of all that a module has, each element by its place."""
+    """The checksum that the probe prints: all tensors of a module, each element weighted by its position."""
     return sum((t.double().flatten() * torch.arange(1, t.numel() + 1)).sum().item() for t in net.state_dict().values())
 
 
 def named(prefix, values):
-    """The lines that the probe prints of what can be a tensor: name, dtype, sum."""
+    """The lines that the probe prints for tensors: name, dtype, sum."""
     lines = []
     for name, value in values.items():
         tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value)
@@ -364,7 +364,7 @@ def named(prefix, values):
 
 
 def pieces(probe, folder):
-    """Files that stand alone: the loss scale, registered objects, shards, torch.save's weights; and Python's here."""
+    """Single files in both directions: loss scale, registered objects, shards, weights of torch.save."""
     wrote, other = folder / "of_python", Net()
     with torch.no_grad():
         other.bn.running_mean.uniform_(), other.bn.num_batches_tracked.fill_(9)

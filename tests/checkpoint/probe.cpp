@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small training for parity.py and the tests that kill it: two layers on batches that are a formula.
+// A small training for parity.py and the tests that kill it: two layers on computed batches.
 //
 //   checkpoint_probe train OPTIMIZER LOAD|- STEPS SAVE|-   prints each loss, then draws of LibTorch's generator
 //   checkpoint_probe loaded OPTIMIZER FOLDER               prints the steps that load_state() found, or "unknown"
-//   checkpoint_probe schedules OUT IN      saves each kind after seven steps; loads what Python saved, unless IN is
-//                                          "-"; prints rate and momentum of the five steps that follow
-//   checkpoint_probe rates ORDER FOLDER    prints the rates of three steps after what Python saved of schedules that
+//   checkpoint_probe schedules OUT IN      saves each kind after seven steps; loads Python's file, unless IN is "-";
+//   prints
+//                                          rate and momentum of the next five steps
+//   checkpoint_probe rates ORDER FOLDER    prints the rates of three steps after loading Python's state of schedules
+//   that
 //                                          share an optimizer, prepared in this order: "exp,plateau"
-//   checkpoint_probe pieces OUT IN         writes what Python is to read, prints the sums of what Python wrote
+//   checkpoint_probe pieces OUT IN         writes files for Python, prints the sums of Python's files
 #include <accelerate/accelerate.hpp>
 #include <cstdio>
 #include <optional>
@@ -26,7 +28,7 @@ TORCH_MODULE(Net);
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name, std::vector<torch::Tensor> all) {
   namespace optim = torch::optim;
-  // Two groups, as fine-tuning has them.
+  // Two groups, as in fine-tuning.
   std::vector<optim::OptimizerParamGroup> groups;
   groups.emplace_back(std::vector(all.begin(), all.begin() + 2));
   groups.emplace_back(std::vector(all.begin() + 2, all.end()));
@@ -40,7 +42,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name,
   throw std::runtime_error("no optimizer " + name);
 }
 
-// Exact in float32, so that Python has the same.
+// Exact in float32, so that Python computes the same values.
 torch::Tensor batch(int64_t step, int64_t columns) {
   const auto row = torch::arange(4).unsqueeze(1), column = torch::arange(columns).unsqueeze(0);
   return (row * 31 + column * 17 + step * 7).remainder(13).to(torch::kFloat) / 16 - 0.375;
@@ -81,7 +83,7 @@ void loaded(const std::string& optimizer_name, const std::string& folder) {
   fmt::print("{}\n", found.step_is_known ? fmt::to_string(found.step) : fmt::format("unknown, {}", found.step));
 }
 
-/// Rates and momenta of the next steps, after it was saved in a folder or loaded from there.
+/// Rates and momenta of the next steps, after saving to a folder or loading from it.
 template <typename Make>
 void schedule(const std::string& folder, bool load, const char* kind, const Make& make) {
   accelerate::Accelerator accelerator({.cpu = true});
@@ -92,7 +94,7 @@ void schedule(const std::string& folder, bool load, const char* kind, const Make
   const auto step = [&, &stepped = optimizer, &moved = scheduler] {
     stepped.step();
     if constexpr (requires { made.step(1.0); }) {
-      moved.step(1.0);  // a metric that gets no better
+      moved.step(1.0);  // a metric without improvement
     } else {
       moved.step();
     }
@@ -169,7 +171,7 @@ void rates(const std::string& order, const std::string& folder) {
   }
 }
 
-/// A user's object of tensors, and one of bytes.
+/// A user-defined object with tensors, and one with bytes.
 struct Averages {
   [[nodiscard]] accelerate::prepared::TensorDict state_dict() const {
     accelerate::prepared::TensorDict dict;
@@ -236,7 +238,7 @@ struct Taken {
   void load_state_dict(const accelerate::prepared::TensorDict& saved) { dict = saved; }
 };
 
-/// Folders of Python's with a schedule as a registered object, and the state of a GradScaler.
+/// Loads Python's folders with a schedule as a registered object, and the state of a GradScaler.
 void registered(const std::string& in) {
   for (const char* folder : {"/state", "/state_of_disabled"}) {
     accelerate::Accelerator accelerator(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that are killed at random, again and again: the launcher starts them again, they go on from their checkpoints, and the
-trained weights are those of a run that nobody disturbed, to the last bit.
+"""Kills ranks repeatedly at random times: the launcher restarts them, they resume from their checkpoints, and the trained
+weights are bit-equal to those of an uninterrupted run.
 
 restarts.py FOLDER LAUNCHER EXAMPLE DATA KILLS
 """
@@ -54,7 +54,7 @@ kills = 0
 while kills < KILLS and process.poll() is None:
     while not ranks_of(folder / "killed") and process.poll() is None:
         time.sleep(0.01)
-    # Each time it has come further than the time before, at any moment of a step or of a save.
+    # Each attempt saves a newer checkpoint before it is killed, at any moment of a step or a save.
     started, before = time.monotonic(), newest(folder / "killed")
     while (newest(folder / "killed") == before or time.monotonic() - started < LIFE) and process.poll() is None:
         time.sleep(0.005)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint of every kind of part, without a training.
+// A checkpoint with parts of every kind, without training.
 #pragma once
 
 #include <torch/torch.h>

@@ -5,7 +5,7 @@ set -euo pipefail
 program=$1 folder=$2
 [[ $EUID -eq 0 ]] || { echo "small_disk.sh: a file system of its own is mounted, which needs root"; exit 1; }
 mkdir -p "$folder"
-# In a mount namespace of its own: nothing is left when it ends.
+# Uses a separate mount namespace, so that nothing remains at the end.
 unshare --mount bash -euo pipefail -c '
   mount -t tmpfs -o size=1m tmpfs "$1"
   "$0" "$1" full

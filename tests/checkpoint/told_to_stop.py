@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training that is told to stop saves at the next step and ends with 75; started again, by hand or by the launcher, it ends with the
-weights of one that nobody told anything, to the last bit.
+"""A training that receives a stop signal saves at the next step and exits with 75. Restarted by hand or by the launcher, it
+ends with weights that are bit-equal to those of an uninterrupted run.
 
 told_to_stop.py FOLDER LAUNCHER EXAMPLE [the launcher's options]
 """
@@ -90,7 +90,7 @@ def alone(calm):
 
 
 def two_ranks():
-    """One rank alone hears it, and the launcher starts them again where it may; or the launcher passes it on to all."""
+    """A single rank receives the signal, and the launcher restarts the job if allowed; or the launcher forwards it to all."""
     run(on_two(folder / "calm_two"))
     process = started(on_two(folder / "two", "--resume_code", str(RESUME)), folder / "two")
     os.kill(ranks_of(folder / "two")[-1], signal.SIGUSR1)

@@ -73,7 +73,7 @@ TEST_CASE("weights are one file, or as many as their sizes need and an index; th
   std::ofstream(folder.path / "config.json") << "{}";
   save({});
   CHECK(names_in(folder.path) == std::set<std::string>{"config.json", "model.safetensors"});
-  // a and, after b which is too large, c with its tie and d.
+  // First shard a; b is too large and alone; then c with its tie, and d.
   save({.max_shard_size = "100"});
   CHECK(names_in(folder.path) ==
         std::set<std::string>{"config.json", "model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
@@ -168,7 +168,7 @@ TEST_CASE("while shards take the places of as many others there is no index that
   const SharedFolder folder;
   const checkpoint::WeightsOptions options{.max_shard_size = "100"};
   checkpoint::save_weights(folder.path, four(), options, "save_model");
-  // The second of three cannot take its place, as if the program had been killed before.
+  // The second of three shards is missing, as after an earlier kill.
   fs::remove(folder.path / "model-00002-of-00003.safetensors");
   fs::create_directories(folder.path / "model-00002-of-00003.safetensors" / "in the way");
   CHECK_THROWS_AS(checkpoint::save_weights(folder.path, four(), options, "save_model"), accelerate::Error);

@@ -76,7 +76,8 @@ COLLECTIVES_CASE("a large all_reduce is the same bits on every rank") {
 
 COLLECTIVES_CASE("an all_reduce of any length and dtype is the same bits on every rank, and right") {
   ON_EVERY_RANK([](const Group& group) {
-    // Around the lengths at which backends change their way: 8 KiB, 4 MiB; and some that no number of ranks divides.
+    // Lengths around those at which backends change their algorithm (8 KiB, 4 MiB), and lengths that no number of ranks
+    // divides.
     for (const int64_t length : {1, 2, 2047, 2048, 2049, 4097, (1 << 20) - 1, 1 << 20, (1 << 20) + 5}) {
       for (const auto dtype : {at::kFloat, at::kBFloat16, at::kLong}) {
         CAPTURE(length);
@@ -233,7 +234,7 @@ COLLECTIVES_CASE("reduce_scatter gives each rank its rows of the reduction") {
 COLLECTIVES_CASE(
     "reduce_scatter and all_gather are the halves of an all-reduce, also where they go in several slices") {
   ON_EVERY_RANK([](const Group& group) {
-    for (const int64_t share : {1, 100, 1'500'000}) {  // a float's worth, the handshake's, more than a slice of 4 MiB
+    for (const int64_t share : {1, 100, 1'500'000}) {  // one float, the handshake's size, more than a slice of 4 MiB
       const auto input = input_of(group.rank(), {group.size() * share}, at::kFloat);
       const auto whole = input.clone();
       const auto halves = input.clone();
@@ -416,7 +417,7 @@ COLLECTIVES_CASE("asynchronous operations may be under way together and are wait
     third.wait(std::chrono::seconds(30));
     second.wait();
     first.wait();
-    first.wait();  // again is nothing
+    first.wait();  // a second wait has no effect
     CHECK(first.done());
     CHECK(at::equal(sum, reduced(group, {6}, at::kFloat, ReduceOp::sum)));
     CHECK(mean[4999].item<double>() == doctest::Approx(static_cast<double>(group.size() - 1) / 2));
@@ -465,7 +466,7 @@ COLLECTIVES_CASE("what was left to a wait that never comes is carried out, so th
     using accelerate::comm::Execution;
     if (group.rank() == 0) {
       static_cast<void>(group.all_reduce_async(at::ones({3}), ReduceOp::sum, Execution::deferred));
-      // No operation follows before all others have ended theirs.
+      // No operation follows before all other ranks have ended theirs.
       for (int64_t r = 1; r < group.size(); ++r) group.recv(at::zeros({1}), r);
     } else {
       const auto tensor = at::ones({3});

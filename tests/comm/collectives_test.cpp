@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// On real processes; the backend is the launcher's choice.
+// Runs on real processes; the launcher selects the backend.
 #include <future>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -8,7 +8,7 @@
 
 namespace {
 
-/// On the group of the job, and where that is one rank without a connection, on a real group of one too.
+/// Runs on the group of the job. If the job has one rank without a connection, runs on a connected group of one, too.
 void on_every_rank(const std::function<void(const Group&)>& check) {
   check(testing::world());
   if (testing::world().backend() != "single") return;

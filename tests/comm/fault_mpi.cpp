@@ -11,7 +11,7 @@ bool gives_less = false;
 
 }  // namespace
 
-// MPI's profiling interface: a program's own function takes the place of the library's, which stays as PMPI_...
+// Uses MPI's profiling interface: the program's function replaces the library's, which is available as PMPI_...
 extern "C" int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
   const int code = PMPI_Init_thread(argc, argv, required, provided);
   if (gives_less) *provided = MPI_THREAD_SERIALIZED;

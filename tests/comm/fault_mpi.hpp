@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// An MPI that is not as the library needs it.
+// MPI libraries that do not meet the library's requirements.
 #pragma once
 
 namespace faults {
 
-/// MPI_Init_thread gives MPI_THREAD_SERIALIZED from now on, as an MPI does that knows no more.
+/// Makes MPI_Init_thread return MPI_THREAD_SERIALIZED, as an MPI without full thread support does.
 void let_mpi_give_less();
-/// The program initialises MPI by itself, without threads.
+/// Initialises MPI in the program, without threads.
 void initialise_mpi_without_threads();
 void initialise_and_finalize_mpi();
 

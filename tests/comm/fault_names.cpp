@@ -6,7 +6,7 @@
 
 #include <string_view>
 
-// A program's own function takes the place of the C library's.
+// Replaces the function of the C library.
 extern "C" int getaddrinfo(const char* node, const char* service, const addrinfo* hints, addrinfo** found) {
   static const auto next = reinterpret_cast<decltype(&getaddrinfo)>(::dlsym(RTLD_NEXT, "getaddrinfo"));
   if (node != nullptr && std::string_view(node) == "unanswered.example") ::sleep(100);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank of a job that goes wrong on purpose; the faults tests start it. Prints the errors it gets, exits with 3.
+// One rank of a job that fails on purpose, started by the faults tests. Prints the errors that it gets, exits with 3.
 #include <ATen/ops/ones.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -67,7 +67,7 @@ void dies(const Group& group, int64_t who) {
   group.all_reduce(at::ones({4}));
 }
 
-/// Rank 1 stays away for good.
+/// Rank 1 never joins.
 void sleeps(const Group& group) {
   group.barrier();
   if (group.rank() == 1) std::this_thread::sleep_for(300s);
@@ -84,10 +84,10 @@ void gets_on_alone(const Group& group) {
   }
   group.all_reduce(at::ones({4}));
   if (group.rank() == 0) std::this_thread::sleep_for(1s);
-  _exit(0);  // the end of a group waits for the other rank's
+  _exit(0);  // the destructor of the group would wait for the other rank
 }
 
-/// Rank 0 hangs as a machine does: its sockets stay open, and nothing is answered.
+/// Rank 0 hangs like a frozen machine: its sockets stay open, and it answers nothing.
 void rank_0_freezes(const Group& group) {
   group.barrier();
   if (group.rank() == 0) {
@@ -116,7 +116,7 @@ void reductions(const Group& group) {
 
 void roots(const Group& group) { group.broadcast(at::ones({4}), group.rank()); }
 
-/// Comes, and falls silent in the middle.
+/// Joins, and becomes silent in the middle.
 void stops(const Group& group) {
   const auto tensor = at::ones({100'000'000});
   if (group.rank() == 1) {
@@ -130,8 +130,9 @@ void stops(const Group& group) {
 /// Rank 1 does not join, or joins and becomes silent in the middle.
 void one_of_many(const Group& group, int64_t elements, bool comes) {
   const auto tensor = at::ones({elements});
-  group.barrier();                                  // all have started
-  if (group.rank() == 1 && !comes) come_late(60s);  // the launcher stops it, when the slowest of nine has given up
+  group.barrier();  // all have started
+  // the launcher stops it when the slowest of nine ranks has timed out
+  if (group.rank() == 1 && !comes) come_late(60s);
   auto sum = group.all_reduce_async(tensor);
   if (group.rank() == 1) {
     std::this_thread::sleep_for(30ms);
@@ -140,7 +141,7 @@ void one_of_many(const Group& group, int64_t elements, bool comes) {
   sum.wait(2s);
 }
 
-/// Every operation that may wait for rank 1 does so, each on a group of its own.
+/// Every operation that may wait for rank 1, each with its own group.
 const std::map<std::string, void (*)(const Group&)> kWaits{
     {"all_gather", [](const Group& group) { static_cast<void>(group.all_gather(at::ones({2}))); }},
     {"all_gather_async", [](const Group& group) { group.all_gather_async(at::ones({4}), at::ones({2})).wait(); }},
@@ -190,7 +191,7 @@ void late_second(const Group& group) {
   second.wait(500ms);
 }
 
-/// Two under way, of which the first one's wait breaks the group.
+/// Two pending operations; the wait of the first one breaks the group.
 void late_and_next(const Group& group) {
   if (group.rank() == 1) come_late();
   auto first = group.all_reduce_async(at::ones({2}));
@@ -236,7 +237,7 @@ void message_to_who_ended(const Group& group) {
   if (group.rank() == 0) group.send(at::ones({3'000'000}), 1);
 }
 
-/// Rank 1 calls an operation more than the others, between two steps of a model.
+/// Rank 1 calls one more operation than the others, between two steps of a model.
 void extra(const Group& group, bool barrier_follows) {
   const Group model = group.duplicate();
   for (int step = 0; step < 3; ++step) {
@@ -311,7 +312,7 @@ const std::map<std::string, void (*)(const Group&)> kScenarios{
     {"debug_messages", messages},
 };
 
-/// Comes to the store, and not to the backend.
+/// Joins the store, and not the backend.
 void meets_only(std::chrono::milliseconds then) {
   const auto process = accelerate::env::read(accelerate::env::current_variables());
   static_cast<void>(accelerate::comm::meet(process, {}, 60s));
@@ -319,7 +320,7 @@ void meets_only(std::chrono::milliseconds then) {
   _exit(0);
 }
 
-/// Groups one after another, each dropped as soon as it is connected: a fast rank must not leave while others connect.
+/// Several groups in sequence, each dropped as soon as it is connected: a fast rank must not exit while others connect.
 void connects_and_drops() {
   const auto process = accelerate::env::read(accelerate::env::current_variables());
   for (int i = 0; i < 300; ++i) static_cast<void>(accelerate::comm::connect(process, {.timeout = 20s}));
@@ -362,7 +363,7 @@ void caught() {
   std::printf("rank %d saved\n", static_cast<int>(process.rank));
 }
 
-/// Rank 1 handles an exception that destroys its groups; rank 0 waits for it for a minute, on a part of the job.
+/// Rank 1 handles an exception that destroys its groups; rank 0 waits for it for a minute, on a split of the group.
 void caught_while_waited_for(int64_t elements, bool by_message = false) {
   const auto process = accelerate::env::read(accelerate::env::current_variables());
   try {
@@ -377,7 +378,7 @@ void caught_while_waited_for(int64_t elements, bool by_message = false) {
   }
 }
 
-/// Rank 1 handles an error that a group of its own gave it; rank 0 waits for it for a minute, on a duplicate.
+/// Rank 1 handles an error of its own group; rank 0 waits for it for a minute, on a duplicate.
 void refused_while_waited_for() {
   const auto process = accelerate::env::read(accelerate::env::current_variables());
   try {
@@ -409,7 +410,7 @@ void caught_and_again() {
   }
 }
 
-/// Rank 0 handles that rank 1 is late and ends well; rank 1 does no more with it.
+/// Rank 0 handles the error of a late rank 1 and exits normally; rank 1 runs no further operation with it.
 void handled() {
   const auto process = accelerate::env::read(accelerate::env::current_variables());
   try {
@@ -436,7 +437,7 @@ void crashes_twice() {
   if (process.rank == 0) std::printf("done: %d\n", sum[0].item<int>());
 }
 
-/// A program that is none of the job's, at the job's store: writes nothing into what keys of such stores are called.
+/// A program outside the job connects to the job's store: writes empty values to the keys of such stores.
 void strangers_keys() {
   const auto process = accelerate::env::read(accelerate::env::current_variables());
   const auto until = std::chrono::steady_clock::now() + 3s;
@@ -454,17 +455,17 @@ void strangers_keys() {
           ++written;
         }
       }
-    } catch (const std::exception&) {  // the ranks have not begun, or have ended
+    } catch (const std::exception&) {  // the ranks have not started, or have ended
     }
     std::this_thread::sleep_for(1ms);
   }
   std::printf("%d keys\n", written);
 }
 
-/// As a prepared program starts.
+/// Starts as a prepared program does.
 void start() { static_cast<void>(accelerate::job::start({.timeout = 2s}, false)); }
 
-/// Those that have no group, or none yet.
+/// Scenarios without a group, or that create it themselves.
 const std::map<std::string, void (*)()> kWithoutGroup{
     {"meets_only", [] { meets_only(5s); }},
     {"meets_and_dies", [] { meets_only(1s); }},
@@ -494,7 +495,7 @@ const std::map<std::string, void (*)()> kBefore{
 const std::map<std::string, void (*)()> kBefore{};
 #endif
 
-/// Here no deadline is to pass.
+/// Scenarios in which no deadline must expire.
 const std::set<std::string> kSlow{
     "slow_connect",          "works", "sleeps", "gets_on_alone", "message_of_who_ended", "message_to_who_ended",
     "operation_of_who_ended"};

@@ -14,7 +14,7 @@ std::atomic<int> threads_left = std::numeric_limits<int>::max();
 
 }  // namespace
 
-// A program's own function takes the place of the C library's.
+// Replaces the function of the C library.
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*),
                               void* argument) noexcept {
   static const auto next = reinterpret_cast<decltype(&pthread_create)>(::dlsym(RTLD_NEXT, "pthread_create"));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A system that is at its limit of threads.
+// A system at its limit of threads.
 #pragma once
 
 namespace faults {
 
-/// The next `count` threads can be started, then none.
+/// Allows the next `count` threads to start; all later ones fail.
 void refuse_threads_after(int count);
 
 }  // namespace faults

@@ -49,7 +49,7 @@ class Listener {
 
 inline int free_port() { return Listener().port(); }
 
-/// Runs command lines side by side, each at most 60 s.
+/// Runs command lines concurrently, each for at most 60 s.
 inline std::vector<Ended> run(const std::vector<std::string>& commands) {
   const testing::TemporaryFolder folder;
   std::string script = "unset ACCELERATE_BACKEND RANK WORLD_SIZE GLOO_SOCKET_IFNAME; ";
@@ -67,7 +67,7 @@ inline std::vector<Ended> run(const std::vector<std::string>& commands) {
   return all;
 }
 
-/// \param extra  Variables that are set last and therefore win.
+/// \param extra  Variables that are set last and therefore have precedence.
 inline std::string rank_command(int rank, int world, int port, const std::string& scenario,
                                 const std::string& address = "127.0.0.1", const std::string& extra = "") {
   return fmt::format(
@@ -76,7 +76,7 @@ inline std::string rank_command(int rank, int world, int port, const std::string
       rank, world, rank, world, address, port, extra, FAULT_RANKS, scenario);
 }
 
-/// Both ranks of a gloo job of two.
+/// Runs both ranks of a gloo job of two.
 inline std::vector<Ended> run_gloo(const std::string& scenario, int port, const std::string& address = "127.0.0.1") {
   return run({rank_command(0, 2, port, scenario, address), rank_command(1, 2, port, scenario, address)});
 }
@@ -86,7 +86,7 @@ inline std::string at_rank(int rank, const std::string& text) {
   return fmt::format("peer: [rank {} of 2, {}] {}\n", rank, accelerate::base::host_name(), text);
 }
 
-/// Checks rank 0's errors in the scenario "late_to_all", one line for each way to wait for rank 1.
+/// Checks rank 0's errors in the scenario "late_to_all": one line per operation that waits for rank 1.
 inline void check_all_name_rank_1(const std::string& out, const std::string& end) {
   const std::vector<std::pair<std::string, std::string>> waits{
       {"all_gather", "all_gather: waited 2 s in operation 1 ([2] float32)"},

@@ -225,7 +225,7 @@ TEST_CASE("gloo: a rank that dies while gloo connects the ranks is named") {
   CHECK(ranks[0].out == text(0) + "nothing was heard from rank 2.\n");
   CHECK(ranks[1].out.starts_with(text(1)));
   const bool store_is_gone =
-      ranks[1].out.find(", which rank 0 keeps, is gone.\n") != std::string::npos;  // rank 0 ended
+      ranks[1].out.find(", which rank 0 keeps, is gone.\n") != std::string::npos;  // rank 0 has exited
   CHECK((store_is_gone || ranks[1].out == text(1) + "nothing was heard from rank 2.\n"));
   for (const size_t rank : {size_t{0}, size_t{1}}) CHECK(ranks[rank].code == 3);
 }
@@ -269,7 +269,7 @@ TEST_CASE("gloo: sizes that differ end the process in our words, with the rank a
     const auto& ended = ranks[static_cast<size_t>(rank)];
     CAPTURE(ended.err);
     CAPTURE(ended.out);
-    CHECK((ended.code == 1 || ended.code == 3));  // the one that gloo ends, and the one that loses it
+    CHECK((ended.code == 1 || ended.code == 3));  // gloo ends one of them, and the other one loses it
     told = told || ended.err == fmt::format("[rank {} of 2, {}] {}", rank, accelerate::base::host_name(), text);
   }
   CHECK(told);

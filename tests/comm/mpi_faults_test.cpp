@@ -11,7 +11,7 @@ std::vector<Ended> run_mpi(const std::string& scenario, int ranks = 2) {
                           scenario)});
 }
 
-/// Each of two ranks reports its text; the launcher may stop one of them before it has.
+/// Each of two ranks reports its text; the launcher may stop one of them before that.
 void check_one_is_told(const std::string& scenario, const std::string& of_0, const std::string& of_1) {
   const auto out = run_mpi(scenario)[0].out;
   CAPTURE(out);
@@ -87,7 +87,7 @@ TEST_CASE("mpi: calls that differ are told on every rank, without debug mode") {
        "; they must be equal.");
   both("dtypes", "all_reduce: this rank sends ", "[4] float32", "[4] int32", ", rank {} sends",
        "; they must be equal.");
-  // Too large to ride along with the comparison.
+  // Too large to be sent with the comparison.
   both("shapes_large", "all_reduce: this rank sends ", "[3000000] float32", "[3000001] float32", ", rank {} sends",
        "; they must be equal.");
   both("dtypes_large", "all_reduce: this rank sends ", "[3000000] float32", "[3000000] int32", ", rank {} sends",

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank of an MPI job that an exception or a signal ends: what is printed, and the exit code.
+// A rank of an MPI job ends by an exception or a signal: checks the output and the exit code.
 #include "tests/comm/faults.hpp"
 
 using namespace faults;  // NOLINT
 
 namespace {
 
-/// Two ranks under our launcher, with `variables` in their environment.
+/// Runs two ranks under accelerate_launch, with `variables` in their environment.
 Ended launched(const std::string& scenario, const std::string& variables = "") {
   return run({fmt::format("env {} {} --cpu --num_processes 2 --backend mpi {} {}", variables, ACCELERATE_LAUNCH,
                           UNCAUGHT, scenario)})[0];
 }
 
-/// The same under mpirun, with further options of it.
+/// The same under mpirun, with additional mpirun options.
 Ended under_mpirun(const std::string& scenario, const std::string& options = "") {
   return run(
       {fmt::format("mpirun --allow-run-as-root --oversubscribe -np 2 {} {} {}", options, UNCAUGHT, scenario)})[0];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// uncaught SCENARIO: a job over MPI in which rank 1 ends by an exception or a signal while rank 0 waits for it.
+// uncaught SCENARIO: an MPI job in which rank 1 ends by an exception or a signal while rank 0 waits for it.
 #include <ATen/ops/ones.h>
 #include <unistd.h>
 

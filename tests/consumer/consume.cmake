@@ -31,7 +31,7 @@ if(project STREQUAL "find_package")
   if(NOT EXISTS "${moved}/share/accelerate/lsan.supp")
     message(FATAL_ERROR "the installed tree has no share/accelerate/lsan.supp")
   endif()
-  # What is installed may know neither our sources nor where it was installed at first.
+  # Installed files must not refer to the source tree or to the original installation path.
   file(GLOB_RECURSE files "${moved}/*.cmake")
   foreach(file IN LISTS files)
     file(STRINGS "${file}" leaks REGEX "${SOURCE}/(accelerate|launch|cmake)|${WAY}-installed")

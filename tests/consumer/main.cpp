@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A user's program: it sees installed headers only, and links and runs all of the library.
+// A user's program: it includes installed headers only, and links and runs the whole library.
 #include <accelerate/accelerate.hpp>
 #include <cstdio>
 

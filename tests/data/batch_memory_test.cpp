@@ -92,7 +92,7 @@ TEST_CASE("a view keeps the values of its batch, and what a user does to a batch
   batch.reset();
   auto next = memory.take({4}, at::kLong).fill_(9);
   CHECK(list(view) == Numbers{3, 4});
-  next = next.to(at::kFloat);  // drops it
+  next = next.to(at::kFloat);  // releases the memory
   auto changed = memory.take({4}, at::kFloat);
   changed.unsqueeze_(0);
   changed.requires_grad_();

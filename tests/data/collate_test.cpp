@@ -31,7 +31,7 @@ bool is(const at::Tensor& tensor, const std::vector<T>& values) {
 
 }  // namespace
 
-// The values are those of torch.utils.data.default_collate.
+// The expected values are from torch.utils.data.default_collate.
 TEST_CASE("numbers become tensors of PyTorch's dtypes, strings stay strings") {
   CHECK(is<int64_t>(default_collate(std::vector<int>{1, 2, 3}), {1, 2, 3}));
   CHECK(is<int64_t>(default_collate(std::vector<uint8_t>{1, 255}), {1, 255}));
@@ -169,7 +169,7 @@ TEST_CASE("a sample taken out of a batch is what was collated") {
   const Image images{torch::arange(6).view({2, 3}), torch::tensor(4)};
   const Image second = sample_of(images, 1, 2);
   CHECK(list(second.pixels) == std::vector<int64_t>{3, 4, 5});
-  CHECK(second.mask.equal(torch::tensor(4)));  // no row of its own
+  CHECK(second.mask.equal(torch::tensor(4)));  // has no first dimension
 
   struct Named {
     at::Tensor pixels;

@@ -15,7 +15,7 @@ using Strings = std::vector<std::string>;
 
 namespace {
 
-/// Sample i: a tensor of i, the number i, a name.
+/// Sample i: a tensor with value i, the number i, a name.
 struct Files {
   [[nodiscard]] size_t size() const { return 5; }
   [[nodiscard]] std::tuple<at::Tensor, int, std::string> get(int64_t i) const {
@@ -23,7 +23,7 @@ struct Files {
   }
 };
 
-/// As many numbers as the sample's own.
+/// Sample i has i numbers.
 struct Ragged {
   [[nodiscard]] int size() const { return 4; }
   [[nodiscard]] std::vector<int64_t> get(size_t i) const { return std::vector<int64_t>(i, 7); }
@@ -144,7 +144,7 @@ TEST_CASE("what draws random numbers takes the pass, and draws the same at any n
   }
   CHECK_FALSE(drawn(2, 1, 4, 5).equal(alone));
   CHECK_FALSE(drawn(2, 1, 3, 6).equal(alone));
-  CHECK(std::get<0>(torch::_unique(alone.slice(1, 1))).numel() == 72);  // each of its own
+  CHECK(std::get<0>(torch::_unique(alone.slice(1, 1))).numel() == 72);  // each sample has different numbers
   CHECK(dataset_source(Noisy())->seeded());
   CHECK(dataset_source(Noisy())->thread_safe());
 }

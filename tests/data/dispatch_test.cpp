@@ -45,7 +45,7 @@ std::vector<at::Tensor> batches_of(int64_t samples, int64_t size) {
 
 }  // namespace
 
-// The table of Accelerate 1.15's dispatcher, but that tiny data reach every rank.
+// Accelerate 1.15's dispatcher, except that tiny data sets reach every rank.
 TEST_CASE("rounds are dealt as Accelerate's dispatcher deals them") {
   auto got = rounds_of_batches(batches_of(10, 2), {.world_size = 2});
   CHECK(got.ranks[0] == Batches{{0, 1}, {4, 5}, {8}});
@@ -135,7 +135,7 @@ TEST_CASE("what cannot be split is refused, with its number and rows") {
 }
 
 TEST_CASE("what has no rows stays with its batch in every whole round, the last one too") {
-  using Counted = std::pair<at::Tensor, at::Tensor>;  // rows, and their sum
+  using Counted = std::pair<at::Tensor, at::Tensor>;  // rows and their sum
   for (const bool drop_last : {false, true}) {
     BatchDispatcher<Counted> dispatcher({.world_size = 2, .drop_last = drop_last});
     const auto check = [](const std::optional<Round<Counted>>& round) {

@@ -25,13 +25,13 @@ PositionLoader positions(int64_t samples, LoaderOptions options, const Distribut
   return PositionLoader(std::make_shared<Positions>(samples), options);
 }
 
-/// What a pass of all ranks reads, step by step; without what fills the last batch.
+/// Samples that all ranks read in a pass, step by step, without padding.
 struct Steps {
   std::vector<Numbers> real;
   int64_t filling = 0;
 };
 
-/// loader_of(rank)
+/// \param loader_of  Returns the loader of a rank.
 template <typename MakeLoader>
 Steps walk(int64_t ranks, const MakeLoader& loader_of) {
   Steps steps;
@@ -66,7 +66,7 @@ Steps walk(int64_t ranks, const MakeLoader& loader_of) {
 
 }  // namespace
 
-// recorded/record_distributed_sampler.py wrote them with PyTorch 2.11.
+// The expected values are from recorded/record_distributed_sampler.py with PyTorch 2.11.
 TEST_CASE("each rank reads what PyTorch's DistributedSampler gives it, in a DataLoader's batches") {
   const auto cases =
       nlohmann::json::parse(std::ifstream(TEST_SOURCE_DIR "/tests/data/recorded/distributed_sampler.json"));
@@ -163,7 +163,7 @@ TEST_CASE("a sampler that was told another rank than its loader is refused, so n
                        "loader: its distributed_sampler is for rank 1 of 2, the loader reads for rank 1 of 4; leave "
                        "num_replicas and rank out: the loader is told them",
                        accelerate::Error);
-  CHECK(pass(loader).size() == 4);  // as it was
+  CHECK(pass(loader).size() == 4);  // unchanged
   CHECK_THROWS_WITH((void)distributed_sampler(8, {.num_replicas = 2}),
                     "distributed_sampler: num_replicas and rank: one is given; give both or neither");
   CHECK_THROWS_WITH((void)distributed_sampler(8, {.num_replicas = 2, .rank = 2}),

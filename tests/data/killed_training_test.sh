@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# killed_training_test.sh LAUNCHER BACKEND PROGRAM: training is killed twice in the middle of epochs; started again it
-# sees what it would have seen, on two ranks in the same order, on one rank each sample of the epoch once.
+# killed_training_test.sh LAUNCHER BACKEND PROGRAM: kills a training twice in the middle of epochs. The restarted training
+# must see the remaining samples: on two ranks in the same order, on one rank each sample of the epoch once.
 set -euo pipefail
 launcher=$1 backend=$2 program=$3
 folder=$(mktemp -d)

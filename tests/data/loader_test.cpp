@@ -12,7 +12,7 @@ using Batches = std::vector<Numbers>;
 
 namespace {
 
-/// Sample i is the number i, its target 10 * i.
+/// Sample i is the number i, its target is 10 * i.
 Loader counted_loader(int64_t n, const LoaderOptions& options) {
   return from_tensors(torch::arange(n), torch::arange(n) * 10, options);
 }
@@ -272,7 +272,7 @@ TEST_CASE("a user's sampler is told the seed and the epoch, and what it gives is
   CHECK(told == std::vector<int64_t>{700, 701});
   loader.set_epoch(3);
   CHECK_THROWS_WITH(loader.begin(), "loader: the sampler asks for sample 4 in epoch 3, there are 4 samples");
-  CHECK(loader.epoch() == 3);  // a pass that could not begin is none
+  CHECK(loader.epoch() == 3);  // a pass that could not begin does not count
   loader.set_epoch(4);
   CHECK_THROWS_WITH(loader.begin(),
                     "loader: the sampler gives CPULongType[1] in epoch 4, must be [2] int64 on the CPU");
@@ -482,7 +482,7 @@ TEST_CASE("wrong loaders are refused, with both values in the message") {
       three.shard({.world_size = 2, .split_batches = true}, here),
       "[rank 2 of 2, a] shard: split_batches: batch_size is 3, must be a round multiple of the 2 ranks; 4 "
       "would be one");
-  CHECK(three.size() == 2);  // as it was
+  CHECK(three.size() == 2);  // unchanged
   CHECK_THROWS_WITH((void)memory_source(torch::zeros({3, 2}), torch::zeros(4)),
                     "memory_source: data has 3 samples, target 4; both must be [N, ...]");
   CHECK_THROWS_WITH((void)memory_source(torch::tensor(1)),
@@ -494,7 +494,7 @@ TEST_CASE("wrong loaders are refused, with both values in the message") {
 
 namespace {
 
-/// Reads [seed, epoch, sample] of every sample.
+/// Returns [seed, epoch, sample] for every sample.
 struct PassNumbers final : accelerate::data::SourceOf<at::Tensor> {
   explicit PassNumbers(bool is_seeded) : seeded_(is_seeded) {}
   [[nodiscard]] int64_t size() const override { return 3; }

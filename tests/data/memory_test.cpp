@@ -127,7 +127,7 @@ TEST_CASE("rows are gathered as index_select gathers them: any size of a row, or
     const auto bytes = torch::randint(256, {50, width}, torch::kByte);
     check(bytes, 1);
     check(bytes, 37);
-    check(bytes, 3000);  // of more than one thread
+    check(bytes, 3000);  // copied by more than one thread
     check(bytes.to(torch::kDouble), 300);
   }
   const auto images = torch::rand({20, 3, 5, 7});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of loaders share: passes as lists of numbers.
+// Common code of the loader tests: passes as lists of numbers.
 #pragma once
 
 #include "tests/testing.hpp"
@@ -28,7 +28,7 @@ Batches pass(Loader& loader, int64_t most = 1'000'000) {
   return batches;
 }
 
-/// Reads nothing: its batches are the samples' numbers.
+/// A source without data: its batches are the sample numbers.
 struct Positions final : accelerate::data::SourceOf<at::Tensor> {
   explicit Positions(int64_t n) : samples(n) {}
   [[nodiscard]] int64_t size() const override { return samples; }

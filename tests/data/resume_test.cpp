@@ -26,7 +26,7 @@ PositionLoader positions_of_one_rank(int64_t samples, const LoaderOptions& optio
   return PositionLoader(std::make_shared<Positions>(samples), options);
 }
 
-/// What a new process would load.
+/// The state after a round trip through JSON, as a new process loads it.
 LoaderState through_json(const LoaderState& state) {
   const nlohmann::json saved = state;
   return loader_state_from_json(nlohmann::json::parse(saved.dump()));
@@ -35,7 +35,7 @@ LoaderState through_json(const LoaderState& state) {
 struct Case {
   int64_t samples, batch_size, world_size;
   bool split, even, drop, shuffle;
-  int kind;  // of order: 0 from options, 1 a subset, 2 batches of different sizes
+  int kind;  // kind of order: 0 from options, 1 a subset, 2 batches of different sizes
 
   [[nodiscard]] PositionLoader loader(int64_t rank) const {
     LoaderOptions options{.batch_size = batch_size, .drop_last = drop, .seed = 5};
@@ -91,7 +91,7 @@ TEST_CASE("the state counts the batch at hand as consumed, and is the next epoch
   CHECK(consumed == std::vector<int64_t>{4, 8, 12, 100});
   CHECK(loader.state() == LoaderState{.epoch = 1, .samples = 16, .order = "random", .seed = 3, .batch_size = 4});
   (void)pass(loader, 2);
-  CHECK(loader.state().epoch == 1);  // left early, and resumed where it was left
+  CHECK(loader.state().epoch == 1);  // ended early, and resumed there
   CHECK(loader.state().consumed == 8);
 }
 
@@ -148,7 +148,7 @@ TEST_CASE("with another number of ranks or batch size the samples not yet seen a
     other.batch_size = (1 + static_cast<int64_t>(random() % 5)) * (one.split ? other.world_size : 1);
     if (one.kind == 2) other.batch_size = 1;
 
-    std::map<int64_t, int64_t> times;  // how often each sample is seen, without what fills the last batches
+    std::map<int64_t, int64_t> times;  // how often each sample is seen, without padding
     for (const int64_t sample : before) ++times[sample];
     std::vector<Batches> rest;
     std::vector<int64_t> remainders;
@@ -191,7 +191,7 @@ TEST_CASE("a resumed epoch may be interrupted again, with the ranks that it was 
     return loader;
   };
   auto two = loader_of(0, 2);
-  (void)pass(two, 3);  // 12 seen
+  (void)pass(two, 3);  // 12 samples consumed
   auto three = loader_of(1, 3);
   three.load_state(two.state());
   CHECK(pass(three, 1) == Batches{{14, 15}});
@@ -295,7 +295,7 @@ TEST_CASE("a loader that skips batches goes on where its state stands, and a res
     auto again = loader_of(world).skip_first_batches(2);
     again.load_state(state);
     CHECK(pass(again) == after(3));
-    CHECK(pass(again).size() == all.size() - 2);  // the next epoch is skipped into
+    CHECK(pass(again).size() == all.size() - 2);  // the next epoch skips batches, too
     auto early = loader_of(world).skip_first_batches(2);
     plain.set_epoch(0);
     (void)pass(plain, 1);
@@ -339,12 +339,12 @@ TEST_CASE("of several open passes the one that gave a batch last says where the 
       CHECK(pass(other) == Batches{{8, 9}, {10, 11}});
     } else if (before.consumed == 10) {
       (void)pass(loader, 2);
-      CHECK(loader.state().consumed == 4);  // was left there
+      CHECK(loader.state().consumed == 4);  // the pass ended early there
     }
     if (before.consumed < 12 && before.epoch == 0) ++steps;
   }
   CHECK(loader.state().consumed == 0);
-  CHECK(loader.state().epoch == loader.epoch() + 1);  // the pass that was left counts
+  CHECK(loader.state().epoch == loader.epoch() + 1);  // the pass that ended early counts
 }
 
 TEST_CASE("set_epoch keeps the place of a loaded state within its epoch, and says that it drops one of another") {
@@ -446,7 +446,7 @@ TEST_CASE("a state that cannot be is refused, with the numbers") {
   CHECK(refused({.world_size = 0}) == "load_state: world_size is 0, must be at least 1");
   CHECK(refused({.batch_size = -3}) == "load_state: batch_size is -3, must be at least 1");
   CHECK_THROWS_WITH(loader.set_epoch(int64_t{1} << 32), "set_epoch: epoch is 4294967296, must be at most 4294967295");
-  CHECK(pass(loader).size() == 4);  // as it was
+  CHECK(pass(loader).size() == 4);  // unchanged
   auto batches = positions_of_one_rank(4, {.batch_sampler = [](uint64_t, int64_t) {
                                          return IndexBatches{{0, 1}, {2}};
                                        }});
@@ -491,7 +491,7 @@ TEST_CASE("a place in another kind of order is refused, for its samples would be
                                     kind, state.consumed, other)
                             .c_str());
       CHECK(loader.state().consumed == 0);
-      auto unknown = state;  // of the first version, or of a folder that another library wrote
+      auto unknown = state;  // from the first version, or from a folder of another library
       unknown.order.clear();
       loader.load_state(unknown);
       auto between = state;

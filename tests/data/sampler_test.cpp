@@ -103,7 +103,7 @@ TEST_CASE("SubsetRandomSampler, and a subset in its order") {
                     "are mask.nonzero().flatten()");
 }
 
-// Expected by the function of the name in transformers' trainer_pt_utils, run in Python.
+// Expected values from the function of this name in transformers' trainer_pt_utils, run in Python.
 TEST_CASE("get_length_grouped_indices: like lengths lie together, the longest of all is first") {
   const auto lengths = torch::tensor({3, 9, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8});
   CHECK(drawn(length_grouped_sampler(lengths, 2), 42, 1) ==

@@ -42,7 +42,7 @@ ShardOptions options_of(const json& one, int64_t rank) {
           .even_batches = one.value("even_batches", true)};
 }
 
-/// The batches of one rank, and the number of batches (of a stream: samples) that the loader reported in advance.
+/// The batches of one rank, and the number of batches (for a stream, of samples) that the loader reported in advance.
 struct Shard {
   json read;
   int64_t told = 0;
@@ -53,7 +53,7 @@ Shard of_batch_sampler(const json& one, int64_t rank) {
   return {shard(order(one.at("n")), options), ShardPlan(one.at("n"), options).size()};
 }
 
-/// A stream is always filled, sample by sample.
+/// A stream is always padded, sample by sample.
 Shard of_stream(const json& one, int64_t rank) {
   ShardOptions options = options_of(one, rank);
   options.even_batches = true;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# shard_cases_test.sh PROGRAM: what shard_cases says of files with cases that do not hold, and of no file.
+# shard_cases_test.sh PROGRAM: output of shard_cases for files with wrong cases, and for a missing file.
 set -euo pipefail
 program=$1
 folder=$(mktemp -d)

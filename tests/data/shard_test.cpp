@@ -81,7 +81,7 @@ TEST_CASE("the tables of the behaviour reference hold: two ranks, batch 3") {
   struct Row {
     int64_t n;
     bool drop_last, even;
-    Batches last_of_each_rank;  // their fourth batch; empty: none
+    Batches last_of_each_rank;  // the fourth batch of each rank; empty if there is none
   };
   const std::vector<Row> rows{
       {24, false, true, {{18, 19, 20}, {21, 22, 23}}},

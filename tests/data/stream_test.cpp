@@ -24,7 +24,7 @@ using sources::Positions;
 
 namespace {
 
-/// 0, 1 ... n-1; fails before sample `bad`.
+/// 0, 1, ..., n-1; fails before sample `bad`.
 StreamPtr<int64_t> counting_stream(int64_t n, std::optional<int64_t> size = {}, int64_t bad = -1) {
   return make_stream(
       [=] {
@@ -36,7 +36,7 @@ StreamPtr<int64_t> counting_stream(int64_t n, std::optional<int64_t> size = {}, 
       size);
 }
 
-/// The lines from level info on that are logged meanwhile.
+/// Lines from level info on that are logged during the call.
 std::vector<std::string> lines_of(const std::function<void()>& call) {
   accelerate::base::forget_lines();
   std::vector<std::string> lines;
@@ -193,7 +193,7 @@ TEST_CASE("a line names the sample that fails among those that another run has s
   };
   const std::string line = "stream: sample 3 could not be read: the line is dead";
   CHECK(fails(2) == std::vector<std::string>{line});
-  CHECK(fails(4).back() == line);  // shared out anew
+  CHECK(fails(4).back() == line);  // after re-sharding
 }
 
 TEST_CASE("the worker of a stream has one seed on all ranks, for all read the same") {
@@ -310,12 +310,12 @@ TEST_CASE("with a worker a stream's batches are those without, epoch after epoch
       for (auto position = with.begin(); position != with.end(); ++position, ++expected, ++batches) {
         CHECK(list(*position) == list(*expected));
         CHECK(position.info() == expected.info());
-        CHECK(with.state() == without.state());  // and not where the worker has read to
+        CHECK(with.state() == without.state());  // not the position up to which the worker has read
       }
       CHECK(expected == without.end());
       CHECK(with.report().batches == batches);
     }
-    (void)pass(with, 2);  // left early
+    (void)pass(with, 2);  // ends early
     const auto all = pass(without);
     auto resumed = loader_of(1);
     resumed.load_state(with.state());
@@ -333,7 +333,7 @@ TEST_CASE("what comes next is there while a batch is held, and all that is told 
     auto position = loader.begin();
     const auto next = [&] {
       auto* ahead = position.read_ahead();
-      while (ahead == nullptr) ahead = position.read_ahead();  // the worker has yet to read it
+      while (ahead == nullptr) ahead = position.read_ahead();  // the worker has not read it yet
       return list(*ahead);
     };
     CHECK(next() == Numbers{2, 3});
@@ -356,7 +356,7 @@ TEST_CASE("what comes next is there while a batch is held, and all that is told 
 }
 
 TEST_CASE("the worker of a stream is one thread for all passes; a read that hangs is named after the timeout") {
-  struct Watch {  // outlives the thread that hangs
+  struct Watch {  // outlives the hanging thread
     std::mutex mutex;
     std::set<std::thread::id> readers;
     std::promise<void> opened;
@@ -396,10 +396,10 @@ TEST_CASE("the worker of a stream is one thread for all passes; a read that hang
 
 TEST_CASE("a stream that hangs at its first sample has the timeout, too; what it reads itself names no other sample") {
   const auto at = [](int64_t sample) {
-    const auto opened = std::make_shared<std::promise<void>>();  // outlives the thread that hangs
+    const auto opened = std::make_shared<std::promise<void>>();  // outlives the hanging thread
     const auto stream = make_stream([=, open = opened->get_future().share()] {
       return [=, next = int64_t{0}]() mutable -> std::optional<int64_t> {
-        now_reading(700);  // of a source
+        now_reading(700);  // sample number of a source
         if (next == sample) open.wait();
         return next < 8 ? std::optional(next++) : std::nullopt;
       };
@@ -485,7 +485,7 @@ TEST_CASE("a stream says its report at the end of each pass on request, and how 
   CHECK(loader.total_batch_size() == 2);
   CHECK_FALSE(StreamLoader(counting_stream(5)).sample_count());
   const auto lines = lines_of([&] {
-    (void)pass(loader, 1);  // left early: not its end
+    (void)pass(loader, 1);  // ends early, so it does not reach the end of the stream
     (void)pass(loader);
     (void)pass(loader);
   });

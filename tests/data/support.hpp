@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of sources share.
+// Common code of the source tests.
 #pragma once
 
 #include "tests/testing.hpp"
@@ -14,20 +14,20 @@ namespace data = accelerate::data;
 
 inline at::Tensor index(const Numbers& numbers) { return torch::tensor(numbers, torch::kLong); }
 
-/// Sample i is the number first + i, its target ten times that.
+/// Sample i is the number first + i; its target is ten times that.
 inline std::shared_ptr<const data::Source> numbers(int64_t count, int64_t first = 0) {
   const auto own = torch::arange(first, first + count);
   return data::memory_source(own, own * 10);
 }
 
-/// The numbers that a source of such pairs gives for these samples.
+/// The numbers that a source of such pairs returns for these samples.
 inline Numbers read(const data::SourcePtr<data::Batch>& source, const Numbers& samples) {
   const auto batch = source->read(index(samples));
   CHECK(batch.target.equal(batch.data * 10));
   return list(batch.data);
 }
 
-/// What a rank of `world` reads in a pass, batch by batch, shown by show(batch).
+/// Batches of one of `world` ranks in a pass, converted by show(batch).
 template <typename AnySource, typename Show>
 auto share_of(std::shared_ptr<AnySource> source, const data::LoaderOptions& options, int64_t rank, int64_t world,
               Show&& show) {
@@ -40,7 +40,7 @@ auto share_of(std::shared_ptr<AnySource> source, const data::LoaderOptions& opti
   return batches;
 }
 
-/// The numbers that two ranks read in batches of two, filled from the front.
+/// The numbers that two ranks read in batches of two, padded from the front.
 inline std::vector<std::vector<Numbers>> two_ranks(const data::SourcePtr<data::Batch>& source) {
   std::vector<std::vector<Numbers>> ranks;
   for (int64_t rank = 0; rank < 2; ++rank) {
@@ -61,7 +61,7 @@ struct CountedReads final : data::Source {
   mutable Numbers reads;
 };
 
-/// Reads [seed, epoch, layer, sample].
+/// Returns [seed, epoch, layer, sample].
 struct PassSource final : data::SourceOf<at::Tensor> {
   [[nodiscard]] int64_t size() const override { return 4; }
   [[nodiscard]] at::Tensor read(const at::Tensor& indices) const override { return read_in_pass(indices, {}); }
@@ -73,7 +73,7 @@ struct PassSource final : data::SourceOf<at::Tensor> {
   [[nodiscard]] bool thread_safe() const override { return false; }
 };
 
-/// What sample 1 reads in a pass of seed 7 and epoch 3.
+/// Sample 1, read in a pass with seed 7 and epoch 3.
 template <typename AnyBatch>
 AnyBatch in_pass(const data::SourcePtr<AnyBatch>& source) {
   CHECK(source->seeded());

@@ -29,7 +29,7 @@ using sources::pass;
 
 namespace {
 
-/// Batches are the samples' numbers; what happens while one is read is the test's.
+/// Batches are the sample numbers; the test provides a function that runs during each read.
 struct Watched final : SourceOf<at::Tensor> {
   Watched(int64_t n, std::function<void(int64_t first)> on_read, bool safe = true)
       : samples(n), reading(std::move(on_read)), is_safe(safe) {}
@@ -49,7 +49,7 @@ LoaderOf<at::Tensor> watched(int64_t n, const LoaderOptions& options, std::funct
   return LoaderOf<at::Tensor>(std::make_shared<Watched>(n, std::move(on_read), safe), options);
 }
 
-/// A door that reads wait at until it is opened.
+/// A gate for reads: they wait until it is opened.
 class Door {
  public:
   void open() {
@@ -102,7 +102,7 @@ TEST_CASE("what is not thread-safe is read by one thread at a time, by whichever
       if (++steps % 3 != 1) continue;
       for ([[maybe_unused]] auto& other : evaluation) continue;
     }
-    for ([[maybe_unused]] auto& batch : training) break;  // its worker reads on
+    for ([[maybe_unused]] auto& batch : training) break;  // its worker continues to read
     for ([[maybe_unused]] auto& batch : evaluation) continue;
   };
   const auto source = std::make_shared<Watched>(
@@ -150,7 +150,7 @@ TEST_CASE("workers read ahead, so many batches and no more") {
   std::atomic<int> reads = 0;
   auto loader = watched(20, {.num_workers = 2, .prefetch_factor = 2}, [&](int64_t) { ++reads; });
   auto position = loader.begin();
-  while (reads < 5) std::this_thread::yield();  // the one at hand, and four ahead
+  while (reads < 5) std::this_thread::yield();  // the current batch, and four read ahead
   std::this_thread::sleep_for(20ms);
   CHECK(reads == 5);
   ++position;
@@ -280,7 +280,7 @@ TEST_CASE("a loop that is left early leaves nothing behind, and loops over one l
   }
   CHECK(pairs == 40);
   CHECK(pass(loader).size() == 20);
-  auto unread = loader.begin();  // goes before its workers have read
+  auto unread = loader.begin();  // destroyed before its workers have read
 }
 
 TEST_CASE("a pass outlives its loader, workers and all") {
@@ -306,7 +306,7 @@ TEST_CASE("a source that is not thread-safe is read by one worker at a time") {
 }
 
 TEST_CASE("a read that hangs is named after the timeout, and the next pass has other workers") {
-  // The thread of a read that hung may end after the test.
+  // The thread of a hanging read may end after the test.
   const auto door = std::make_shared<Door>();
   const auto hangs = std::make_shared<std::atomic<bool>>(true);
   auto loader = watched(8, {.batch_size = 2, .num_workers = 2, .timeout = 300ms}, [=](int64_t sample) {
@@ -335,7 +335,7 @@ TEST_CASE("of a batch too long to be listed whole, the sample that hangs is name
       if (i == 27) door->pass();
       return torch::tensor(i);
     }
-    std::shared_ptr<Door> door;  // the thread of a read that hung may end after the test
+    std::shared_ptr<Door> door;  // the thread of a hanging read may end after the test
   };
   const auto door = std::make_shared<Door>();
   auto loader = from_dataset(Hanging{door}, {.batch_size = 16, .num_workers = 1, .timeout = 300ms});
@@ -372,7 +372,7 @@ TEST_CASE("more workers than the system gives threads for is told with both numb
   CHECK(
       text.ends_with(" threads: Resource temporarily unavailable; ask for fewer workers, or raise the limits of "
                      "processes and memory (ulimit -u, ulimit -v)"));
-  // The system forgets a thread a moment after it was joined.
+  // The kernel removes a thread shortly after it was joined.
   const auto until = std::chrono::steady_clock::now() + 5s;
   while (threads() > before && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(1ms);
   CHECK(threads() <= before);
@@ -422,7 +422,7 @@ TEST_CASE("the report says who waited for whom, and what helps") {
   report.one_reader = false;
   report.num_workers = 2;
   CHECK(report.text() == numbers + "the data are the bottleneck; more than 2 workers, or a cheaper read, would help");
-  report.num_workers = -1;  // the loader is not ours
+  report.num_workers = -1;  // a foreign loader
   CHECK(report.text() == numbers + "the data are the bottleneck; a cheaper read would help");
   report.num_workers = 2;
   report.one_reader = true;

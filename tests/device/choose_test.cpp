@@ -17,7 +17,7 @@ ProcessEnv local(int64_t rank, int64_t size) {
 DeviceName cuda(std::optional<int64_t> index = {}) { return {.type = "cuda", .index = index}; }
 device::AcceleratorType gpus(int64_t count) { return {.type = c10::kCUDA, .count = count}; }
 
-/// "kind: message"
+/// Returns "kind: message".
 std::string refusal(const ProcessEnv& process, const Settings& settings, const device::AcceleratorType& accelerator) {
   try {
     device::choose(process, settings, accelerator,

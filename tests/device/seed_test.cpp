@@ -20,7 +20,7 @@ std::string refusal_of_state(const at::Tensor& state) {
   return "no error";
 }
 
-/// Draws of a rank right after set_seed.
+/// Random numbers of a rank directly after set_seed.
 at::Tensor draws(uint64_t seed, const device::SeedOptions& options, int64_t rank) {
   device::set_seed(seed, options, rank);
   return torch::rand({8});

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""blocks.py <repository> <output folder> <harness.cpp ...>: programs of what the READMEs show.
+"""blocks.py <repository> <output folder> <harness.cpp ...>: creates programs from the C++ blocks of the READMEs.
 
-A harness is C++ with lines "// block: accelerate/README.md: Clipping" in it, in whose place the C++ block below that
-heading is put ("Clipping, 2": the second one there), with #line so that the compiler names the README. Every ```cpp
-block of every README and of every page below docs/ has its place in one harness, or this fails.
+A harness is C++ with lines "// block: accelerate/README.md: Clipping". Each such line is replaced by the C++ block below
+that heading ("Clipping, 2": the second one), with #line so that the compiler names the README. Every ```cpp block of
+every README and of every page below docs/ must be in exactly one harness.
 """
 import re
 import sys

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""links.py <repository>: what the pages point at is there: links and their anchors, files, lines of diffs, the rooms'
-READMEs, the files that an all-reduce passes, and in the table for those who come from Python each name of ours."""
+"""links.py <repository>: checks that the targets of the pages exist: links and their anchors, files, lines of diffs, the
+READMEs in accelerate/, the files that an all-reduce passes, and each C++ name in the table "Coming from Python"."""
 import re
 import sys
 from pathlib import Path
@@ -28,7 +28,7 @@ def without_code(text):
 
 
 def anchors(page):
-    """As GitHub makes them of headings."""
+    """The anchors that GitHub creates from headings."""
     headings = re.findall(r"^#+ (.*)$", without_code(page.read_text(encoding="utf-8")), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
@@ -51,7 +51,7 @@ def check_files(page, text):
 
 
 def check_diffs(page, text):
-    """Lines that go are the plain program's, lines that come ours."""
+    """Removed lines must be in the plain program, added lines in the Accelerate program."""
     of = {sign: (TOP / file).read_text() for sign, file in
           (("-", "examples/plain_libtorch/mnist.cpp"), ("+", "examples/mnist.cpp"))}
     for block in re.findall(r"^```diff\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
@@ -61,7 +61,7 @@ def check_diffs(page, text):
 
 
 def file_table(page):
-    """What stands in backticks in the first column of the tables "| file | what |"."""
+    """Names in backticks in the first column of the tables "| file | what |"."""
     names, inside = [], False
     for line in page.read_text(encoding="utf-8").splitlines():
         inside = line == "| file | what |" or inside and line.startswith("|")
@@ -70,7 +70,7 @@ def file_table(page):
 
 
 def check_file_table(room, deep=True):
-    """Every file by its path in the room and without its ending, or the folder that it lies in: `schedules/`."""
+    """Every file must be in the table, by its path without extension or by its folder: `schedules/`."""
     page = room / "README.md"
     sources = [file for ending in ("*.cpp", "*.hpp", "*.def") for file in (room.rglob(ending) if deep else room.glob(ending))]
     there = {str(file.relative_to(room).with_suffix("")) for file in sources}
@@ -95,8 +95,8 @@ def check_rooms(page, text):
 
 
 def check_chain(page, text, most=8):
-    """Each file of the table "| passes | comes in as | goes on by |" has both, and goes on by the name under which the
-    next one comes in; there are no more than so many."""
+    """Each file of the table "| passes | comes in as | goes on by |" contains both names, and calls the next file by the
+    name in its row. The table has at most `most` rows."""
     rows = re.search(r"^\| passes \|.*\n\|[-|]*\|\n((?:\|.*\n)*)", text, flags=re.MULTILINE)
     chain = [re.findall(r"`([^`]+)`", row) for row in rows.group(1).splitlines()] if rows else []
     expect(0 < len(chain) <= most, page, f"an all-reduce passes {len(chain)} files, at most {most} may be")

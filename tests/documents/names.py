@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""names.py <repository>: the table for those who come from Python has a row for each public name of the Hugging Face
-Accelerate that is installed beside this Python, which is read and not imported. A name with * in it stands for many."""
+"""names.py <repository>: the table "Coming from Python" must have a row for each public name of the installed Hugging Face
+Accelerate, which is parsed and not imported. A name with * matches several."""
 import ast
 import fnmatch
 import importlib.util
@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-# Modules whose own classes and functions are public; the packages give what they import.
+# Modules with public classes and functions of their own; for packages, the imported names count.
 MODULES = ("tracking", "logging", "data_loader", "optimizer", "scheduler", "local_sgd", "launchers", "memory_utils",
            "big_modeling", "hooks", "inference", "parallelism_config")
 PACKAGES = ("__init__", "utils/__init__")
@@ -34,7 +34,7 @@ def defined(nodes):
 
 
 def of_accelerator(top):
-    """Methods and properties, and what the constructor is given."""
+    """Methods, properties and constructor arguments."""
     (body,) = [node.body for node in tree(top, "accelerator").body if getattr(node, "name", "") == "Accelerator"]
     (made,) = [node for node in body if getattr(node, "name", "") == "__init__"]
     return defined(body) | {argument.arg for argument in made.args.args + made.args.kwonlyargs} - {"self"}

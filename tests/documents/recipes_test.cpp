@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C++ blocks of the README and of accelerate/README.md, each in the surroundings that its text names; most of them
-// on two ranks.
+// Compiles and runs the C++ blocks of the README and of accelerate/README.md, each in the context that its text
+// describes; most of them on two ranks.
 #include <accelerate/accelerate.hpp>
 #include <accelerate/trainer/trainer.hpp>
 #include <cmath>
@@ -9,15 +9,15 @@
 #include "tests/temporary_folder.hpp"
 #include "tests/testing.hpp"
 
-#pragma GCC diagnostic ignored "-Wunused-variable"  // a block shows a name and does not use it
+#pragma GCC diagnostic ignored "-Wunused-variable"  // a block may declare a name without using it
 #pragma GCC diagnostic ignored "-Wunused-but-set-variable"
-#pragma GCC diagnostic ignored "-Wshadow"  // and its names may be those around it
+#pragma GCC diagnostic ignored "-Wshadow"  // a block may use names of its surroundings
 
 using accelerate::Accelerator;
 
 namespace {
 
-/// The first digits of the shipped cut.
+/// The first digits of the included subset.
 accelerate::data::Batch first_digits(int64_t samples) {
   return accelerate::data::mnist("examples/data/mnist").source()->read(torch::arange(samples));
 }
@@ -26,7 +26,7 @@ accelerate::data::Loader digits_of(int64_t samples, int64_t batch_size) {
   return accelerate::data::from_tensors(images, labels, {.batch_size = batch_size, .shuffle = true, .seed = 1});
 }
 
-/// They as a data set of torch::data.
+/// The same digits as a torch::data data set.
 struct Digits : torch::data::Dataset<Digits> {
   torch::data::Example<> get(size_t i) override {
     return {digits.data[static_cast<int64_t>(i)], digits.target[static_cast<int64_t>(i)]};

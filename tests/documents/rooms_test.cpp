@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C++ blocks of the rooms' READMEs, each in the surroundings that its text names.
+// Compiles and runs the C++ blocks of the READMEs in accelerate/, each in the context that its text describes.
 #include <accelerate/accelerate.hpp>
 #include <accelerate/trainer/trainer.hpp>
 
@@ -12,8 +12,8 @@
 #include "tests/temporary_folder.hpp"
 #include "tests/testing.hpp"
 
-#pragma GCC diagnostic ignored "-Wunused-variable"  // a block shows a name and does not use it
-#pragma GCC diagnostic ignored "-Wshadow"           // and its names may be those around it
+#pragma GCC diagnostic ignored "-Wunused-variable"  // a block may declare a name without using it
+#pragma GCC diagnostic ignored "-Wshadow"           // a block may use names of its surroundings
 
 namespace base = accelerate::base;
 namespace data = accelerate::data;
@@ -25,7 +25,7 @@ using accelerate::ErrorKind;
 
 namespace {
 
-/// A folder of its own while it lives, with data of every kind under the names in data's README.
+/// A temporary folder with data of every kind, with the names in data's README.
 class FolderOfData {
  public:
   FolderOfData() : before_(fs::current_path()) {
@@ -128,10 +128,10 @@ TEST_CASE("data: a pass that goes on") {
 TEST_CASE("prepared: a loop with a second loader beside it") {
   accelerate::Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 2});
   torch::nn::Linear net(1, 1);
-  auto [model, optimizer, labelled, unlabelled] = accelerator.prepare(
-      net, torch::optim::SGD(net->parameters(), 0.1),
-      data::from_tensors({torch::ones({6, 1}), torch::ones({6, 1})}, {.batch_size = 2}),
-      data::from_tensors(torch::ones({2, 1}), {}, {.batch_size = 2}));
+  auto [model, optimizer, labelled, unlabelled] =
+      accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1),
+                          data::from_tensors({torch::ones({6, 1}), torch::ones({6, 1})}, {.batch_size = 2}),
+                          data::from_tensors(torch::ones({2, 1}), {}, {.batch_size = 2}));
   // block: accelerate/prepared/README.md: prepared
   CHECK(accelerator.sync_gradients());
 }
@@ -147,7 +147,7 @@ TEST_CASE("gradient: an engine by hand") {
 
 namespace {
 
-/// What the blocks about modules need.
+/// Context for the blocks about modules.
 struct Prepared {
   accelerate::Accelerator accelerator{};
   torch::nn::Sequential net{torch::nn::Linear(2, 2), torch::nn::BatchNorm1d(2)};
@@ -195,7 +195,7 @@ namespace of_trainer {
 
 using Example = std::pair<torch::Tensor, int64_t>;
 
-/// Bright pictures and dark ones.
+/// Bright and dark images.
 struct DigitSet {
   [[nodiscard]] int64_t size() const { return 64; }
   [[nodiscard]] Example get(int64_t i) const { return {torch::full({1, 28, 28}, static_cast<double>(i % 2)), i % 2}; }

@@ -54,7 +54,7 @@ TEST_CASE("what is no flat YAML is refused") {
         Refusal{ErrorKind::environment, "settings: job.yaml has cpu twice"});
   CHECK(parse_refusal("cpu: 1\nbackend: gloo: x\n") ==
         Refusal{ErrorKind::environment, "settings: job.yaml line 2 is no YAML: illegal map value"});
-  // yaml-cpp alone would go on for ever.
+  // yaml-cpp alone would not terminate.
   CHECK(parse_refusal("# a\n,# b\ncpu: 1\n") ==
         Refusal{ErrorKind::environment, "settings: job.yaml line 2 is no YAML: no value begins with this"});
 }

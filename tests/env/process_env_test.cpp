@@ -51,7 +51,7 @@ const Variables slurm{{"SLURM_JOB_ID", "100"},
                       {"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"},
                       {"SLURM_STEP_NODELIST", "node[01-04]"}};
 
-/// Log lines while it lives, at debug level.
+/// Collects log lines at debug level during its lifetime.
 struct Lines {
   std::vector<std::string> all;
   base::LogLevel before = base::log_level();
@@ -319,7 +319,7 @@ TEST_CASE("what tells a job from another one is ours, else its launcher's, else 
     const auto all = with(launcher, {{"TORCHELASTIC_RUN_ID", "run-7"}, {"PMIX_NAMESPACE", "4242"}});
     CHECK(id(with(all, {{"ACCELERATE_JOB_ID", "mine"}})) == "mine");
   }
-  // Ranks that are started by hand, each in a step of its own, are one job.
+  // Ranks that are started by hand, each in its own step, belong to one job.
   CHECK(id(with(torchrun, slurm)).empty());
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every row of the table, through every source of its setting.
+// Tests every row of the table with every source of its setting.
 #include "accelerate/env/settings_table.hpp"
 
 #include <doctest/doctest.h>
@@ -23,7 +23,7 @@ using testing::refusal;
 
 namespace {
 
-// A text of each type that is no setting's default.
+// A text of each type that is not a default of a setting.
 std::string sample(const env::Flag& /*type*/) { return "true"; }
 std::string sample(const env::Integer& type) { return std::to_string(type.lowest + 2); }
 std::string sample(const env::Seconds& /*type*/) { return "7"; }
@@ -33,7 +33,7 @@ std::string sample(const env::Choice<Enum, count>& type) {
 }
 std::string sample(const env::Word& type) { return type.known("gloo") ? "gloo" : "cuda:1"; }
 
-/// Settings of a rank whose launcher received this option.
+/// Settings of a rank if the launcher received this option.
 Settings through_the_launcher(const std::string& option) {
   const auto options = launch::parse({option, "./train"}).options;
   const auto resolved = launch::resolve(options, {}, {}).options;

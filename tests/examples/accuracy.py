@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that prints "test accuracy 0.9812" learns in mixed precision what it learns in float32.
+"""A program that prints "test accuracy 0.9812" must reach the float32 accuracy in mixed precision.
 
-accuracy.py bf16|fp16 POINTS COMMAND...   COMMAND: {} in it stands for the precision; else the environment says it
+accuracy.py bf16|fp16 POINTS COMMAND...   {} in COMMAND is replaced by the precision; otherwise the environment sets it
 """
 import os
 import re

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The programs of examples/by_feature.
 
-by_feature.py differences FOLDER            each differs from its base only where it speaks of its feature
-by_feature.py run NAME FOLDER COMMAND...    COMMAND (by_feature NAME, on however many ranks) says what it should
+by_feature.py differences FOLDER            each differs from its base only in lines about its feature
+by_feature.py run NAME FOLDER COMMAND...    checks the output of COMMAND (by_feature NAME, on any number of ranks)
 """
 import difflib
 import re
@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 ANY = r"accuracy 0\.\d\d\d"
-# name: how many lines may differ (those that went and those that came); what each place where they do speaks of.
+# name: maximum number of different lines (removed and added); pattern that each differing place must match.
 FEATURES = {
     "accumulation": (3, r"accumulat"),
     "accumulation_by_tokens": (9, r"accumulat|kUnknown|tokens"),
@@ -38,14 +38,14 @@ BASES = {"base", "existing_program"}
 
 
 def code(path):
-    """Its lines, without indentation and without what stands before the first #include."""
+    """The lines from the first #include on, without indentation."""
     lines = [line.strip() for line in path.read_text().splitlines()]
     first = next(i for i, line in enumerate(lines) if line.startswith("#include"))
     return [line for line in lines[first:] if line]
 
 
 def difference(base, other, most, feature):
-    """returns what is wrong with how they differ; "" for nothing"""
+    """Returns the error of the difference, or ""."""
     count = 0
     for kind, i1, i2, j1, j2 in difflib.SequenceMatcher(None, base, other, autojunk=False).get_opcodes():
         if kind == "equal":
@@ -66,7 +66,7 @@ def check_differences(folder):
         other = code(folder / f"{name}.cpp")
         said = difference(base, other, most, feature)
         wrong += [f"{name} {said}"] if said else []
-        # Another thing that somebody changes there is noticed.
+        # An unrelated change must be detected.
         for i, line in enumerate(other):
             if line in base and len(line) > 8:
                 spoilt = other[:i] + ["torch::manual_seed(7);"] + other[i:]
@@ -92,7 +92,7 @@ class Run:
         return ran.stdout
 
     def learned(self, *arguments, least=0.75):
-        """returns what it printed before its test accuracy, which is a good one"""
+        """Checks the test accuracy and returns the output before it."""
         before, found, accuracy = self(*arguments).rpartition("test accuracy ")
         assert found and float(accuracy) > least, f"{before}{found}{accuracy}"
         return before

@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 examples, programs = Path(sys.argv[1]), Path(sys.argv[2])
-# Sources whose program has another name.
+# Sources of programs with another name.
 NAMES = {"plain_libtorch/mnist": "plain_mnist"}
 FEATURES = sorted(path.stem for path in (examples / "by_feature").glob("*.cpp") if path.stem != "programs")
-# What a program lists beside --help; each has one entry, so that a new program is not forgotten.
+# Options of each program besides --help. Every program has an entry, so that a new one is not forgotten.
 LISTED = {
     "checkpoint": ["--project-dir", "--resume"], "cifar10": ["FOLDER"], "custom_dataset": [],
     "fashion_resnet": ["--num_devices", "--lr"], "mnist": ["--data-dir", "--lr"], "plain_mnist": ["--data-dir", "--lr"],

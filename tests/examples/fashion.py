@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/fashion_resnet says where it ran and how well; batch and learning rate grow with the devices; two devices
-of one process and two ranks learn the same.
+"""examples/fashion_resnet prints its devices and accuracy; batch and learning rate scale with the devices; two devices of
+one process and two ranks give the same result.
 
 fashion.py FASHION_RESNET DATA LAUNCH...
 """

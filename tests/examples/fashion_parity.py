@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """fashion_resnet's network in PyTorch and in probe.cpp from the same weights on the same images: the losses must agree,
-and after the last step that in evaluation mode, which the running statistics of BatchNorm make.
+and after the last step the loss in evaluation mode, which depends on BatchNorm's running statistics.
 
 fashion_parity.py DATA_DIR DTYPE STEPS BATCH TOLERANCE PROBE
 """

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What examples/fashion_resnet is made of: the network, the curve.
+// Parts of examples/fashion_resnet: the network and the curve.
 #include "tests/testing.hpp"
 //
 #include "examples/animator.hpp"
@@ -90,8 +90,8 @@ TEST_CASE("the network learns: in a few steps it tells four noisy patterns apart
     sgd.step();
   }
   const torch::NoGradGuard no_grad;
-  CHECK(before > 1.5);  // of ten classes by chance: 2.3
+  CHECK(before > 1.5);  // 2.3 by chance for ten classes
   CHECK(loss_of().item<double>() < 0.4);
-  // Of few batches the running statistics are not worth much yet: the batch's own.
+  // Uses batch statistics, because running statistics are inaccurate after few batches.
   CHECK(net->forward(drawn()).argmax(1).eq(labels).sum().item<int64_t>() >= 6);
 }

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/fashion_resnet beside the same network, data and settings in PyTorch: test accuracy after each epoch.
+"""Compares examples/fashion_resnet with the same network, data and settings in PyTorch: test accuracy after each epoch.
 
-fashion_peer.py DATA EPOCHS [COMMAND...]    COMMAND: fashion_resnet, on however many ranks and devices; without it
-PyTorch alone. Both are seeded with SEED, but draw other numbers. PyTorch then trains with the batch and the rate of all
-ranks, as the program prints them; its BatchNorm sees that batch whole, ours each part alone.
+fashion_peer.py DATA EPOCHS [COMMAND...]    COMMAND: fashion_resnet, on any number of ranks and devices; without it
+only PyTorch. Both are seeded with SEED, but draw different numbers. PyTorch then trains with the batch and the rate of all
+ranks, as the program prints them; its BatchNorm uses the whole batch, that of the program each part separately.
 """
 import gzip
 import re

@@ -43,7 +43,7 @@ def digits(folder, count):
 
 
 def mixed(dtype_name, net, optimizer):
-    """returns forward(images), backward(loss), step() of that precision."""
+    """Returns forward(images), backward(loss), step() for that precision."""
     if dtype_name == "bf16":
         from accelerate import Accelerator
         accelerator = Accelerator(cpu=DEVICE == "cpu", mixed_precision="bf16")

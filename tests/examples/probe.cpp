@@ -28,7 +28,7 @@
 
 namespace {
 
-// The file is one run of float64 numbers: parameters in order, images, labels.
+// The file is a sequence of float64 numbers: parameters in order, images, labels.
 class Numbers {
  public:
   explicit Numbers(const std::string& path)
@@ -216,7 +216,7 @@ void leave(int64_t rank) {
   accelerator.print("sum {}\n", tensor[0].item<double>());
 }
 
-/// One rank gives another shape to an all-reduce on the device.
+/// One rank calls an all-reduce on the device with another shape.
 void shape(int64_t rank) {
   accelerate::Accelerator accelerator(to_fail());
   const auto tensor = torch::ones({accelerator.process_index() == rank ? 5 : 4}, accelerator.device());

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loss scale of torch.amp.GradScaler and of ours after each iteration of recorded overflows: they must be the same.
+"""Compares the loss scales of torch.amp.GradScaler and accelerate::precision::GradScaler after each iteration of recorded
+overflows.
 
 scaler.py PROBE
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tracking.py <command of the example>: what a run shows and leaves, on however many ranks it runs."""
+"""tracking.py <command of the example>: checks output and files of a run, on any number of ranks."""
 import csv
 import json
 import subprocess

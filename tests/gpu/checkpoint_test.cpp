@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints on a real GPU: copied while steps go on, loaded without a second model beside the first.
+// Checkpoints on a real GPU: copied during training, loaded without a second copy of the model.
 #include "tests/testing.hpp"
 //
 #include "accelerate/accelerate.hpp"
@@ -21,7 +21,7 @@ TEST_CASE("what is saved while the GPU is still at a step comes back, and with i
       optimizer.step();
     }
   };
-  for (int round = 0; round < 2; ++round) {  // the second one finds the buffers of the first
+  for (int round = 0; round < 2; ++round) {  // the second round reuses the buffers of the first
     CAPTURE(round);
     steps(20);  // the host is ahead of the device
     accelerator.save_state(folder.path / "c", {.async = true});

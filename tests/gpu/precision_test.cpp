@@ -7,7 +7,7 @@
 
 namespace {
 
-/// Percent of the test digits that are right after one epoch.
+/// Accuracy on the test digits in percent after one epoch.
 double learnt_in(accelerate::Precision precision) {
   accelerate::Accelerator accelerator({.mixed_precision = precision, .device = "cuda"});
   accelerator.set_seed(42);

@@ -47,7 +47,7 @@ TEST_CASE("device times are of all that the trace has on the GPU, and of the ope
   CHECK(of_operators == doctest::Approx(of_trace).epsilon(1e-3));
   CHECK(static_cast<double>(summary.device_ns) * 1e-3 == doctest::Approx(of_trace).epsilon(1e-3));
   CHECK(products > 0);
-  CHECK(products % 3 == 0);  // the last step's are among them
+  CHECK(products % 3 == 0);  // includes those of the last step
   CHECK(copies > 0);
   // A copy of 32 MiB over the bus and two products of 34 GFLOP take longest, independent of the host's times.
   std::set<std::string> first;

@@ -11,13 +11,13 @@ using accelerate::Precision;
 
 namespace {
 
-/// All ranks of the job; elsewhere these tests would pass without a GPU, or hand its tensors to a group of the CPU.
+/// All ranks of the job. Fails without nccl, where these tests would pass without a GPU or use a CPU group.
 const accelerate::comm::Group& over_nccl() {
   REQUIRE(testing::world().backend().starts_with("nccl"));
   return testing::world();
 }
 
-/// Eight parameters, equal wherever they are made; on images of 6 x 6.
+/// A network with eight parameters, always equal, for images of 6 x 6.
 torch::nn::Sequential gpu_net(at::ScalarType dtype) {
   torch::manual_seed(5);
   torch::nn::Sequential net(torch::nn::Conv2d(1, 4, 3), torch::nn::BatchNorm2d(4), torch::nn::ReLU(),
@@ -38,7 +38,7 @@ void check_close(const std::vector<at::Tensor>& ours, const std::vector<at::Tens
   for (size_t i = 0; i < ours.size(); ++i) CHECK(torch::allclose(ours[i], theirs[i], tolerance, tolerance));
 }
 
-/// Gradients of a linear layer after some steps with one sample on each rank: no higher in rank than there are ranks.
+/// Gradients of a linear layer after some steps with one sample per rank: their matrix rank is at most the world size.
 std::vector<at::Tensor> gpu_gradients(const accelerate::gradient::CommHook& hook) {
   Accelerator accelerator(over_nccl(), {.comm_hook = hook});
   torch::manual_seed(5);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a real GPU has no more memory.
+// Out of memory on a real GPU.
 #include "tests/testing.hpp"
 //
 #include "accelerate/accelerate.hpp"
 
 namespace {
 
-/// Wants a tebibyte for a batch of more than 64 rows.
+/// Requests a tebibyte for a batch of more than 64 rows.
 struct HungryImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x) {
     const int64_t bytes = x.size(0) > 64 ? int64_t{1} << 40 : 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's heap budget: at most 12 + 8 per bucket allocations a step over the same loop without it.
+// Heap budget of the engine: at most 12 allocations per step, and 8 per bucket, more than the same loop without it.
 #include "support.hpp"
 //
 #include <cstdlib>
@@ -9,7 +9,7 @@ using namespace gradient_testing;
 using accelerate::comm::run_threads;
 
 namespace {
-thread_local int64_t allocations = 0;  // of this thread: ranks are threads, their communication threads do not count
+thread_local int64_t allocations = 0;  // per thread: ranks are threads, and their communication threads do not count
 }
 
 // Counts every operator new of the test program, including LibTorch's; tensor memory is allocated elsewhere.
@@ -60,7 +60,7 @@ TEST_CASE("a step through the engine allocates at most 12 + 8 per bucket times m
       Engine engine(group, named(net), row.options);
       const int64_t with_engine = per_step([&] {
         for (const auto& parameter : net->parameters())
-          (void)parameter.mutable_grad();  // the raw loop's list costs too
+          (void)parameter.mutable_grad();  // the plain loop also allocates its list
         engine.zero_all();
         net->with_extra(x).sum().backward();
         engine.before_step();

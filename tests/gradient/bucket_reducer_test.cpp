@@ -39,7 +39,7 @@ class Noted final : public BucketReducer {
   Strings& calls_;
 };
 
-// Of NetImpl's parameters: first.weight, first.bias, second.weight, second.bias, extra.weight, extra.bias.
+// Plan over NetImpl's parameters: first.weight, first.bias, second.weight, second.bias, extra.weight, extra.bias.
 BucketPlan plan_of(const std::vector<std::vector<int64_t>>& buckets) {
   BucketPlan plan;
   for (const auto& items : buckets) plan.buckets.push_back({.items = items});

@@ -79,7 +79,7 @@ TEST_CASE("without buffers nothing is sent") {
   none.run();
   run_threads(2, [](const Group& group) {
     BufferBroadcast broadcast(group, {});
-    if (group.rank() == 0) broadcast.run();  // alone: would hang if it talked
+    if (group.rank() == 0) broadcast.run();  // would hang if it communicated
     CHECK(broadcast.empty());
   });
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What user code and bad luck do to the engine: dropped gradients, foreign hooks, exceptions, lost peers, wrong calls.
+// Misuse and failures: dropped gradients, foreign hooks, exceptions, lost ranks, wrong calls.
 #include "accelerate/base/error.hpp"
 #include "support.hpp"
 
@@ -13,7 +13,7 @@ namespace {
 
 void plain_step(const NetPtr& net, int64_t rank) { net->with_extra(batch(rank)).pow(2).sum().backward(); }
 
-// Passes values on and throws in backward while it is switched on.
+// Passes values on, and throws in backward if it is enabled.
 struct Bomb : torch::autograd::Function<Bomb> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {

@@ -19,7 +19,7 @@ namespace {
 
 void plain(const NetPtr& net, int64_t rank) { net->with_extra(batch(rank)).pow(2).sum().backward(); }
 
-/// Of the whole buckets, after a backward from zero.
+/// Norm of the whole buckets after a backward from zero gradients.
 double clipped_norm(Engine& engine, const at::Tensor& loss) {
   engine.zero_all();
   loss.backward();
@@ -45,7 +45,7 @@ struct Mixed : torch::nn::Module {
   torch::nn::Linear half{nullptr}, full{nullptr};
 };
 
-// Recomputes in backward, so that the weights' gradients result from a backward inside the backward.
+// Recomputes in backward, so that a backward inside the backward computes the weights' gradients.
 struct Recompute : torch::autograd::Function<Recompute> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, NetImpl* net) {
     context->save_for_backward({x});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters that a backward does not reach: on every rank, on some ranks, for a while, or never again.
+// Parameters that a backward does not reach: on every rank, on some ranks, temporarily, or permanently.
 #include "support.hpp"
 
 using namespace gradient_testing;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// N ranks with batch B train like one rank with batch N*B; for threads in unit tests and processes in rank tests.
+// N ranks with batch B train like one rank with batch N*B. Used by unit tests (threads) and rank tests (processes).
 #pragma once
 
 #include "support.hpp"
 
 namespace gradient_testing {
 
-/// 50 steps in float64 with the optimizer that make_optimizer gives for a list of parameters. Every rank trains its
-/// part through an engine and, beside it, the whole batch alone; parameters stay within 1e-12, and the ranks' bits
-/// equal.
+/// Runs 50 steps in float64 with the optimizer that make_optimizer returns for a list of parameters. Every rank trains
+/// its part through an engine and, in addition, the whole batch alone. Parameters must agree within 1e-12, and be
+/// bit-equal on all ranks.
 template <typename MakeOptimizer>
 void check_equivalence(const Group& group, const MakeOptimizer& make_optimizer) {
   auto net = built(make_net);

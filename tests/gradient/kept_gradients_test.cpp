@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients that user code keeps, as handles, as aliases or in a graph of autograd, while training goes on: on several
-// ranks they behave as in plain LibTorch, and the engine reuses its memory only if nobody holds it.
+// User code keeps gradients as handles, as aliases or in a graph during training. On several ranks they must behave as
+// in plain LibTorch, and the engine must reuse their memory only if no other code holds it.
 #include <array>
 
 #include "accelerate/gradient/clip.hpp"
@@ -24,7 +24,7 @@ void zero_by(Engine& engine, const NetPtr& net, DroppedBy zeroing) {
   for (const at::Tensor& parameter : net->parameters()) parameter.mutable_grad().reset();
 }
 
-// The tensors that hold the gradients: a gradient in new memory is another tensor.
+// Identities of the gradient tensors: a gradient in new memory is another tensor.
 std::vector<const void*> gradient_identities(const NetPtr& net) {
   std::vector<const void*> all;
   for (const at::Tensor& parameter : net->parameters()) all.push_back(parameter.grad().unsafeGetTensorImpl());
@@ -149,7 +149,7 @@ TEST_CASE("a gradient kept without synchronisation keeps this rank's own values"
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
     Engine engine(group, named(net), small_buckets());
-    accumulate_batch(net, group.rank());  // lays the buckets out
+    accumulate_batch(net, group.rank());  // creates the layout of the buckets
     engine.zero_all();
     engine.set_sync(false);
     accumulate_batch(net, group.rank(), 1);
@@ -239,9 +239,9 @@ TEST_CASE("the memory of gradients is reused as long as nobody holds them, and t
     auto after = gradient_identities(net);
     CHECK(after[0] != before[0]);
     after[0] = before[0];
-    CHECK(after == before);  // what nobody holds stays where it was
+    CHECK(after == before);  // gradients that no other code holds stay in place
     CHECK(engine.gradients()[0].is_same(flat[0]));
-    CHECK(kept.storage().nbytes() == kept.nbytes());  // and what is kept does not keep a bucket alive
+    CHECK(kept.storage().nbytes() == kept.nbytes());  // a kept gradient does not keep its bucket alive
   });
 }
 

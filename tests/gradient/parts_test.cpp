@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that hold a part of the gradients each: one norm for all of them, and one word on whether they overflowed.
+// Each rank has a part of the gradients: one common norm, and one common overflow flag.
 #include <cmath>
 #include <limits>
 
@@ -77,7 +77,7 @@ TEST_CASE("ranges of a gradient are unscaled where they are; inf or NaN in one o
       CAPTURE(bad);
       const bool overflows = bad != 0;
       at::Tensor whole = torch::arange(10, at::kFloat);
-      if (overflows) whole[6] = bad;  // of rank 1
+      if (overflows) whole[6] = bad;  // an element of rank 1
       const std::vector<int64_t> bounds{0, 4, 10, 10};
       const int64_t begin = bounds.at(static_cast<size_t>(group.rank()));
       const int64_t end = bounds.at(static_cast<size_t>(group.rank()) + 1);
@@ -121,7 +121,7 @@ TEST_CASE("a norm that is not finite is told with the parameter's name; a finite
                    second = torch::zeros({2, 2}, torch::requires_grad());
   first.mutable_grad() = torch::ones({3});
   second.mutable_grad() = torch::ones({2, 2});
-  const at::Tensor unused = torch::zeros({5}, torch::requires_grad());  // has no gradient, and counts as none
+  const at::Tensor unused = torch::zeros({5}, torch::requires_grad());  // has no gradient, so it does not count
   std::vector<accelerate::state::Piece> pieces{accelerate::state::whole_piece("unused", unused),
                                                accelerate::state::whole_piece("fc.weight", first),
                                                accelerate::state::whole_piece("fc.bias", second)};

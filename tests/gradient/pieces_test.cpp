@@ -15,7 +15,7 @@ std::vector<std::string> names_of(const std::vector<accelerate::state::Piece>& p
 
 void train(const NetPtr& net, const Group& group) { (*net).forward(batch(group.rank())).pow(2).sum().backward(); }
 
-// Runs test on two ranks, each with a net and its engine, buckets laid out.
+// Runs test on two ranks, each with a net and an engine with laid-out buckets.
 void with_engine(const std::function<void(const NetPtr&, Engine&, const Group&)>& test) {
   accelerate::comm::run_threads(
       2,

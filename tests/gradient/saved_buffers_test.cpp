@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buffers that a graph of autograd saved, when a later forward makes them rank 0's before the backward.
+// Buffers that a graph saved, if a later forward sets them to rank 0's values before the backward.
 #include <limits>
 
 #include "accelerate/gradient/coalesced.hpp"
@@ -89,7 +89,7 @@ TEST_CASE("statistics of batch normalisation that ranks hold apart leave the gra
       const at::Tensor second = norm->forward(batch(group.rank(), 2 * step + 1));
       (first.pow(3).sum() - second.pow(2).sum()).backward();
       norm->zero_grad();
-      norm->running_mean.mul_(0.5);  // as loading does: a counted write before the next forward
+      norm->running_mean.mul_(0.5);  // as loading does: a write with a new version before the next forward
     }
   });
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of the engine share: equal models on every rank, and the mean of the per-rank gradients as the truth.
+// Common code of the engine tests: equal models on every rank, and the mean of the per-rank gradients as reference.
 #pragma once
 
 #include "tests/testing.hpp"
@@ -74,7 +74,7 @@ inline Grads gradients_of(const std::vector<at::Tensor>& parameters) {
   return grads;
 }
 
-/// Mean over the ranks' own gradients; undefined where no rank has one.
+/// Mean over the ranks' own gradients; undefined if no rank has one.
 inline Grads mean_of(const std::vector<Grads>& per_rank) {
   Grads means(per_rank.front().size());
   for (size_t i = 0; i < means.size(); ++i) {
@@ -87,7 +87,7 @@ inline Grads mean_of(const std::vector<Grads>& per_rank) {
   return means;
 }
 
-/// Equal to 1e-14, and undefined in the same places.
+/// True if equal to 1e-14, and undefined in the same places.
 inline bool same(const Grads& seen, const Grads& expected, double tolerance = 1e-14) {
   if (seen.size() != expected.size()) return false;
   for (size_t i = 0; i < seen.size(); ++i) {
@@ -99,7 +99,7 @@ inline bool same(const Grads& seen, const Grads& expected, double tolerance = 1e
   return true;
 }
 
-/// Every rank holds the same bits.
+/// True if every rank has the same bits.
 inline bool bit_equal(const Group& group, const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
     if (!tensor.defined()) continue;
@@ -123,8 +123,8 @@ Grads truth(int64_t ranks, const Make& make, const Backward& backward) {
   return mean_of(per_rank);
 }
 
-/// Checks on every rank, in four rounds (the first learns the layout), that backward leaves the mean of the ranks' own
-/// gradients, the same bits everywhere.
+/// Checks on every rank, in four rounds (the first determines the layout), that backward gives the mean of the ranks'
+/// own gradients, bit-equal on all ranks.
 template <typename Make, typename Backward>
 void check_means(int64_t ranks, const Make& make, const Backward& backward, EngineOptions options = small_buckets(),
                  double tolerance = 1e-14) {

@@ -10,7 +10,7 @@ using namespace accelerate::gradient;
 
 namespace {
 
-// "(sync,step)" of every micro-batch of the epochs, as in hf_accelerate_behaviour.md section 8.
+// Returns "(sync,step)" for every micro-batch of the epochs, as in hf_accelerate_behaviour.md section 8.
 std::vector<std::string> run(int64_t micro_batches, const SyncOptions& options, int epochs) {
   SyncState state;
   std::vector<std::string> said;

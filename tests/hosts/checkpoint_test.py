@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of two hosts that share no disk (each has a /tmp of its own): checkpoint_test.py [Gloo.test_own_disks | Mpi.test_own_disks]"""
+"""Checkpoints of two hosts without a shared disk (each has its own /tmp): checkpoint_test.py [Gloo.test_own_disks | Mpi.test_own_disks]"""
 import unittest
 
 import ways

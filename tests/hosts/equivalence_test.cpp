@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Started on several hosts by start_test.py, in every way there is.
+// start_test.py runs it on several hosts with every runner.
 #include "tests/testing.hpp"
 //
 #include "accelerate/accelerate.hpp"

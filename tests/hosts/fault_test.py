@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """A host of a job is cut off, switched off or frozen while the ranks connect, in the middle of an all-reduce, or between
-steps: fault_test.py [Gloo | Mpi | Gloo.test_connecting ...]. Every rank whose host is there ends within its timeout and
-some, says which rank it misses, and leaves nothing behind."""
+steps: fault_test.py [Gloo | Mpi | Gloo.test_connecting ...]. Every rank on a remaining host must end within its timeout
+plus a margin, name the missing rank, and leave nothing behind."""
 import functools
 import os
 import re
@@ -25,12 +25,12 @@ FIRST_OF_TWO, LAST_OF_THREE = (2, 0), (3, 2)  # hosts, and which of them is lost
 
 
 def slack():
-    """Seconds that ranks may need beside the timeout: more where many processes want a processor."""
+    """Margin in seconds besides the timeout; larger if many processes share a processor."""
     return 5 + min(15, os.getloadavg()[0] / os.cpu_count())
 
 
 class Job:
-    """Ranks that are broken: diaries are what they say of themselves."""
+    """Ranks with faults; `diaries` are their progress files."""
 
     def __init__(self, hosts, way, timeout, megabytes):
         self.hosts, self.timeout, self.diaries = hosts, timeout, hosts.folder / "diaries"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several hosts on one machine: each has its own address, name, processes, /tmp, /run and /dev/shm; files are shared, as
-a cluster's home folder is. `with Hosts(2) as hosts: hosts[0].start(["hostname"])`. All of it dies with this process."""
+"""Several hosts on one machine: each has its own address, name, processes, /tmp, /run and /dev/shm; other files are shared,
+as a cluster's home folder is. `with Hosts(2) as hosts: hosts[0].start(["hostname"])`. All of it ends with this process."""
 import os
 import shutil
 import signal
@@ -38,7 +38,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=
 
 
 class Missing(Exception):
-    """What this machine lacks; a test that needs it fails with this sentence."""
+    """Reason why this machine cannot run such tests; they fail with this sentence."""
 
 
 def need(*commands):
@@ -50,7 +50,7 @@ def need(*commands):
 
 
 def until(condition, seconds, what, pause=0.02):
-    """Asks again and again; the time is generous, as it is only there for what never comes."""
+    """Polls. The timeout is long, because it only matters for conditions that never become true."""
     end = time.monotonic() + seconds
     while True:
         if value := condition():
@@ -61,10 +61,10 @@ def until(condition, seconds, what, pause=0.02):
 
 
 class Namespace:
-    """A process in namespaces of its own, and the way into them. They are gone when it is."""
+    """A process in separate namespaces, and commands to enter them. They end with the process."""
 
     def __init__(self, kinds, command, **options):
-        # The signal of the parent's death reaches unshare, and through it the first process: nothing outlives the tests.
+        # unshare receives the signal for the death of its parent and ends the first process, so nothing outlives the tests.
         self.process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "unshare", *kinds, "--fork", "--kill-child", *command],
                                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, **options)
         self.pid = until(self._first_child, 20, "unshare")
@@ -98,7 +98,7 @@ class Host(Namespace):
             raise RuntimeError(f"{self.name} did not come up: {self.log.read_text()}")
 
     def start(self, command, **options):
-        """The command on this host, in the folder of this process."""
+        """Runs the command on this host, in the folder of this process."""
         process = subprocess.Popen([*self.enter("-m", "-u", "-i", "-n", "-p"), "env", "-C", os.getcwd(), *map(str, command)],
                                    stdin=subprocess.DEVNULL, text=True, **options)
         self.started.append(process)
@@ -109,13 +109,13 @@ class Host(Namespace):
         return process.communicate(timeout=60)[0]
 
     def processes(self):
-        """{process id: command line} without what looks."""
+        """{process id: command line} without the inspecting processes."""
         lines = self.run("exec ps --no-headers -eo pid,ppid,args").splitlines()
         rows = [line.split(None, 2) for line in lines]
         return {pid: args for pid, _, args in rows if not args.startswith(("ps --no-headers", "sleep 1000", "[ps]", "[sleep]"))}
 
     def left_behind(self, patience=10):
-        """What is there after so many seconds and was not when the host came up."""
+        """Processes and files that still exist after this number of seconds and did not exist when the host started."""
         left = lambda: ([args for pid, args in self.processes().items() if pid not in self.at_rest] +  # noqa: E731
                         self.run("find /dev/shm /tmp -mindepth 1 '(' -type f -o -name 'accelerate_launch*' ')'").split())
         try:

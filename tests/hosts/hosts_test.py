@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a machine lacks for tests on several hosts is told in a sentence."""
+"""The reason why a machine cannot run tests on several hosts is one sentence."""
 import os
 import unittest
 from unittest import mock

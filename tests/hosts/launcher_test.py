@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that accelerate_launch starts on several hosts. When one is lost, the launchers on the others say which, stop their
-ranks, and leave nothing. launcher_test.py [Lost | Right | Wrong | Lost.test_by_hand ...]."""
+"""Jobs that accelerate_launch starts on several hosts. If one host is lost, the launchers on the others name it, stop their
+ranks, and leave nothing behind. launcher_test.py [Lost | Right | Wrong | Lost.test_by_hand ...]."""
 import functools
 import unittest
 
@@ -10,7 +10,7 @@ from hosts import Hosts, until
 from side_by_side import side_by_side
 
 RANKS = ["sh", "-c", "echo up; exec sleep 1000"]
-# 25 s until a connection to a host that is gone counts as lost, 5 s of grace, and what a busy machine needs.
+# 25 s until a connection to a lost host fails, 5 s of grace time, and a margin for a busy machine.
 SECONDS_TO_END = 90
 # Where connections end at once: the grace and a second, within which (1.1 s) all was gone on a machine at rest.
 SECONDS_OF_GRACE = 15
@@ -81,14 +81,14 @@ class Lost(Launcher):
                 self.check_nothing_left(host, SECONDS_OF_GRACE)
 
     def test_with_mpirun(self):
-        """A host of mpirun's is lost, which by its own defaults notices after 480 s."""
+        """A host under mpirun is lost; with its own defaults mpirun detects it after 480 s."""
         said = ("on node host2", "accelerate_launch: mpirun (host1, pid ")
         self.check(ways.launcher_mpirun, (2, 1, "power_off", said), (2, 1, "cut", said))
 
 
 class Right(Launcher):
     def test_restarts(self):
-        """A rank on the second host is killed once, and the ranks of all hosts start again."""
+        """A rank on the second host is killed once, and the ranks of all hosts restart."""
         script = 'echo start $TORCHELASTIC_RESTART_COUNT; [ $RANK$TORCHELASTIC_RESTART_COUNT = 10 ] && kill -9 $$; ' \
                  '[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exec sleep 1000; exit 0'
         with Hosts(2, ssh=True) as hosts:
@@ -101,7 +101,7 @@ class Right(Launcher):
                 self.check_nothing_left(host)
 
     def test_resume_code_under_slurm(self):
-        """Ranks that srun started save and ask to be started again, on both hosts; another code is a failure."""
+        """Ranks under srun save and request a restart, on both hosts; another exit code is a failure."""
         script = 'echo start $TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 0 ] || exit $0; sleep $SLURM_PROCID; exit 75'
         for last, code in (("0", 0), ("7", 7)):
             with self.subTest(last), Hosts(2, slurm=True) as hosts:
@@ -114,7 +114,7 @@ class Right(Launcher):
                     self.check_nothing_left(host)
 
     def test_who_failed_under_others(self):
-        """The rank that failed first, its host and its last lines are told, whoever started it; and only that one."""
+        """The report names only the rank that failed first, with its host and last lines, for any runner."""
         script = 'rank=${SLURM_PROCID:-$OMPI_COMM_WORLD_RANK}; echo up $rank; [ $rank = 1 ] || exec sleep 1000; sleep 1; echo loss nan; exit 7'
         for way in (ways.launcher_salloc, ways.launcher_sbatch_pmix, ways.launcher_mpirun):
             with self.subTest(way.__name__), Hosts(2, **ways.SERVICES[way]) as hosts:
@@ -128,7 +128,7 @@ class Right(Launcher):
                     self.check_nothing_left(host)
 
     def test_scancel_asks_once(self):
-        """Slurm tells all processes of a step, the launcher, its guardian and the rank: the ranks have time to save."""
+        """Slurm signals all processes of a step (launcher, guardian and rank); the ranks must have time to save."""
         script = "trap 'sleep 1; echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done"
         for way, ranks in ((ways.launcher_per_node, 2), (ways.launcher_per_task, 4)):
             with self.subTest(way.__name__), Hosts(2, slurm=True) as hosts:
@@ -141,7 +141,7 @@ class Right(Launcher):
                     self.check_nothing_left(host)
 
     def test_a_hang_over_ssh(self):
-        """The missing rank of the whole job is named, and both hosts tell where theirs are."""
+        """The report names the missing rank of the whole job, and both hosts log the state of their ranks."""
         with Hosts(2, ssh=True) as hosts:
             job = ways.launcher_ssh(hosts, ["--hang_timeout", 3, "--grace_time", 1, ways.BIN.resolve() / "fault_ranks", "sleeps"])
             self.assertEqual(job.codes(SECONDS_TO_END), [124], job.text())
@@ -152,7 +152,7 @@ class Right(Launcher):
                 self.check_nothing_left(host)
 
     def test_hostile_names(self):
-        """Words and values come to ranks on other hosts as they are, through sshd and a login shell."""
+        """Arguments and values reach ranks on other hosts unchanged, through sshd and a login shell."""
         words = ["a b", "it's", '"', "$(touch /tmp/never)", "`id`", "a\nb\n\nc", "", "\\", "-n", "*", "a=b", "!x", ";", "ä"]
         for way in (ways.launcher_ssh, ways.launcher_mpirun):
             with self.subTest(way.__name__), Hosts(2, ssh=True) as hosts:

@@ -46,7 +46,7 @@ void run(const fs::path& project) {
   step();
   accelerator.save_state({}, {.async = true});
   accelerator.wait_for_checkpoint();
-  // One machine has one folder, with the random states of its own ranks alone.
+  // Each machine has one folder, with the random states of its own ranks only.
   const auto names = names_in(project / "checkpoints" / "checkpoint_1");
   for (const char* name : {"manifest.json", "model.safetensors", "optimizer.bin"}) {
     expect(accelerator, names.contains(name), fmt::format("{} is missing", name));
@@ -76,7 +76,7 @@ void run(const fs::path& project) {
   }
   expect(accelerator, told.find("checkpoint_1 is not whole: model.safetensors has ") != std::string::npos, told);
   accelerator.wait_for_everyone();
-  // Whole on each machine, and of another save on one of them.
+  // Complete on each machine, but from another save on one of them.
   if (accelerator.is_last_process()) {
     accelerate::base::remove_tree(project / "checkpoints" / "checkpoint_1");
     fs::copy(project / "checkpoints" / "checkpoint_0", project / "checkpoints" / "checkpoint_1",

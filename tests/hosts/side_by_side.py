@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells of a table at the same time: each has hosts of its own, and most of its time waits."""
+"""Runs the cells of a table concurrently: each has its own hosts, and waits for most of its time."""
 from concurrent.futures import ThreadPoolExecutor
 
 AT_ONCE = 5

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs on two and three hosts, started in every way and over networks of several kinds: start_test.py [Gloo | Mpi | Gloo.test_by_hand ...]. Each runs
-the conformance of the collectives and five steps of training beside one process (rank_tests)."""
+"""Jobs on two and three hosts, with every runner and several kinds of networks: start_test.py [Gloo | Mpi |
+Gloo.test_by_hand ...]. Each runs the conformance tests of the collectives and five training steps (rank_tests)."""
 import functools
 import unittest
 

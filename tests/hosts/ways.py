@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways in which a job of several hosts starts, one rank on each. A way gives the processes that the tests start; the
-job is right when all of them end with 0."""
+"""Ways to start a job on several hosts, one rank on each. A way returns the processes that the tests start; the job is
+correct if all of them end with 0."""
 import os
 import subprocess
 from pathlib import Path
@@ -29,7 +29,7 @@ class Job:
         self.outputs.append(path)
 
     def codes(self, seconds):
-        """As they end, in the order of starting; None is one that still runs after so many seconds all together."""
+        """Exit codes in starting order; None for a process that still runs after this total number of seconds."""
         codes = []
         for process in self.processes:
             try:
@@ -155,7 +155,7 @@ def launcher_sbatch(hosts, command, options=("--backend", "gloo"), tasks=None, *
 
 
 def launcher_sbatch_nodes(hosts, command, **variables):
-    """The job says nothing of tasks."""
+    """The job does not set a number of tasks."""
     return launcher_sbatch(hosts, command, tasks=[], **variables)
 
 
@@ -168,7 +168,7 @@ def launcher_sbatch_pmix(hosts, command, **variables):
 
 
 def launcher_sbatch_pmix_labels(hosts, command, **variables):
-    """With a launcher of ours around each rank."""
+    """With a per-rank wrapper of accelerate_launch."""
     logs = hosts.folder / "logs"
     return launcher_sbatch(hosts, command, options=("--backend", "mpi", "--label", "--log_dir", logs), **variables)
 

@@ -13,7 +13,7 @@ using accelerate::ErrorKind;
 
 namespace {
 
-/// A variable of this process while it lives.
+/// Sets an environment variable during its lifetime.
 struct Variable {
   Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
   ~Variable() { unsetenv(name_); }

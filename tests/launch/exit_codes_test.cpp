@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The README's table of exit codes: every row's words are in a test that the row names.
+// The README's table of exit codes: the texts of every row are in a test that the row names.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ std::vector<Texts> rows() {
   return all;
 }
 
-/// A test's source with the texts that it breaks over lines joined.
+/// Source of a test with adjacent string literals joined.
 std::string source_of(const std::string& test) {
   for (const auto& entry : fs::recursive_directory_iterator(top / "tests/launch")) {
     if (entry.path().filename() == test + ".cpp") {

@@ -12,7 +12,7 @@
 using testing::launch;
 
 TEST_CASE("where no rank moves any more, the one that is missing is named, and what the others wait in") {
-  // A debugger takes its time: once is enough.
+  // A debugger is slow, so it runs only once.
   accelerate::env::Variables variables;
   for (const std::string backend : {TEST_BACKENDS}) {
     const auto ran = launch({"--cpu", "--num_processes", "2", "--backend", backend, "--hang_timeout", "2",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program itself, started as a user starts it.
+// The program itself, started as by a user.
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <netinet/in.h>
@@ -211,7 +211,7 @@ TEST_CASE("a signal that comes twice at once, as from timeout(1), is one request
   Child child(sleepers("trap 'sleep 0.5; echo saved; exit 0' TERM; "));
   REQUIRE(child.wait_for("ready"));
   kill(child.pid(), SIGTERM);
-  std::this_thread::sleep_for(std::chrono::milliseconds(10));  // or they would be one signal
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));  // otherwise they would be merged into one signal
   kill(child.pid(), SIGTERM);
   const auto ran = child.wait();
   CHECK(ran.code == 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// However a job ends, nothing of it stays a second later (beside the grace time, where a rank wants it): no process, no
-// shared memory, no temporary file. Each test writes how long it took.
+// Within a second after the end of a job (plus the grace time if a rank uses it), no process, no shared memory and no
+// temporary file of it remains. Each test reports its time.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -99,7 +99,7 @@ class Job {
     const auto processes = pids();
     const std::string shared = said(0)["shm"];
     CHECK(shared.find("/accelerate_launch.") != std::string::npos);
-    std::string left;  // when we looked last and something was
+    std::string left;  // at the last check that found something
     const auto nothing_is_left = [&] {
       std::string now;
       for (const auto& [name, pid] : processes) now += testing::alive(pid) ? name + ", " : "";
@@ -193,7 +193,7 @@ TEST_CASE("a guardian that is killed takes the job with it") {
 
 TEST_CASE("the launcher's whole process group is killed") {
   auto words = ::job(wait_forever);
-  words.insert(words.begin(), "setsid");  // which execs: its group is its own
+  words.insert(words.begin(), "setsid");  // setsid executes the launcher in its own group
   Job job(words);
   REQUIRE(job.is_up());
   REQUIRE(getpgid(job.launcher()) == job.launcher());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A launcher for each of several machines, all of which are this one.
+// One launcher per machine, all on this machine.
 #include <doctest/doctest.h>
 
 #include <csignal>

@@ -17,7 +17,7 @@ static void hello(int rank, int size) {
 int main(int argc, char** argv) {
   const char* what = argc > 1 ? argv[1] : "hello";
   int provided = 0, rank = 0, size = 0;
-  const char* started = getenv("RANK");  // none under mpirun
+  const char* started = getenv("RANK");  // unset under mpirun
   const int last_started = started != NULL && atoi(started) == atoi(getenv("WORLD_SIZE")) - 1;
   if (last_started && strcmp(what, "early") == 0) return 0;
   if (last_started && strcmp(what, "away") == 0) sleep(1000);
@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
   if (last && strcmp(what, "crash") == 0) raise(SIGSEGV);
   if (last && strcmp(what, "exit") == 0) _exit(3);
   if (last && strcmp(what, "unfinished") == 0) _exit(0);
-  MPI_Barrier(MPI_COMM_WORLD);  // never ends for the others when the last rank failed
+  MPI_Barrier(MPI_COMM_WORLD);  // never returns if the last rank failed
   if (strcmp(what, "hang") == 0) sleep(1000);
   MPI_Finalize();
   return 0;

@@ -49,7 +49,7 @@ std::string shared_memory_of(const std::string& out) {
   return at == std::string::npos ? "" : out.substr(at + 4, out.find('\n', at) - at - 4);
 }
 
-/// For a user that mpirun allows to be root.
+/// Variables that allow root to run mpirun.
 const accelerate::env::Variables as_root{{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}};
 
 }  // namespace
@@ -178,7 +178,7 @@ TEST_CASE(
   CHECK(failed.err.find("accelerate_launch: worker 1 (" + accelerate::base::host_name() + ", pid ") !=
         std::string::npos);
   CHECK(failed.err.find(") ended with exit code 3. Its last lines follow.\nrank 1 of 2") != std::string::npos);
-  CHECK(failed.err.find("accelerate_launch: worker 0 (") == std::string::npos);  // stopped because of it
+  CHECK(failed.err.find("accelerate_launch: worker 0 (") == std::string::npos);  // stopped because of the failure
   CHECK(failed.err.find("accelerate_launch: mpirun (") != std::string::npos);
   CHECK(failed.err.find(") ended with exit code 3.\n") != std::string::npos);
 }

@@ -42,7 +42,7 @@ mutation::Format config_files() {
           }};
 }
 
-/// The variables of a launcher that srun started.
+/// Environment of a launcher that srun started.
 mutation::Format slurm_variables() {
   return {.whole = {"n[03-04,7],b", "rack[2,5]-n[1-3]", "2(x3),1", "4"}, .read = [](const auto& folder, uint64_t way) {
             const auto text = mutation::contents(folder / "x");
@@ -71,7 +71,7 @@ mutation::Format messages() {
           }};
 }
 
-/// What an agent gets over ssh.
+/// Input of an agent over ssh.
 mutation::Format frames() {
   const RemoteJob job{.version = "1", .folder = "/", .arguments = {"--cpu=1", "--", "x"}, .variables = {"A=b"}};
   return {.whole = {bytes_of(frame_of(job)) + bytes_of({.kind = FrameKind::input, .bytes = "stdin"}) +

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process that may open nothing more.
+// A process without free file descriptors.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -7,7 +7,7 @@
 
 namespace testing {
 
-/// While it lives no file and no socket can be opened: EMFILE.
+/// During its lifetime no file and no socket can be opened (EMFILE).
 class NoDescriptors {
  public:
   NoDescriptors() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where MPI or PMIx's headers were missing at build time.
+// Tests a build without MPI or PMIx's headers.
 #include <doctest/doctest.h>
 
 #include "tests/launch/run.hpp"
@@ -7,7 +7,7 @@
 using testing::launch;
 
 TEST_CASE("without a PMIx server mpi is an error when asked for, and gloo with a word when not") {
-  // Where there is an mpirun, that one starts them.
+  // If mpirun is installed, it starts the ranks.
   const auto asked = launch({"--backend", "mpi", "--num_processes", "2", "/bin/true"}, {{"PATH", "/no mpirun here"}});
   CHECK(asked.code == 1);
   CHECK(asked.err.starts_with(

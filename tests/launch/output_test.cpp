@@ -26,7 +26,7 @@ Words ranks(const std::string& script) {
   return launcher({"--num_processes", "2", "--backend", "gloo", "--main_process_port", "0", "sh", "-c", script});
 }
 
-/// Until it waits for a reader: long enough to fill every queue on a busy machine.
+/// Waits until the launcher blocks on its reader: long enough to fill every queue on a busy machine.
 void let_it_fill() { std::this_thread::sleep_for(std::chrono::seconds(2)); }
 
 size_t count(const std::string& text, const std::string& word) {
@@ -71,7 +71,7 @@ TEST_CASE("a rank that saves and prints on a signal does not wait for a reader t
 }
 
 TEST_CASE("a rank saves to its end although the Ctrl-C that it saves for ended the reader of its output") {
-  // A group of its own, as a terminal's foreground; the shell itself lives on, as one that its user types to.
+  // A separate group, as a terminal's foreground group; the shell itself survives, as an interactive one does.
   Child child({"setsid", "sh", "-c",
                "trap : INT; " + program +
                    "--num_processes 2 sh -c 'save() { for part in 1 2 3 4 5; do echo $part; sleep 0.1; done; "

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks of the library that crash in the middle of a job and are started again: over each backend as under torchrun.
+// Ranks that crash in the middle of a job and are restarted, with each backend, as under torchrun.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -65,7 +65,7 @@ class Child {
   [[nodiscard]] pid_t pid() const { return pid_; }
   [[nodiscard]] const std::string& out() const { return ran_.out; }
 
-  /// Reads until stdout holds the text; false when it ended or the time is over.
+  /// Reads until stdout contains the text. Returns false if the process ends or the time limit expires.
   bool wait_for(const std::string& text, std::chrono::seconds limit = std::chrono::seconds(60)) {
     const auto end = std::chrono::steady_clock::now() + limit;
     while (ran_.out.find(text) == std::string::npos) {
@@ -85,7 +85,7 @@ class Child {
     return true;
   }
 
-  /// Reads to the end, 4 MB a second at most; false when the time is over.
+  /// Reads to the end with at most 4 MB per second. Returns false if the time limit expires.
   bool ends_read_slowly(std::chrono::seconds limit = std::chrono::seconds(40)) {
     const auto end = std::chrono::steady_clock::now() + limit;
     while (read_some()) {
@@ -95,7 +95,7 @@ class Child {
     return true;
   }
 
-  /// The rest of its life, at most limit; then it is killed and the code is 137.
+  /// Waits for the end of the process. After the time limit it is killed, and the code is 137.
   Ran wait(std::chrono::seconds limit = std::chrono::seconds(60)) {
     const auto end = std::chrono::steady_clock::now() + limit;
     while (read_some()) {
@@ -146,7 +146,7 @@ inline Ran launch(const std::vector<std::string>& arguments, const accelerate::e
   return Child(launcher(all), variables).wait();
 }
 
-/// Whether a process with this id lives (a zombie does not).
+/// True if a process with this id runs (a zombie does not).
 inline bool alive(pid_t pid) {
   const std::string path = "/proc/" + std::to_string(pid) + "/stat";
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -159,7 +159,7 @@ inline bool alive(pid_t pid) {
   return name_end != std::string::npos && name_end + 2 < text.size() && text[name_end + 2] != 'Z';
 }
 
-/// Each process looks for leaks at its end under the address sanitizer, and sleeps under the thread sanitizer.
+/// Processes check for leaks at exit with the address sanitizer, and sleep at exit with the thread sanitizer.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr auto a_second_alone = std::chrono::seconds(3);
 #else
@@ -168,12 +168,12 @@ constexpr auto a_second_alone = std::chrono::seconds(1);
 
 struct Waited {
   std::chrono::milliseconds took{};
-  /// What a second is on this machine now: each of some ten turns that several processes take one after the other
-  /// (a signal, an end, a reaping, a removal) may wait for a processor as long as we did at worst.
+  /// Length of a second on this machine under its current load. Some ten events in sequence (a signal, an exit, a reap,
+  /// a removal) may each wait for a processor as long as the longest observed delay.
   std::chrono::milliseconds a_second{};
 };
 
-/// How long it takes from a fault until something is so; 30 s at most.
+/// Time from a fault until a condition is true; at most 30 s.
 template <typename Condition, typename Fault>
 Waited time_until(const Condition& is_so, const Fault& fault) {
   using namespace std::chrono;
@@ -192,8 +192,8 @@ Waited time_until(const Condition& is_so, const Fault& fault) {
           .a_second = duration_cast<milliseconds>(a_second_alone + 10 * worst)};
 }
 
-/// Waits up to a minute for it to be gone: a busy machine may be late with a process that was killed. Tells what one
-/// does that is not.
+/// Waits up to a minute for the process to end, because a busy machine may end a killed process late. Logs the state of
+/// one that remains.
 inline bool gone(pid_t pid) {
   for (int i = 0; i < 6000 && alive(pid); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   if (!alive(pid)) return true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A folder of a test's own where temporary files go, so that other jobs on this machine do not disturb.
+// A separate folder for a test's temporary files, so that other jobs on this machine do not interfere.
 #pragma once
 
 #include <stdlib.h>
@@ -21,7 +21,7 @@ struct Scratch {
     if (mkdtemp(path.data()) == nullptr) throw std::runtime_error("no folder can be made in " + parent);
   }
   ~Scratch() {
-    std::error_code error;  // a launcher of the test may remove its own beside this
+    std::error_code error;  // a launcher of the test may concurrently remove its own folder
     std::filesystem::remove_all(path, error);
   }
   Scratch(const Scratch&) = delete;

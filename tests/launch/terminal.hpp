@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program at its own terminal, and the user at that terminal.
+// A program at its own terminal, and a simulated user.
 #pragma once
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 
 namespace testing {
 
-/// Leads a session. Killed when this goes out of scope.
+/// A session leader, killed by the destructor.
 class AtTerminal {
  public:
   explicit AtTerminal(const std::vector<std::string>& command, const accelerate::env::Variables& variables = {}) {
@@ -50,7 +50,7 @@ class AtTerminal {
   void type(const std::string& text) const {
     [[maybe_unused]] const auto count = write(terminal_, text.data(), text.size());
   }
-  /// Types the line again and again until the terminal takes no more of it; how many bytes it took.
+  /// Types the line repeatedly until the terminal accepts no more. Returns the number of accepted bytes.
   [[nodiscard]] size_t type_until_full(const std::string& line) const {
     size_t taken = 0;
     const int flags = fcntl(terminal_, F_GETFL);
@@ -59,19 +59,19 @@ class AtTerminal {
       const auto count = write(terminal_, line.data(), line.size());
       if (count > 0) taken += static_cast<size_t>(count);
       if (count > 0) continue;
-      ++refused;  // the system passes it on in its own time
+      ++refused;  // the kernel forwards input with a delay
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
     fcntl(terminal_, F_SETFL, flags);
     return taken;
   }
-  /// Reads until the screen ends with the text; false when the program ended without it.
+  /// Reads until the screen ends with the text. Returns false if the program ends without it.
   bool see(const std::string& text) {
     char byte = 0;
     while (!screen_.ends_with(text) && read(terminal_, &byte, 1) == 1) screen_ += byte;
     return screen_.ends_with(text);
   }
-  /// All that was shown, to the end.
+  /// Reads to the end and returns the whole output.
   std::string read_all() {
     char byte = 0;
     while (read(terminal_, &byte, 1) == 1) screen_ += byte;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// workers_program CASE [arguments]: launches ranks of itself, as workers_test.cpp wants it.
+// workers_program CASE [arguments]: starts itself as ranks, for workers_test.cpp.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>

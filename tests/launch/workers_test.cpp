@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program that launches ranks of itself.
+// A program that starts itself as ranks.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -131,7 +131,7 @@ TEST_CASE("ranks die with the program that launched them, and its folder with th
 }
 
 TEST_CASE("Ctrl-C, of which the program dies at once, leaves ranks their grace") {
-  std::vector<std::string> command{"setsid"};  // the program and its launcher are a group, as at a terminal
+  std::vector<std::string> command{"setsid"};  // program and launcher share a process group, as at a terminal
   for (const auto& word : program({"saves"})) command.push_back(word);
   Child parent(command);
   REQUIRE(parent.wait_for("ready 0\n"));

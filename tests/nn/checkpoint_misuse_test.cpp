@@ -84,7 +84,7 @@ TEST_CASE("an exception in either run passes through, and random state, autocast
   CHECK_THROWS_WITH_AS(checkpoint(fails_in(false), x), "no memory, say", std::logic_error);
   const at::Tensor y = checkpoint(fails_in(true), x);
   const at::Tensor before = at::detail::getDefaultCPUGenerator().get_state();
-  at::autocast::set_autocast_enabled(at::kCPU, true);  // as backward's thread has it
+  at::autocast::set_autocast_enabled(at::kCPU, true);  // the state of backward's thread
   CHECK_THROWS_WITH_AS(y.sum().backward(), "no memory, say", std::logic_error);
   CHECK(at::autocast::is_autocast_enabled(at::kCPU));
   at::autocast::set_autocast_enabled(at::kCPU, false);
@@ -97,7 +97,7 @@ TEST_CASE("tensors of another thread's graph are told from the function's own") 
   at::Tensor made;
   const at::Tensor x = small_leaf(1);
   std::thread([&] {
-    for (int i = 0; i < 100; ++i) (void)x.sin();  // numbers nodes far beyond this thread's
+    for (int i = 0; i < 100; ++i) (void)x.sin();  // advances the node numbers far beyond this thread's
     made = x.exp();
   }).join();
   const at::Tensor captured = made;

@@ -235,7 +235,7 @@ TEST_CASE("checkpoints within checkpoints, eighty deep") {
   for (const int depth : {2, 5}) {
     const auto seen = torch::autograd::grad({nested(x, depth).sum()}, {x, w});
     const auto expected = torch::autograd::grad({plain(x, depth).sum()}, {x, w});
-    for (size_t i = 0; i < 2; ++i) CHECK(close(seen[i], expected[i], 1e-13));  // sums are taken in another order
+    for (size_t i = 0; i < 2; ++i) CHECK(close(seen[i], expected[i], 1e-13));  // another order of summation
   }
   // Each level only wraps the next, so that the number of calls does not double.
   at::Tensor y;

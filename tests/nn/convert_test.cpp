@@ -75,7 +75,7 @@ TEST_CASE("layers in Sequential, ModuleList and ModuleDict are exchanged; names,
         CHECK(net->ptr(1)->as<SyncBatchNorm>()->connected());
         CHECK(net->named_children()["1"] == net->ptr(1));
         CHECK(net->at<BlockImpl>(2).ours->connected());
-        CHECK(convert_sync_batchnorm(*model, group) == 5);  // again: nothing new
+        CHECK(convert_sync_batchnorm(*model, group) == 5);  // a second call converts nothing new
       },
       kTimeout);
 }
@@ -127,7 +127,7 @@ TEST_CASE("layers that only their class can exchange are all named, and nothing 
         CHECK_THROWS_WITH_AS(convert_sync_batchnorm(*alone, group),
                              (place + "convert_sync_batchnorm: 1" + what + "the module itself" + rest).c_str(),
                              accelerate::Error);
-        Sequential own((OwnNorm(3)));  // its forward is another
+        Sequential own((OwnNorm(3)));  // has another forward()
         CHECK_THROWS_WITH_AS(convert_sync_batchnorm(*own, group),
                              (place + "convert_sync_batchnorm: 1" + what + "0" + rest).c_str(), accelerate::Error);
       },

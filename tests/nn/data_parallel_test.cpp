@@ -43,7 +43,7 @@ struct NetImpl : torch::nn::Cloneable<NetImpl> {
 };
 TORCH_MODULE(Net);
 
-/// Cannot.
+/// Cannot be cloned.
 struct StiffImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x) { return line(x); }
   torch::nn::Linear line = register_module("line", torch::nn::Linear(4, 2));
@@ -103,7 +103,7 @@ TEST_CASE("what a module checkpoints runs again in its copies, which live until 
       return count;
     }
     void reset() override {
-      ++alive();  // once for each, made or copied
+      ++alive();  // once per object, created or copied
       net = register_module("net", Net());
     }
     at::Tensor forward(const at::Tensor& x) {
@@ -181,7 +181,7 @@ TEST_CASE("a forward that draws goes on where the first part left the generator"
   };
   DataParallel parallel(std::make_shared<Draws>(), {kCpu, kCpu});
   torch::manual_seed(9);
-  const at::Tensor drawn = torch::rand({2});  // by one copy each, in any order
+  const at::Tensor drawn = torch::rand({2});  // once per replica, in any order
   torch::manual_seed(9);
   const at::Tensor seen = parallel(torch::zeros({2}));
   CHECK(std::get<0>(seen.sort()).equal(std::get<0>(drawn.sort())));
@@ -315,7 +315,7 @@ TEST_CASE("copies compute at the same time") {
     Meeting() = default;
     void reset() override {}
     at::Tensor forward(const at::Tensor& x) {
-      // One after another they would wait here in vain.
+      // If replicas ran one after another, this wait would time out.
       std::unique_lock lock(place->mutex);
       if (++place->there == 3) place->all.notify_all();
       const bool met = place->all.wait_for(lock, std::chrono::seconds(60), [&] { return place->there >= 3; });
@@ -326,7 +326,7 @@ TEST_CASE("copies compute at the same time") {
       std::condition_variable all;
       int there = 0;
     };
-    std::shared_ptr<Place> place = std::make_shared<Place>();  // a clone's is the same
+    std::shared_ptr<Place> place = std::make_shared<Place>();  // clones share it
   };
   DataParallel parallel(std::make_shared<Meeting>(), kThree);
   CHECK(parallel(torch::ones({3})).equal(torch::ones({3})));
@@ -418,7 +418,7 @@ TEST_CASE("copies compute in the caller's precision") {
   DataParallel parallel(net, kThree, {}, 0, [] { return std::make_shared<StiffImpl>(); });
   const accelerate::precision::Autocast half({{.dtype = at::kHalf}});
   const bool in_half = parallel(torch::ones({7, 4})).scalar_type() == at::kHalf;
-  CHECK(in_half);  // of bfloat16 parts it would be float32
+  CHECK(in_half);  // for bfloat16 parts it would be float32
 }
 
 TEST_CASE("a tensor that is not there goes to every copy as it is") {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of nn share: one process with the whole batch beside ranks with their parts, and operations counted.
+// Common code of the nn tests: compares ranks with one process on the whole batch, and counts operations.
 #pragma once
 
 #include "tests/gradient/support.hpp"
@@ -23,13 +23,13 @@ using gradient_testing::bit_equal;
 using gradient_testing::kTimeout;
 using gradient_testing::numbers;
 
-/// The number of the operation that made it: duplicates are named by it.
+/// Number of the operation that created the duplicate, which is part of its name.
 inline int64_t number_of(const Group& duplicate) {
   const std::string name = duplicate.process_group()->getGroupName();
   return std::stoll(name.substr(name.rfind('/') + 1));
 }
 
-/// Operations of the group while work runs; 0 without a connection.
+/// Number of operations of the group while work runs; 0 without a connection.
 template <typename Work>
 int64_t operations_in(const Group& group, const Work& work) {
   const Group before = group.duplicate();
@@ -57,7 +57,7 @@ struct Rows {
   int64_t first = 0, count = 0, whole = 0;
 };
 
-/// A stock layer whose weight and bias differ from their defaults.
+/// A LibTorch layer with weights and biases that differ from the defaults.
 template <typename Stock>
 Stock stock_layer(const torch::nn::BatchNormOptions& options) {
   Stock stock(options);
@@ -68,7 +68,7 @@ Stock stock_layer(const torch::nn::BatchNormOptions& options) {
   return stock;
 }
 
-/// A twin of the stock layer that normalises over the group.
+/// The equivalent of the LibTorch layer that normalises over the group.
 template <typename Stock>
 SyncBatchNorm twin_of(const Stock& stock, const Group& group) {
   Stock copy(std::dynamic_pointer_cast<typename Stock::ContainedType>(stock->clone()));
@@ -79,13 +79,13 @@ SyncBatchNorm twin_of(const Stock& stock, const Group& group) {
 
 struct NormCase {
   torch::nn::BatchNormOptions options = torch::nn::BatchNormOptions(3);
-  std::vector<int64_t> inner{};  ///< dimensions behind the channels
+  std::vector<int64_t> inner{};  ///< dimensions after the channels
   bool last_is_empty = false;
   at::MemoryFormat format = at::MemoryFormat::Contiguous;
 };
 
-/// Three steps and an evaluation: outputs, gradients of input, weight and bias, and running statistics are those of one
-/// process with the whole batch, within 1e-12 in float64.
+/// Runs three steps and an evaluation: outputs, gradients of input, weight and bias, and running statistics must equal
+/// those of one process with the whole batch, within 1e-12 in float64.
 template <typename Stock>
 void check_like_one_process(const Group& group, const NormCase& one) {
   const Rows rows(group, one.last_is_empty);
@@ -135,7 +135,7 @@ void check_all_options(const Group& group, const std::vector<int64_t>& inner) {
   check_like_one_process<Stock>(group, {.options = Options(4).track_running_stats(false), .inner = inner});
 }
 
-/// Layers and SyncBatchNorms in turn: with small buckets, gradients are on their way while backward normalises.
+/// Alternating layers and SyncBatchNorms: with small buckets, gradients are reduced while backward normalises.
 struct NormedNetImpl : torch::nn::Module {
   explicit NormedNetImpl(bool checkpointed = false) : in_parts(checkpointed) {
     for (int64_t i = 0; i < 4; ++i) {

@@ -50,7 +50,7 @@ TEST_CASE("two ranks give the numbers of Python's BatchNorm on the whole batch")
         }
         SyncBatchNorm layer = twin_of(stock, group);
         const at::Tensor n = torch::arange(24, at::kDouble).view({4, 3, 2});
-        const int64_t first = group.rank() == 0 ? 0 : 1;  // one sample here, three there
+        const int64_t first = group.rank() == 0 ? 0 : 1;  // one sample on rank 0, three on rank 1
         const auto part = [&](const at::Tensor& whole) { return whole.narrow(0, first, group.rank() == 0 ? 1 : 3); };
         const at::Tensor x = part(n.sin() * 2 + 1).clone().requires_grad_(true);
         const at::Tensor y = layer(x);
@@ -101,7 +101,7 @@ TEST_CASE("a mean that is large beside the deviation costs no digits") {
   const auto whole =
       accelerate::nn::combine(torch::stack({accelerate::nn::moments_of(rows[0]), accelerate::nn::moments_of(rows[1])}));
   const at::Tensor exact = far_from_zero.to(at::kDouble);
-  CHECK(close(whole.unbiased.to(at::kDouble), exact.var(0), 0.02));  // by sums of squares nothing would be left
+  CHECK(close(whole.unbiased.to(at::kDouble), exact.var(0), 0.02));  // sums of squares would lose all digits
   CHECK(whole.values.item<double>() == 6);
 }
 

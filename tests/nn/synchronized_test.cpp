@@ -28,7 +28,7 @@ void check_refused(int64_t ranks, const std::vector<int64_t>& odd_ranks, const s
       [&](const Group& group) {
         CHECK_THROWS_WITH_AS(check_synchronized(group, three(group.rank(), odd_ranks)), text(group, which).c_str(),
                              accelerate::Error);
-        CHECK_NOTHROW(check_synchronized(group, three(0, {})));  // the group is whole
+        CHECK_NOTHROW(check_synchronized(group, three(0, {})));  // the group still works
       },
       kTimeout);
 }

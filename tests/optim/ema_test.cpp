@@ -42,8 +42,9 @@ double value_of(const torch::OrderedDict<std::string, at::Tensor>& state, const 
 
 }  // namespace
 
-// The numbers are those of torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.9), ...) in
-// PyTorch 2.11 on the same weights and steps; names too. The count alone is copied here: AveragedModel gives 15.
+// The expected numbers and names are from torch.optim.swa_utils.AveragedModel(net,
+// multi_avg_fn=get_ema_multi_avg_fn(0.9), ...) in PyTorch 2.11 on the same weights and steps. Only the count differs:
+// it is copied here, while AveragedModel returns 15.
 TEST_CASE("five updates give what AveragedModel gives, with and without buffers; a count is copied") {
   for (const bool use_buffers : {false, true}) {
     Weights net;
@@ -67,7 +68,7 @@ TEST_CASE("the batches that BatchNorm counted and masks are copied into an avera
   for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kBFloat16}) {
     for (const auto warmup : {EmaWarmup::none, EmaWarmup::ratio, EmaWarmup::power}) {
       torch::nn::BatchNorm1d norm(2);
-      norm->to(dtype);  // LibTorch's to() makes a floating-point number of the count, too
+      norm->to(dtype);  // LibTorch's to() also converts the count to floating point
       const auto mask = norm->register_buffer("mask", torch::tensor({true, false}));
       ExponentialMovingAverage ema(norm, {.decay = 0.9, .warmup = warmup, .use_buffers = true});
       for (int64_t k = 1; k <= 40; ++k) {
@@ -290,7 +291,7 @@ TEST_CASE("a skipped step leaves averages and count as they are") {
   net->train_step(1);
   ema.update(torch::tensor(0.0F));
   CHECK(ema.updates() == 1);
-  CHECK(torch::equal(ema.averages()[0], net->w.detach()));  // the first that counts copies
+  CHECK(torch::equal(ema.averages()[0], net->w.detach()));  // the first counted update copies
 }
 
 TEST_CASE("state goes from one to another through a file, and both go on alike") {

@@ -11,8 +11,8 @@ using namespace optim_testing;
 
 namespace {
 
-// Stock and fused steps on equal gradients. Cases that the kernels reject step as stock, as in prepare(). Returns their
-// number.
+// Runs unfused and fused steps on equal gradients. Cases that the kernels reject run unfused, as in prepare(). Returns
+// their number.
 template <typename Gradients>
 int64_t refused_steps(const Make& make, int64_t steps, const Parameters& stock, const Parameters& ours,
                       const Gradients& set) {
@@ -55,7 +55,7 @@ struct WithThreads {
 
 TEST_CASE("what does not lie like its parameter is stepped as the stock optimizer would") {
   for (const Make& make : one_of_each()) {
-    // A leaf that is a slice: columns of other tensors are between its own.
+    // A leaf that is a slice: columns of other tensors are between its columns.
     const auto slice_of = [](const at::Tensor& whole) { return whole.narrow(1, 1, 2).detach().requires_grad_(); };
     const at::Tensor stock_whole = torch::arange(20.0, at::kDouble).view({4, 5}), our_whole = stock_whole.clone();
     CHECK(refused_steps(make, 3, {slice_of(stock_whole)}, {slice_of(our_whole)}, set_gradients) == 3);
@@ -241,7 +241,7 @@ TEST_CASE("a first step that was cancelled leaves nothing that the stock step tr
 
 TEST_CASE("after a kernel that threw the step can be made again, and updates once") {
   for (const Make& make : one_of_each()) {
-    const auto float8 = torch::zeros({4}).to(torch::kFloat8_e5m2).requires_grad_();  // no kernel knows it
+    const auto float8 = torch::zeros({4}).to(torch::kFloat8_e5m2).requires_grad_();  // no kernel supports it
     Parameters ours = parameters(), stock = parameters();
     ours.insert(ours.begin(), float8);
     stock.insert(stock.begin(), float8);

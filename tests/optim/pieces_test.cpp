@@ -39,7 +39,7 @@ TEST_CASE("each parameter has its own count of steps, and pieces of two groups g
   for (int64_t step = 0; step < 6; ++step) {
     set_gradients(stock, step);
     set_gradients(ours, step);
-    // The last parameter steps every other time only.
+    // The last parameter only steps every other time.
     if (step % 2 == 1) stock[2].mutable_grad().reset();
     stock_optimizer->step();
     const auto pieces = pieces_of(ours);
@@ -102,7 +102,7 @@ TEST_CASE("a range of a parameter is updated as the whole one is there, with its
     const at::Tensor whole = torch::linspace(-1, 1, 10, at::kDouble).requires_grad_();
     const at::Tensor shared_out = whole.detach().clone().requires_grad_();
     auto stock = make({whole}), ours = make({shared_out});
-    ours->state().clear();  // Adagrad's, which it makes for the whole
+    ours->state().clear();  // Adagrad creates state for the whole parameter
     auto fused = FusedStep::recognise(*ours);
     const at::Tensor mine = shared_out.detach().narrow(0, 3, 4).clone();
     for (int64_t step = 0; step < 3; ++step) {
@@ -130,7 +130,7 @@ TEST_CASE("a bfloat16 parameter with a float32 master learns what rounding would
     auto stock = make({exact}), ours = make({rounded});
     auto fused = FusedStep::recognise(*ours);
     for (int64_t step = 0; step < 3; ++step) {
-      exact.mutable_grad() = torch::full({4}, 0.0625);  // both dtypes hold it
+      exact.mutable_grad() = torch::full({4}, 0.0625);  // exact in both dtypes
       rounded.mutable_grad() = torch::full({4}, 0.0625, at::kBFloat16);
       stock->step();
       auto pieces = pieces_of({rounded});

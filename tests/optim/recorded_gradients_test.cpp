@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every option of every optimizer: 200 steps on recorded gradients, ours beside the stock optimizer's own.
+// Every option of every optimizer: compares 200 fused steps on recorded gradients with LibTorch's own steps.
 #include <fmt/format.h>
 
 #include <sstream>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t steps = 200;
 
-// Sizes around those of vector registers; weights and gradients as training has them.
+// Sizes around those of vector registers; weights and gradients of typical size.
 Parameters weights(at::ScalarType dtype) {
   torch::manual_seed(7);
   Parameters list;
@@ -25,7 +25,7 @@ Parameters weights(at::ScalarType dtype) {
   return list;
 }
 
-// The parameter before the last has none in every third step.
+// The second-to-last parameter has no gradient in every third step.
 void record(const Parameters& list, int64_t step) {
   torch::manual_seed(static_cast<uint64_t>(1000 + step));
   for (size_t i = 0; i < list.size(); ++i) {
@@ -53,7 +53,7 @@ struct Run {
       options.set_lr(options.get_lr() * (g == 0 ? 0.95 : 0.98));
     }
   }
-  // Goes on with another optimizer that has loaded this one's state.
+  // Continues with another optimizer that has loaded this one's state.
   void reload(bool whole) {
     std::stringstream file;
     torch::save(*optimizer, file);
@@ -68,7 +68,7 @@ struct Run {
   std::unique_ptr<Optimizer> optimizer;
 };
 
-// One group with the first parameter, whose rate decreases, and one with the others.
+// One group with the first parameter and a decreasing rate, and one with the others.
 Make adagrad_in_groups(const torch::optim::AdagradOptions& options) {
   return [options](const Parameters& list) -> std::unique_ptr<Optimizer> {
     std::vector<torch::optim::OptimizerParamGroup> groups;
@@ -78,7 +78,7 @@ Make adagrad_in_groups(const torch::optim::AdagradOptions& options) {
   };
 }
 
-// The stock Adagrad refuses parameters that are added later: it has theirs from the beginning, without gradients.
+// LibTorch's Adagrad refuses later parameters, so it has them from the beginning, without gradients.
 bool refuses_late_ones(const Optimizer& optimizer) {
   return dynamic_cast<const torch::optim::Adagrad*>(&optimizer) != nullptr;
 }
@@ -113,7 +113,7 @@ double after(const Make& make, at::ScalarType dtype) {
 void check_alike(const std::string& what, const Make& make) {
   CAPTURE(what);
   CHECK(after(make, at::kDouble) < 1e-12);
-  // On a GPU the kernels, PyTorch's own, round otherwise.
+  // On a GPU, PyTorch's kernels round differently.
   CHECK(after(make, at::kFloat) < (testing::device().is_cpu() ? 1e-6 : 1e-5));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of the fused steps share: equal parameters, recorded gradients, and makers of stock optimizers.
+// Common code of the fused step tests: equal parameters, recorded gradients, and factories of LibTorch optimizers.
 #pragma once
 
 #include "tests/testing.hpp"
@@ -46,7 +46,7 @@ inline Make adamw(const torch::optim::AdamWOptions& options) { return make<torch
 inline Make adagrad(const torch::optim::AdagradOptions& options) { return make<torch::optim::Adagrad>(options); }
 inline Make rmsprop(const torch::optim::RMSpropOptions& options) { return make<torch::optim::RMSprop>(options); }
 
-/// One of each kind, with state to get wrong.
+/// One optimizer of each type, with state.
 inline std::vector<Make> one_of_each() {
   return {sgd(torch::optim::SGDOptions(0.1).momentum(0.9)), adam(torch::optim::AdamOptions(0.01)),
           adamw(torch::optim::AdamWOptions(0.01).amsgrad(true)),
@@ -54,7 +54,7 @@ inline std::vector<Make> one_of_each() {
           rmsprop(torch::optim::RMSpropOptions(0.01).momentum(0.9).centered(true).eps(1e-3))};
 }
 
-/// Named like all pieces: a range of one parameter each, here the whole.
+/// Pieces that each contain a whole parameter.
 inline std::vector<accelerate::state::Piece> pieces_of(const Parameters& list) {
   std::vector<accelerate::state::Piece> pieces;
   for (size_t i = 0; i < list.size(); ++i) {

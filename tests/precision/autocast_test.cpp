@@ -18,7 +18,7 @@ constexpr AutocastRegion kOff{.device = at::kCPU, .dtype = at::kBFloat16, .enabl
 
 at::ScalarType dtype_of_a_product() { return torch::ones({2, 2}).mm(torch::ones({2, 2})).scalar_type(); }
 
-/// Enabled, dtype, cache, depth: everything a region changes.
+/// Enabled, dtype, cache, depth: everything that a region changes.
 auto state_of_this_thread() {
   const int depth = at::autocast::increment_nesting();
   at::autocast::decrement_nesting();

@@ -62,7 +62,7 @@ TEST_CASE("over a group inf or NaN of one rank is every rank's, by one all-reduc
   accelerate::comm::run_threads(3, [](const accelerate::comm::Group& group) {
     const auto scaler = scaler_of({});
     const auto four = torch::full({}, 4.0);
-    if (group.rank() == 2) {  // a rank that makes just these stays in step
+    if (group.rank() == 2) {  // the same calls without gradients keep the rank synchronised
       group.all_reduce(torch::zeros({}));
       const auto found = torch::zeros({});
       group.all_reduce(found);

@@ -22,7 +22,7 @@ struct Sample {
 };
 auto tree_members(Sample& s) { return std::tie(s.image, s.label, s.names); }
 
-// Each kind of batch made of the same samples, and the samples that it holds.
+// Batches of each kind from the same samples, and the samples of a batch.
 torch::Tensor make(int64_t first, int64_t rows, torch::Tensor*) { return torch::arange(first, first + rows); }
 Sample make(int64_t first, int64_t rows, Sample*) {
   Sample made{torch::arange(first, first + rows).view({-1, 1}), torch::arange(first, first + rows), {}};
@@ -69,7 +69,7 @@ std::vector<int64_t> held(const Listed& batch) {
   return list;
 }
 
-/// Samples 0 .. n-1 in batches of `size`, the last one shorter.
+/// Samples 0 to n-1 in batches of `size`; the last one is shorter.
 template <typename Batch>
 std::vector<Batch> in_batches(int64_t n, int64_t size) {
   std::vector<Batch> batches;
@@ -94,7 +94,7 @@ std::vector<Batches> dealt(int64_t ranks, int64_t n, int64_t size, bool even = t
   return seen;
 }
 
-/// Draws the order of its batches when a pass begins, as torch::data's RandomSampler does.
+/// Draws the order of its batches at the start of a pass, as torch::data's RandomSampler does.
 struct DrawsAtBegin {
   int64_t n;
   std::vector<torch::Tensor> batches{};
@@ -106,7 +106,7 @@ struct DrawsAtBegin {
   auto end() { return batches.end(); }
 };
 
-/// Draws each batch when it is due.
+/// Draws each batch on demand.
 struct DrawsOnTheWay {
   int64_t batches;
   struct Position {
@@ -130,7 +130,7 @@ TEST_CASE("batches of every kind are dealt and filled as Accelerate 1.15.0 deals
   int64_t seen = 0;
   for (const auto& one : cases["batch_sampler_shard"]) {
     const int64_t ranks = one["P"], n = one["n"], size = one["batch"];
-    // A loader whose only batch is short does not show the full batch size. With a single rank there is no padding.
+    // With a single, short batch the full batch size is unknown. With a single rank there is no padding.
     if (ranks > 3 || one["drop_last"] || (n > 0 && n < size) || (ranks == 1 && one["even_batches"])) continue;
     CAPTURE(one.dump());
     const auto expected = one["shards"].get<std::vector<Batches>>();
@@ -149,7 +149,7 @@ TEST_CASE("batches of every kind are dealt and filled as Accelerate 1.15.0 deals
 TEST_CASE("a loader that is no list of its batches does not tell of a short last one, a pass over all of it does") {
   on_ranks(2,
            [](Accelerator& accelerator) {
-             const auto batches = in_batches<torch::Tensor>(9, 4);  // the last one is rank 0's alone
+             const auto batches = in_batches<torch::Tensor>(9, 4);  // only rank 0 has the last one
              auto loader = accelerator.prepare(std::list<torch::Tensor>(batches.begin(), batches.end()));
              CHECK(loader.size() == 3);
              for ([[maybe_unused]] auto& batch : loader) break;
@@ -270,7 +270,7 @@ TEST_CASE("a loader that shuffles with LibTorch's generator has one order on all
         const std::lock_guard lock(mutex);
         for (const int64_t sample : numbers(batch)) pass.insert(sample);
       }
-      (void)torch::rand({accelerator.process_index() + 1});  // dropout: each rank draws as much as it wants
+      (void)torch::rand({accelerator.process_index() + 1});  // dropout: each rank draws a different number
     }
   });
   for (const auto& pass : seen) {
@@ -376,7 +376,7 @@ TEST_CASE("a pass that was left early leaves nothing behind, and two loops over 
     CHECK(loader.info().index == 1);
     CHECK(numbers(*outer) == (accelerator.is_main_process() ? std::vector<int64_t>{4, 5} : std::vector<int64_t>{6, 7}));
     while (outer != loader.end()) ++outer;
-    CHECK(loader.info() == accelerate::state::BatchInfo{});  // at its end, though the iterator lives
+    CHECK(loader.info() == accelerate::state::BatchInfo{});  // at its end, although the iterator still exists
   });
 }
 

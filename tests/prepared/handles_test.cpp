@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Handles of prepared objects: empty ones, those of base classes, and gradients zeroed through a model's.
+// Handles of prepared objects: empty ones, those of base classes, and zeroing gradients through a model.
 #include "tests/testing.hpp"
 //
 #include "tests/accelerator/ranks.hpp"
@@ -8,7 +8,7 @@ using accelerate::Accelerator;
 
 namespace {
 
-/// No template, and no type of an optimizer, schedule or loader.
+/// A function without templates and without types of optimizer, schedule or loader.
 double train_with(Accelerator& accelerator, const accelerate::PreparedModel<OneWeightImpl>& model,
                   const accelerate::AnyOptimizer& optimizer, const accelerate::AnyScheduler& scheduler,
                   const accelerate::AnyLoader<accelerate::data::Batch>& loader) {
@@ -23,7 +23,7 @@ double train_with(Accelerator& accelerator, const accelerate::PreparedModel<OneW
   return sum;
 }
 
-/// Its members are made before there is an Accelerator.
+/// Its members are constructed before the Accelerator.
 class Training {
  public:
   void prepare(Accelerator& accelerator, OneWeight net, torch::optim::SGD& sgd) {
@@ -52,7 +52,7 @@ void check_refused(const std::string& handle, const Use& use) {
       accelerate::Error);
 }
 
-/// After each micro-batch of two windows of two, with dL/dw = 1: the gradient that the next one finds.
+/// Returns the gradient after each micro-batch of two windows of two, with dL/dw = 1.
 std::vector<double> gradients(bool shared_optimizer, bool zero_first) {
   Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 2});
   OneWeight net, other;

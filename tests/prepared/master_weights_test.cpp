@@ -18,7 +18,7 @@ at::Tensor parameter_near_one(c10::MemoryFormat format) {
   return numbers.contiguous(format).requires_grad_();
 }
 
-// A rank's share of it: a view of the parameter's memory.
+// A rank's shard of it: a view of the parameter's memory.
 Piece range_of(const at::Tensor& parameter, int64_t begin, int64_t end, double gradient) {
   const auto value = parameter.detach().as_strided({end - begin}, {1}, begin);
   return {.name = "w",

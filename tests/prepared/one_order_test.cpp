@@ -23,7 +23,7 @@ std::string rank_prefix(const Accelerator& accelerator) {
                                    .host = accelerate::base::host_name()});
 }
 
-/// What the beginning of a pass throws; empty: nothing.
+/// Error text at the start of a pass, or "".
 template <typename AnyLoader>
 std::string told_at_begin(const AnyLoader& loader) {
   try {
@@ -35,7 +35,7 @@ std::string told_at_begin(const AnyLoader& loader) {
   return "";
 }
 
-/// Of `ranks` the last one gives its samples one later.
+/// On the last of `ranks` ranks, the order is shifted by one sample.
 Loader rolled_on_last(const Accelerator& accelerator, bool with_batches = false) {
   const int64_t by = accelerator.process_index() + 1 == accelerator.num_processes() ? -1 : 0;
   accelerate::data::LoaderOptions options;

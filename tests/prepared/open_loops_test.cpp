@@ -34,7 +34,7 @@ std::vector<accelerate::data::Batch> list_of_batches(int64_t samples, int64_t ba
   return batches;
 }
 
-/// What gather_for_metrics() returned in one loop over the long loader with the short one beside it.
+/// Results of gather_for_metrics() in one loop over the long loader, with the short one inside.
 struct Gathered {
   Numbers of_long, of_short, computed;
   std::vector<bool> steps;  // sync_gradients() of each micro-batch
@@ -113,7 +113,7 @@ void check_side_by_side(int64_t ranks, int64_t batch_size, const MakeLong& make_
             const auto steps = static_cast<int64_t>(all.steps.size());
             const int64_t of_short = (kShortSamples + ranks * batch_size - 1) / (ranks * batch_size);
             Numbers passes = repeated(kShortSamples, (steps + of_short - 1) / of_short);
-            if (steps % of_short != 0) passes.resize(all.of_short.size());  // its last pass is left early
+            if (steps % of_short != 0) passes.resize(all.of_short.size());  // the loop ends before its last pass does
             CHECK(all.of_short == passes);
             for (int64_t i = 0; i < steps; ++i) {
               const bool synchronised = all.steps[static_cast<size_t>(i)];

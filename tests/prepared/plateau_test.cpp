@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processes as ranks: each its own metric, all one rate.
+// Ranks as processes: each has its own metric, all have the same rate.
 #include "tests/testing.hpp"
 //
 #include "accelerate/accelerate.hpp"

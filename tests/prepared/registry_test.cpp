@@ -8,7 +8,7 @@ using namespace accelerate::prepared;
 
 namespace {
 
-/// What an Accelerator on one rank has, with the registry in sight.
+/// Parts of an Accelerator on one rank, with access to the registry.
 struct Bench {
   std::shared_ptr<Shared> shared = std::make_shared<Shared>();
 

@@ -17,7 +17,7 @@ torch::optim::SGD one_weight() {
   return torch::optim::SGD({torch::zeros({1})}, torch::optim::SGDOptions(1.0).momentum(0.9));
 }
 
-/// Rates on rank 0 after each step of a schedule that is prepared.
+/// Rates on rank 0 after each step of a prepared schedule.
 Rates rates(int64_t ranks, int steps, SchedulerUnit unit,
             const std::function<optim::Scheduler(torch::optim::Optimizer&)>& make) {
   Rates list;
@@ -120,7 +120,7 @@ TEST_CASE("a schedule whose end training has passed says so once") {
     }
     return found;
   };
-  CHECK(about_the_end(train(5)).empty());  // one step for each rate
+  CHECK(about_the_end(train(5)).empty());  // one step per rate
   CHECK(
       about_the_end(train(9)) ==
       std::vector<std::string>{"scheduler.step: OneCycleLR has ended after 4 steps and rests; where training goes on, "
@@ -146,7 +146,7 @@ TEST_CASE("a prepared schedule is saved and loaded, on as many ranks as before o
 }
 
 TEST_CASE("ranks as threads follow the mean of their metrics on a plateau, and one rate") {
-  // Rank 0's metric falls for ever, rank 1's rises as much: no mean is better than the first.
+  // Rank 0's metric falls, rank 1's rises by the same amount, so no mean is better than the first.
   on_ranks(2, [&](Accelerator& accelerator) {
     auto stock = one_weight();
     auto local = one_weight();

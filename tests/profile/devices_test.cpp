@@ -21,7 +21,7 @@ TEST_CASE("GPUs by NVIDIA's management library, with what each tells") {
   CHECK(all->at(0).total_bytes == int64_t{80} << 30);
   CHECK(all->at(0).used_bytes == int64_t{20} << 30);
   CHECK(all->at(0).utilization == 97);
-  CHECK_FALSE(all->at(0).temperature.has_value());  // the fake has no such function
+  CHECK_FALSE(all->at(0).temperature.has_value());  // the fake library lacks this function
   CHECK(all->at(1).index == 1);
   CHECK(all->at(1).total_bytes == 0);
   CHECK_FALSE(all->at(1).utilization.has_value());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A management library of a machine with two GPUs, the second of which keeps some to itself.
+// A fake NVML with two GPUs; the second one does not support some queries.
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -15,7 +15,7 @@ TEST_CASE("on the CPU memory is what the process has in the machine's; a peak st
   CHECK(before.peak_resident_bytes >= before.resident_bytes);
   CHECK(before.allocated_bytes == 0);
   constexpr size_t much = size_t{64} << 20;
-  // Not malloc, which may keep freed memory, as sanitizers do.
+  // mmap, because malloc may keep freed memory, as with sanitizers.
   void* block = mmap(nullptr, much, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   REQUIRE(block != MAP_FAILED);
   std::memset(block, 1, much);
@@ -24,7 +24,7 @@ TEST_CASE("on the CPU memory is what the process has in the machine's; a peak st
   munmap(block, much);
   const auto after = memory_of(at::kCPU);
   CHECK(after.resident_bytes < with_it.resident_bytes);
-  CHECK(after.peak_resident_bytes >= with_it.resident_bytes - (4 << 20));  // the kernel counts in steps
+  CHECK(after.peak_resident_bytes >= with_it.resident_bytes - (4 << 20));  // the kernel's counter is inexact
   reset_peak_memory(at::kCPU);
   CHECK(memory_of(at::kCPU).peak_resident_bytes < with_it.resident_bytes);
 }

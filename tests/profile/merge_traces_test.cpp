@@ -11,7 +11,7 @@ using Json = nlohmann::json;
 
 namespace {
 
-// As LibTorch writes them: times in microseconds after the base, process ids as numbers and as names.
+// The format of LibTorch: times in microseconds after the base, process ids as numbers and as names.
 std::string trace(int64_t base_ns, const std::string& ts) {
   return R"({"schemaVersion":1,"baseTimeNanoseconds":)" + std::to_string(base_ns) + R"(,"traceEvents":[
     {"ph":"M","name":"process_name","pid":77,"tid":0,"ts":0,"args":{"name":"mnist"}},

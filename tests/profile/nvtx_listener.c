@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Listens to a process's NVTX ranges, as a profiler does: NVTX loads what NVTX_INJECTION64_PATH names and takes its
-// functions. Numbers and types are those of nvtxDetail/nvtxTypes.h, which are the same in every version of NVTX 2 and 3.
+// Receives a process's NVTX ranges, as a profiler does: NVTX loads the library in NVTX_INJECTION64_PATH and uses its
+// functions. Numbers and types are from nvtxDetail/nvtxTypes.h and are equal in every version of NVTX 2 and 3.
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several ranks under profilers, over real backends.
+// Several ranks with profilers, over real backends.
 #include <ATen/record_function.h>
 
 #include <chrono>
@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// Rank 0's, for all ranks.
+/// A folder of rank 0 for all ranks.
 struct SharedFolder {
   std::optional<testing::TemporaryFolder> made{};
   std::string path{};
@@ -34,7 +34,7 @@ struct SharedFolder {
 
 std::string mark_of(int64_t rank) { return "turn of rank " + std::to_string(rank); }
 
-/// One rank after the other does something that has its name.
+/// Each rank in turn runs a range that has its name.
 void take_turns() {
   const auto& world = testing::world();
   for (int64_t turn = 0; turn < world.size(); ++turn) {
@@ -43,7 +43,7 @@ void take_turns() {
       static_cast<void>(torch::ones({8, 8}).mm(torch::ones({8, 8})));
     }
     world.barrier();
-    std::this_thread::sleep_for(5ms);  // clocks of profilers are right to some microseconds
+    std::this_thread::sleep_for(5ms);  // profiler clocks are accurate to some microseconds
   }
 }
 
@@ -98,7 +98,7 @@ TEST_CASE("the summary has each rank's steps, operators and communication") {
       CHECK(one.at("rank") == rank);
       CHECK(one.at("step_ms").size() == 3);
       CHECK(one.at("gflop").get<double>() >= 3 * 2 * 8 * 8 * 8 * 1e-9);
-      // One rank communicates where it was made to have a group: with nccl.
+      // A single rank communicates if force_group is set, with nccl.
       const bool communicates = world.size() > 1 || testing::connect_options().force_group;
       CHECK((one.at("communication_ms").get<double>() > 0) == communicates);
       CHECK(std::any_of(one.at("operators").begin(), one.at("operators").end(),

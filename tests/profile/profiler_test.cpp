@@ -22,7 +22,7 @@ struct Profiled {
   int64_t steps_in_last = 0;
 };
 
-/// A hundred steps of one small matrix product under that schedule.
+/// Runs a hundred steps of one small matrix product with that schedule.
 Profiled hundred_steps(const ProfileSchedule& schedule, const ProfileOptions& others = {}) {
   Profiled seen;
   ProfileOptions options = others;
@@ -49,7 +49,7 @@ const OperatorTime* row_of(const TraceSummary& summary, const std::string& name)
   return nullptr;
 }
 
-/// In place of CUDA's stubs while it lives: what would be NVTX ranges.
+/// Replaces CUDA's stubs during its lifetime and collects the NVTX ranges.
 class KnownRanges final : public torch::profiler::impl::ProfilerStubs {
  public:
   using Impl = torch::profiler::impl::ProfilerStubs;
@@ -127,7 +127,7 @@ TEST_CASE("without a schedule all is recorded until the end: operators, their nu
   REQUIRE(profiler.recordings() == 1);
   const auto* product = row_of(profiler.summary(), "aten::mm");
   REQUIRE(product != nullptr);
-  CHECK(product->calls == 6);  // forward, and of the weight in backward
+  CHECK(product->calls == 6);  // forward, and the weight's gradient in backward
   CHECK(product->flops == 6 * 2 * 8 * 8 * 8);
   CHECK(product->self_ns > 0);
   CHECK(product->total_ns >= product->self_ns);
@@ -166,16 +166,15 @@ TEST_CASE("with nvtx steps, operators and their backward are ranges within one a
   REQUIRE_FALSE(opened.empty());
   CHECK(opened.front() == "ProfilerStep#1");
   CHECK(std::all_of(opened.begin(), opened.end(), [](const auto& name) { return name.starts_with("ProfilerStep#1"); }));
-  CHECK(std::count(opened.begin(), opened.end(), "ProfilerStep#1 > aten::mm") ==
-        1);  // those of backward are in its range
+  CHECK(std::count(opened.begin(), opened.end(), "ProfilerStep#1 > aten::mm") == 1);  // includes the ranges of backward
   CHECK(std::any_of(opened.begin(), opened.end(),
                     [](const auto& name) { return name.find("MmBackward0 > aten::mm") != std::string::npos; }));
   profiler.stop();
 }
 
 TEST_CASE("the ranges go through NVTX itself to whoever listens to a process: as many ends as beginnings") {
-  if (!torch::profiler::impl::cudaStubs()->enabled()) return;  // a LibTorch without NVTX: the next test
-  // As Nsight Systems does it. NVTX looks for a listener at its first call in a process, which is here.
+  if (!torch::profiler::impl::cudaStubs()->enabled()) return;  // LibTorch without NVTX, see the next test
+  // As in Nsight Systems. NVTX looks for a listener at the first call in a process, which is here.
   const std::string listener = testing::build_folder() + "/nvtx_listener/libnvtx_listener.so";
   ::setenv("NVTX_INJECTION64_PATH", listener.c_str(), 1);
   CHECK(hundred_steps({.skip_first = 10, .active = 3, .repeat = 1}, {.nvtx = true}).ready == 1);
@@ -308,7 +307,7 @@ TEST_CASE("a second profiler in a process is refused; after the first one's end,
     CHECK(refusal({}) == "profile: another profiler is at work in this process, which can have one; stop() it first");
   }
   CHECK(refusal({}).empty());
-  CHECK(refusal({.schedule_option = ProfileSchedule{.warmup = 1}}).empty());  // ends while it warms up
+  CHECK(refusal({.schedule_option = ProfileSchedule{.warmup = 1}}).empty());  // ends during the warm-up
   CHECK(hundred_steps({.repeat = 1}).ready == 1);
 }
 

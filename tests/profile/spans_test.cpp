@@ -83,7 +83,8 @@ TEST_CASE("what an operator started on the device is its own, not of those aroun
                  on_device("Memset (Device)", 18'000'000, 20'000'000, 2, true),
                  on_device("Memcpy HtoD", 30'000'000, 60'000'000, 3, true),
                  on_device("of nobody", 60'000'000, 61'000'000, 0), on_device("of one not recorded", 60, 70, 99)});
-  CHECK(summary.device_busy_ns == 52'000'010);  // two streams at once count once; what runs after the last step, not
+  // two concurrent streams count once; work after the last step does not count
+  CHECK(summary.device_busy_ns == 52'000'010);
   CHECK(
       summary_table(summary, 2) ==
       "1 steps in 100.00 ms: waiting for data 0.0 %, communication 0.0 %, 0.0 % of it while operators computed, device "

@@ -51,7 +51,7 @@ TEST_CASE("every check of accelerate_test tells on one rank and on four") {
 }
 
 TEST_CASE("a collective that gives a wrong result is found by its check") {
-  // What a broken collective would hand over: the check's own comparison has to see it.
+  // Results of a broken collective, which the check's own comparison must detect.
   CHECK_THROWS_WITH(selftest::expect_equal(torch::zeros({2}), torch::zeros({3}), "x"),
                     "x is float [2] {0, 0}, expected float [3] {0, 0, 0}");
   CHECK_THROWS_WITH(selftest::expect_equal(torch::zeros({2}), torch::zeros({2}, torch::kDouble), "x"),

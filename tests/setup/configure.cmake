@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake -DSOURCE=.. -DFOLDER=.. -DGENERATOR=.. -P: configures the project with parts missing or wrong and compares what it says.
+# cmake -DSOURCE=.. -DFOLDER=.. -DGENERATOR=.. -P: configures the project with missing or wrong parts and checks its output.
 set(failures 0)
 file(REMOVE_RECURSE "${FOLDER}")
 
@@ -20,7 +20,8 @@ foreach(version 2.10.0 2.11.0 2.12.1 2.15.0 2.16.0)
 endforeach()
 set(torch "-DTorch_DIR=${FOLDER}/libtorch-2.11.0/share/cmake/Torch")
 
-# expect(<says> <pieces...> OPTIONS <options...>): configures; every piece is in what was said, line breaks apart.
+# expect(<says> <pieces...> OPTIONS <options...>): configures and checks that the output contains every piece, ignoring
+# line breaks.
 function(expect promise)
   cmake_parse_arguments(PARSE_ARGV 1 case "FAILS" "" "SAYS;OPTIONS")
   string(MD5 hash "${promise}")

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""includes.py <repository>: no file includes a standard header, an operator of ATen's or a header of ours without use.
+"""includes.py <repository>: no file includes a standard header, an operator header of ATen or a project header without use.
 
-A compiler never says it, and each that stays costs every build. A header counts as used where the file has one of its
-names: read as text, so that what is only ever reached through another header is not asked for.
+Compilers do not report unused headers, and each one slows every build. A header counts as used if the file contains one of
+its names as text; names that are only reachable through another header are not required.
 """
 import re
 import sys
@@ -12,7 +12,7 @@ from pathlib import Path
 FOLDERS = ("accelerate", "launch", "examples", "tests", "bench")
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:<([^>]+)>|"([^"]+)")', re.MULTILINE)
 
-# What a header is used for; one that is not here has its own name in the text (std::vector, std::optional, ...).
+# Patterns that show the use of a header. A header without an entry is used by its own name (std::vector, ...).
 STANDARD = {
     "algorithm": r"(sort|find\w*|min|max|(any|all|none)_of|copy\w*|fill\w*|transform|count\w*|m(ax|in)_element|minmax\w*|"
                  r"clamp|equal|reverse|remove\w*|unique|(low|upp)er_bound|stable_\w+|rotate|generate\w*|shuffle|partition|"
@@ -79,7 +79,7 @@ STANDARD = {
                r"unreachable|as_const|integer_sequence|piecewise_construct",
     "variant": r"variant\w*|visit|monostate|holds_alternative|get_if",
 }
-# Declares what a program leaves to it, not what it names.
+# Used without naming its declarations.
 APART = {"version", "execinfo.h"}
 
 
@@ -89,7 +89,7 @@ def code_of(text):
 
 
 def names_in(header):
-    """What a header of ours declares, generously."""
+    """Names that a project header declares (an upper bound)."""
     text = code_of(header.read_text(encoding="utf-8"))
     found = set(re.findall(r"\b(?:class|struct|enum class|enum|concept|using|namespace)\s+([A-Za-z_]\w*)", text))
     found |= set(re.findall(r"#define\s+(\w+)", text))

@@ -16,13 +16,13 @@ Names operator+(Names left, const Names& right) {
   return left;
 }
 
-// Plain C++: nothing of LibTorch may be included.
+// Plain C++: LibTorch headers must not be included.
 bool is_plain(const std::string& place) {
   static const Names rooms{"archive", "base", "env", "launch", "tracking"};
   return rooms.contains(place) || place.starts_with("launch/");
 }
 
-// Rooms so large that their folders are places of their own; a file directly in one of them is its face.
+// Folders that are checked by subfolder; files directly in them are their interface.
 const Names with_wings{"comm", "data", "gradient", "launch", "tracking"};
 
 bool is_libtorch(const std::string& header) {
@@ -93,7 +93,7 @@ const std::map<std::string, Names>& table() {
     for (const auto& backend : accelerate::env::backends()) {
       rows.try_emplace("comm/" + backend.name, ground + Names{"comm/core", "comm/rendezvous"});
     }
-    // Two integers are all that these know of other ranks.
+    // data only needs two integers about other ranks.
     rows["data"].erase("comm");
     for (const auto& wing : data_wings) rows[wing] = rows["data"] + Names{"data"};
     rows["optim"].erase("comm");
@@ -105,7 +105,7 @@ const std::map<std::string, Names>& table() {
 }
 
 std::string room_of(const std::string& path) {
-  auto next_folder = [rest = path]() mutable {  // "" when only the file is left
+  auto next_folder = [rest = path]() mutable {  // returns "" if only the file name is left
     const auto slash = rest.find('/');
     if (slash == std::string::npos) return std::string();
     const auto name = rest.substr(0, slash);

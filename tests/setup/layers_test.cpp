@@ -17,7 +17,7 @@ namespace {
 
 using Arrows = std::map<std::string, layers::Names>;
 
-/// "a, b > c > d": a and b may include c, c may include d. In the room's lines a wing is called by its name alone.
+/// Parses "a, b > c > d": a and b may include c, c may include d. Within a folder, subfolders have short names.
 void add_arrows(Arrows& arrows, const std::string& room, const std::string& statement) {
   const auto place = [&](const std::string& name) {
     if (name == "its face") return room;
@@ -35,7 +35,7 @@ void add_arrows(Arrows& arrows, const std::string& room, const std::string& stat
   }
 }
 
-/// The lines below the picture of the README: "room: statements; of arrows (with remarks)".
+/// The lines below the README's diagram: "folder: statements; of arrows (with remarks)".
 Arrows drawn_arrows() {
   std::ifstream readme(fs::path(TEST_SOURCE_DIR) / "README.md");
   const std::regex beginning(R"(   ([a-z]+): +(.*))");
@@ -64,7 +64,7 @@ Arrows drawn_arrows() {
   return arrows;
 }
 
-/// Whether a way leads down from one place to the other.
+/// True if a path of arrows leads from one place to the other.
 bool leads(const Arrows& arrows, const std::string& from, const std::string& to) {
   const auto below = arrows.find(from);
   if (below == arrows.end()) return false;
@@ -72,7 +72,7 @@ bool leads(const Arrows& arrows, const std::string& from, const std::string& to)
                                                    [&](const auto& next) { return leads(arrows, next, to); });
 }
 
-/// A repository with empty accelerate/ and launch/, gone with the object.
+/// A temporary repository with empty accelerate/ and launch/.
 class TemporaryTree {
  public:
   TemporaryTree() {

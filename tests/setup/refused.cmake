@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # cmake -DCOMPILER= -DSTANDARD=20 -DSOURCE= -DINCLUDES=a;b -DDEFINITIONS=a;b -P refused.cmake
-# SOURCE must not compile. The lines of the .txt beside it are all errors that the compiler gives; one that begins with
-# "context: " is said beside them.
+# SOURCE must not compile. The lines of the .txt file beside it are all expected errors. A line that begins with
+# "context: " must appear in the output in addition.
 list(TRANSFORM INCLUDES PREPEND "-I")
 list(TRANSFORM DEFINITIONS PREPEND "-D")
 execute_process(COMMAND ${COMPILER} -std=c++${STANDARD} -w ${DEFINITIONS} ${INCLUDES} -fsyntax-only "${SOURCE}"

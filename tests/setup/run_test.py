@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""./run and cmake/setup/ on machines that lack things: made of folders, with stand-ins for apt-get, sudo and python3."""
+"""./run and cmake/setup/ on simulated machines with missing tools: folders with fake apt-get, sudo and python3."""
 import functools
 import hashlib
 import http.server
@@ -20,7 +20,7 @@ import fetch_data  # noqa: E402
 
 TOOLS = "bash dirname readlink cat sort tr sed tail env mkdir mktemp rm ln mv basename flock cmp cp grep sleep touch awk nproc chrt".split()
 
-# A python3 that makes "environments" and "installs" into them; what it does is written to $RECORD.
+# A fake python3 that creates "environments" and "installs" into them. It records its actions in $RECORD.
 PYTHON = """#!/bin/bash
 echo "python3 $*" >> "$RECORD"
 case "$1 $2" in
@@ -38,7 +38,7 @@ esac
 
 
 class Machine:
-    """A PATH of its own: the tools every system has, and what a test adds."""
+    """A separate PATH with standard tools and the programs of a test."""
 
     def __init__(self, folder):
         self.bin = folder / "bin"

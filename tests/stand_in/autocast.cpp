@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Autocast's lists for the device: LibTorch's own, which exist as macros.
+// Autocast operator lists for the device: LibTorch's own lists, which are macros.
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
 
 namespace stand_in::autocast {
 
-// The macros are written for a file inside these.
+// The macros require these namespaces.
 using namespace at;            // NOLINT
 using namespace at::autocast;  // NOLINT
 

@@ -30,7 +30,7 @@ class SideWork final : public c10d::Work {
   bool isCompleted() override { return done_.query(); }
   bool wait(std::chrono::milliseconds timeout) override {
     if (timeout != kNoTimeout || opType_ == OpType::BARRIER) {
-      done_.synchronize();  // NCCL blocks the host here, with a deadline and at a barrier
+      done_.synchronize();  // NCCL blocks the host for a wait with a deadline and for a barrier
     }
     done_.block(current_stream(side_.device_index()));
     return true;
@@ -38,7 +38,7 @@ class SideWork final : public c10d::Work {
   void synchronize() override { wait(kNoTimeout); }
   std::vector<at::Tensor> result() override { return outputs_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    const c10::StreamGuard guard(side_);  // the future's events are the side stream's
+    const c10::StreamGuard guard(side_);  // the future records its events on the side stream
     auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
                                                            std::vector<c10::Device>{side_.device()});
     future->markCompleted(c10::IValue(outputs_));
@@ -60,7 +60,7 @@ std::chrono::milliseconds or_own(std::chrono::milliseconds asked, std::chrono::m
   return asked == c10d::kUnsetTimeout ? own : asked;
 }
 
-/// The host's count of collectives, which each replay of a captured one continues.
+/// The host's count of collectives, which each replay of a captured collective continues.
 std::function<uint64_t()> numbers(c10::DeviceIndex device, const std::shared_ptr<std::atomic<uint64_t>>& count) {
   const auto capture = current_capture(device);
   if (capture == nullptr) return [number = ++*count] { return number; };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// c10d's interface to the device's collectives. Ranks are threads of this process, each with a device.
+// c10d backend for the device. Ranks are threads of this process, each with one device.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -15,15 +15,15 @@
 
 namespace stand_in {
 
-/// Every operation is a job of a stream of its own that waits for the caller's current stream; waiting for its Work
-/// makes the caller's current stream wait, not the host. As NCCL's. With set_on_callers_stream() those with asyncOp =
+/// Like NCCL, every operation is a job of a separate stream that waits for the caller's current stream; waiting for its
+/// Work makes the caller's current stream wait, not the host. With set_on_callers_stream(), operations with asyncOp =
 /// false are jobs of the caller's stream.
 class Backend final : public c10d::Backend {
  public:
   using Tensors = std::vector<at::Tensor>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  /// All ranks make it over one store, with one name.
+  /// All ranks construct it with one store and the same name.
   Backend(c10d::Store& store, const std::string& name, int rank, int size, c10::Device device,
           std::chrono::milliseconds timeout);
   ~Backend() override;
@@ -35,7 +35,7 @@ class Backend final : public c10d::Backend {
   /// Aborts pending operations; later ones fail.
   void give_up(const std::string& why) { meeting_->abort(why); }
   [[nodiscard]] std::optional<std::string> failure() { return meeting_->failure(); }
-  /// Until its stream has done all it was given.
+  /// Waits until its stream has completed all jobs.
   void drain();
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
@@ -52,7 +52,7 @@ class Backend final : public c10d::Backend {
   WorkPtr recv(Tensors& tensors, int from, int tag) override;
 
  private:
-  /// The part's tensors are the device's.
+  /// \note The tensors of the part must be on the device.
   template <typename Asked>
   WorkPtr start(Part part, const Asked& options);
   WorkPtr run(const std::string& what, const Tensors& reads, const Tensors& writes, c10d::OpType type,

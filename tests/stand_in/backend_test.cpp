@@ -28,7 +28,7 @@ void on_ranks(int size, const std::function<void(Backend&, int)>& body,
       body(*backend, rank);
       try {
         backend->drain();
-      } catch (const std::exception&) {  // of a collective that broke off: the body looks at it
+      } catch (const std::exception&) {  // an error of an aborted collective, which the body checks
       }
     });
   }

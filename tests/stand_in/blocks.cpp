@@ -22,7 +22,7 @@
 namespace stand_in {
 namespace {
 
-constexpr size_t kMostRaces = 100;  // kept until they are read
+constexpr size_t kMostRaces = 100;  // stored until they are read
 
 bool is_side(int stream) { return stream % kStreams != 0; }
 
@@ -31,7 +31,7 @@ std::string name_of(int stream) {
                      stream / kStreams);
 }
 
-/// The world's mutex is held.
+/// Call with the world's mutex locked.
 bool comes_after(const Queue& queue, int own, int stream, uint64_t job) {
   return stream == own || queue.seen.of(stream) >= job || world().host.of(stream) >= job;
 }
@@ -61,7 +61,7 @@ void check(const Queue& queue, int own, const std::string& what, const Touch& to
   }
 }
 
-/// Keeps the access, and drops those that it covers for every later one.
+/// Records the access, and removes those that it covers for every later access.
 void keep(const Touch& touch, int own, uint64_t job) {
   std::erase_if(touch.block->accesses, [&](const Access& before) {
     const bool covered = touch.low <= before.low && before.high <= touch.high;
@@ -85,7 +85,7 @@ void keep_in_trace(const std::string& what, const c10::Stream& stream, const Que
 
 auto& used(const Block& block) { return world().memory.at(static_cast<size_t>(block.device)).allocated_bytes[0]; }
 
-/// The end of the block's life on the device: what still reads it reads NaN.
+/// Ends the block's lifetime on the device: later reads return NaN.
 void poison(const Block& block) { std::memset(block.memory, 0xff, block.bytes); }
 
 void release(void* context) {
@@ -98,7 +98,7 @@ void release(void* context) {
     if (comes_after(own, block->stream, access.stream, access.job) || block->recorded.contains(access.stream)) continue;
     report("free (without record_stream)", block->stream, access);
   }
-  // Without other streams the memory counts as free from now on, as the caching allocator hands it out again.
+  // Without other streams the memory is free immediately, as in the caching allocator.
   const bool at_once = block->recorded.empty();
   if (at_once) used(*block).decrease(block->bytes);
   auto streams = block->recorded;
@@ -146,7 +146,7 @@ bool reserve(const Block& block) {
   return true;
 }
 
-/// For what record_stream holds back.
+/// Waits for memory that record_stream() holds back.
 void wait_for_all_streams(c10::DeviceIndex device) {
   for (int index = 0; index < kStreams; ++index) queue_of(stream_at(device, index)).wait();
 }
@@ -216,7 +216,7 @@ c10::DataPtr DeviceMemory::allocate(size_t bytes) {
   const std::lock_guard lock(world().mutex);
   if (const auto capture = capture_of(block->stream)) {
     block->of_graph = true;
-    // With CUDA it may have held others of the recording's tensors before, in each replay again.
+    // With CUDA the memory may have contained other tensors of the capture before, in each replay again.
     capture->add(block->stream, {{{block, block->address, block->address + bytes, true}}, [block] { poison(*block); }});
     return {address, new BlockPtr(std::move(block)), &release, device};  // NOLINT: as below
   }
@@ -229,7 +229,7 @@ void DeviceMemory::copy_data(void*, const void*, size_t) const {
   TORCH_CHECK(false, "standin: the host cannot copy device memory");
 }
 
-/// There is none; it counts.
+/// There is no cache; counts the calls.
 void DeviceMemory::emptyCache(c10::MempoolId_t) {
   const std::lock_guard lock(world().mutex);
   for (auto& device : world().memory) ++device.num_device_free;

@@ -29,11 +29,11 @@ struct Block {
   char* address = nullptr;  ///< the address that the host sees; not readable or writable
   char* memory = nullptr;   ///< the memory that kernels use
   size_t bytes = 0;
-  int stream = 0;  ///< it was allocated on
+  int stream = 0;  ///< stream of the allocation
   c10::DeviceIndex device = 0;
   std::vector<Access> accesses{};
   std::set<int> recorded{};  ///< streams of record_stream
-  bool of_graph = false;     ///< allocated while its stream recorded: each replay uses it again
+  bool of_graph = false;     ///< allocated during a capture: each replay uses it again
 
   Block() = default;
   Block(const Block&) = delete;
@@ -42,7 +42,7 @@ struct Block {
 };
 using BlockPtr = std::shared_ptr<Block>;
 
-/// What a job is going to use.
+/// A planned access of a job.
 struct Touch {
   BlockPtr block;
   const char* low;
@@ -72,7 +72,7 @@ class DeviceMemory final : public c10::DeviceAllocator {
 };
 DeviceMemory& device_memory();
 
-/// Null for no bytes.
+/// Null for zero bytes.
 BlockPtr block_of(const c10::DataPtr& data);
 
 }  // namespace stand_in

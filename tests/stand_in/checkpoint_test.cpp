@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is saved of a device, while its streams go on.
+// Saves the state of a device while its streams continue.
 #include <unistd.h>
 
 #include <filesystem>
@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A folder for checkpoints, the same for all ranks of a job, gone afterwards.
+/// A temporary folder for checkpoints, the same for all ranks of a job.
 struct Folder {
   ~Folder() { accelerate::base::remove_tree(path); }
   fs::path path = fs::temp_directory_path() / fmt::format("accelerate-stand-in-{}", ::getpid());
@@ -45,14 +45,14 @@ void train(Accelerator& accelerator, Job& job) {
   }
 }
 
-/// Saves during a training, which continues, and loads: the loaded state is the saved one.
+/// Saves during a training, which continues, and loads: the loaded state must equal the saved one.
 auto saved_and_loaded(const fs::path& place, const accelerate::SaveOptions& options, bool on_a_side_stream) {
   return [=](Accelerator& accelerator) -> Tensors {
     std::optional<stand_in::OnASideStream> side;
     if (on_a_side_stream) side.emplace(accelerator.device());
     Job job(accelerator, torch::optim::AdamWOptions(0.01));
     Tensors kept;
-    for (int i = 0; i < 2; ++i) {  // the second one finds the buffers of the first
+    for (int i = 0; i < 2; ++i) {  // the second save reuses the buffers of the first
       train(accelerator, job);
       accelerator.save_state(place, options);
       kept.clear();
@@ -131,7 +131,7 @@ TEST_CASE("a save beside the training waits for the device nowhere, and copies o
     stand_in::backward_on(accelerator, model, optimizer, images.to(accelerator.device()),
                           labels.to(accelerator.device()));
     optimizer.step();
-    const auto waits = stand_in::host_waits_here();  // the thread that writes may wait already
+    const auto waits = stand_in::host_waits_here();  // the writer thread may already wait
     stand_in::start_trace();
     accelerator.save_state(folder.path / "c", {.async = true});
     const auto trace = stand_in::take_trace();
@@ -240,7 +240,7 @@ TEST_CASE("skipped steps of fp16 are none of the state that is loaded, wherever 
   on_devices(
       1,
       [&](Accelerator& accelerator) {
-        torch::nn::Linear net(torch::nn::LinearOptions(2, 1).bias(false));  // one state: the next one takes its memory
+        torch::nn::Linear net(torch::nn::LinearOptions(2, 1).bias(false));  // one state: the next one reuses its memory
         torch::optim::AdamW adamw(net->parameters(), 0.01);
         auto [model, optimizer] = accelerator.prepare(net, adamw);
         const auto step = [&, &model = model, &optimizer = optimizer](double scale) {

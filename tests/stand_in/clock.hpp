@@ -10,7 +10,7 @@ namespace stand_in {
 
 class Clock {
  public:
-  /// The last job of the stream that is known to be finished; jobs count from 1.
+  /// Number of the last job of the stream that is known to be finished; jobs count from 1.
   [[nodiscard]] uint64_t of(int stream) const {
     const auto at = static_cast<size_t>(stream);
     return at < jobs_.size() ? jobs_[at] : 0;

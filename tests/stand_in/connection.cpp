@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stand-in as a backend of accelerate::comm: one row of its table, like any vendor's backend.
+// The stand-in as a backend of accelerate::comm: one table row, like any vendor's backend.
 #include "accelerate/comm/core/connection.hpp"
 
 #include "accelerate/comm/core/backend_table.hpp"
@@ -18,7 +18,7 @@ using accelerate::comm::Subgroup;
 
 class DeviceConnection final : public Connection {
  public:
-  /// All that it takes to make another one.
+  /// Parameters for creating another connection.
   struct Origin {
     c10::intrusive_ptr<c10d::Store> store;
     std::chrono::milliseconds timeout;
@@ -49,7 +49,7 @@ class DeviceConnection final : public Connection {
 
  private:
   DeviceConnection(const c10::intrusive_ptr<Backend>& ours, Origin origin)
-      // CUSTOM is taken by ranks as threads.
+      // CUSTOM is used by ranks as threads.
       : Connection("standin", c10d::ProcessGroup::BackendType::XCCL, ours),
         backend_(ours),
         origin_(std::move(origin)) {}

@@ -17,7 +17,7 @@ void make_wait(const c10::Stream& waiting, const c10::Stream& other) {
   event.block(waiting);
 }
 
-/// Whether the host waits for a copy, as CUDA documents it.
+/// True if the host waits for a copy, as documented for CUDA.
 bool blocks(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   const bool upload = !is_ours(from);
   const bool download = !is_ours(to);
@@ -25,8 +25,8 @@ bool blocks(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   return upload && !non_blocking;
 }
 
-/// An upload from pageable memory has left that memory when it returns; one from pinned memory reads it later, and does
-/// not keep it.
+/// An upload from pageable memory has read that memory when it returns. An upload from pinned memory reads it later,
+/// and does not keep it alive.
 at::Tensor source_of(const at::Tensor& from, bool waits) {
   if (is_ours(from)) return as_cpu(from);
   if (waits) return from;

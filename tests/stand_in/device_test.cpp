@@ -31,7 +31,7 @@ at::Tensor upload(const at::Tensor& host, const c10::Stream& stream) {
   return host.to(device(), /*non_blocking=*/true);
 }
 
-/// Races so far, then none: the next case starts clean.
+/// True if races were recorded. Clears them for the next case.
 bool races() { return !stand_in::take_races().empty(); }
 
 void synchronize() { at::accelerator::synchronizeDevice(0); }
@@ -189,7 +189,7 @@ TEST_CASE("tensors of two devices do not mix, and the error names both") {
   CHECK(message([&] { static_cast<void>(torch::ones({4}) + here); }).find("standin:0 and cpu!") != std::string::npos);
   CHECK(message([&] { static_cast<void>(here + torch::ones({4}, device(1))); }).find("standin:0 and standin:1!") !=
         std::string::npos);
-  CHECK((here + torch::tensor(1.0)).sum().item<double>() == 8);  // a number may be the host's
+  CHECK((here + torch::tensor(1.0)).sum().item<double>() == 8);  // scalars may be on the host
 }
 
 TEST_CASE("a kernel's error comes at the next wait") {
@@ -206,7 +206,7 @@ TEST_CASE("seeds, dropout and the state of the generator are the device's own") 
   const auto state = generator.get_state();
   const auto second = draw();
   torch::manual_seed(5);
-  static_cast<void>(torch::randn({7}));  // the CPU's do not matter
+  static_cast<void>(torch::randn({7}));  // the CPU generator has no effect
   CHECK(at::equal(draw(), first));
   CHECK_FALSE(at::equal(first, second));
   generator.set_state(state);

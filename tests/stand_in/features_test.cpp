@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a loop may use beside backward and step, on the device and on the CPU alike.
+// Features that a loop may use besides backward and step, on the device as on the CPU.
 #include "tests/stand_in/ranks.hpp"
 
 using accelerate::Accelerator;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fused step with what mixed precision adds to it, as scalars on the device.
+// The fused step with scale and skip flag of mixed precision as scalars on the device.
 #include "accelerate/optim/fused_step.hpp"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ using stand_in::Tensors;
 
 namespace {
 
-/// A step, one that the flag cancels, and two more.
+/// One step, one that the flag cancels, and two more.
 template <typename Optimizer, typename Options>
 Tensors after_four_steps(const Options& options, at::Device device) {
   auto net = stand_in::made_alike([] { return stand_in::SmallNet(); });

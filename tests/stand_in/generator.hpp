@@ -8,7 +8,7 @@ namespace stand_in {
 
 at::Generator new_generator(c10::DeviceIndex device);
 const at::Generator& default_generator(c10::DeviceIndex device);
-/// The one inside.
+/// The contained CPU generator.
 at::Generator host_generator(const at::Generator& generator);
 
 }  // namespace stand_in

@@ -9,7 +9,7 @@
 
 namespace {
 
-/// CUDA's own function. Its symbols are versioned, which dlsym does not require.
+/// CUDA's own function. Its symbols are versioned; dlsym also finds them without the version.
 template <typename Function>
 Function* next(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));  // NOLINT: as dlsym is

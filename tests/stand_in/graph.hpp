@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams that capture their work, as CUDA's do, and graphs that replay it.
+// Streams that capture their work, as in CUDA, and graphs that replay it.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -15,14 +15,14 @@
 
 namespace stand_in {
 
-/// One recording. Guarded by the world's mutex until it has ended.
+/// One capture. Guarded by the world's mutex until it ends.
 struct Capture {
   struct Entry {
     std::vector<Touch> touches;
     std::function<void()> job;
   };
   int origin = 0;                                ///< the stream on which it began
-  std::vector<Entry> entries;                    ///< in the order of the host, which is one that the streams allow
+  std::vector<Entry> entries;                    ///< in the host's order, which is a valid order for the streams
   std::vector<std::function<void()>> at_replay;  ///< host functions of each replay
   std::map<int, Clock> streams;                  ///< capturing streams with their dependencies
   bool ended = false;
@@ -33,12 +33,12 @@ struct Capture {
 };
 using CapturePtr = std::shared_ptr<Capture>;
 
-/// Null: it does not record. The world's mutex is held.
+/// Null if the stream does not capture. Call with the world's mutex locked.
 CapturePtr capture_of(int stream);
-/// A stream that waits for one that records, records too. Fails for the default stream, as CUDA's legacy stream does.
+/// A stream that waits for a capturing stream captures too. Fails for the default stream, as CUDA's legacy stream does.
 void join_capture(int stream, const CapturePtr& capture, const Clock& after);
 
-/// Of the current stream of that device; takes the mutex.
+/// Capture of the device's current stream; locks the mutex.
 CapturePtr current_capture(c10::DeviceIndex device);
 
 /// Fails while this thread or that stream captures, because the result of the call would not be known before a replay.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps that the device records and replays. What its graphs are, and how they differ from CUDA's: README.md.
+// Steps that the device captures and replays. README.md describes its graphs and the differences from CUDA's.
 #include "accelerate/device/graph.hpp"
 
 #include <c10/core/StreamGuard.h>
@@ -21,14 +21,14 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr accelerate::GraphOptions kWarmAtOnce{.warmup_steps = 2, .max_graphs = 2};
 
-/// A folder, gone afterwards.
+/// A temporary folder.
 struct CheckpointOfGraphs {
   ~CheckpointOfGraphs() { accelerate::base::remove_tree(path); }
   std::filesystem::path path =
       std::filesystem::temp_directory_path() / fmt::format("accelerate-stand-in-graphs-{}", ::getpid());
 };
 
-/// What autocast knows on every device: the CPU's lists differ from the others' in softmax, losses and norms.
+/// Uses only operators with equal autocast lists on every device: the CPU's lists differ in softmax, losses and norms.
 struct PlainNetImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& images) { return last(torch::relu(hidden(images.flatten(1)))); }
   torch::nn::Linear hidden = register_module("hidden", torch::nn::Linear(36, 16));
@@ -48,7 +48,7 @@ struct TwoHeadsImpl : torch::nn::Module {
 };
 TORCH_MODULE(TwoHeads);
 
-/// On the CPU the plain step, on the device a graph.
+/// Runs the plain step on the CPU, and a graph on the device.
 template <typename Step>
 void check_graphs(const Accelerator& accelerator, const Step& step, int64_t graphs) {
   if (accelerator.device().is_cpu()) {
@@ -60,7 +60,8 @@ void check_graphs(const Accelerator& accelerator, const Step& step, int64_t grap
   }
 }
 
-/// Eight steps, the rate halved after each of the first four. between: before the step of that number.
+/// Runs eight steps; the rate is halved after each of the first four. \param between  Called before the step of that
+/// number.
 template <typename Optimizer, typename Net = stand_in::SmallNet, typename Options>
 auto trains_graphed(const Options& of_optimizer,
                     const std::function<void(Accelerator&, Net&, Optimizer&, int64_t)>& between = {}) {
@@ -89,12 +90,12 @@ auto trains_graphed(const Options& of_optimizer,
     }
     check_graphs(accelerator, step, 1);
     Tensors all = stand_in::state_of(model);
-    all.insert(all.end(), losses.begin(), losses.end());  // kept: no replay wrote over them
+    all.insert(all.end(), losses.begin(), losses.end());  // kept losses: no replay overwrote them
     return all;
   };
 }
 
-/// Eight steps in fp16, of which four overflow. Flags, counts of steps, scale and rate are the last of the results.
+/// Runs eight steps in fp16, of which four overflow. The last results are flags, step counts, scale and rate.
 template <typename Optimizer, typename State, typename Options>
 auto overflows_now_and_then(const Options& of_optimizer) {
   return [=](Accelerator& accelerator) -> Tensors {
@@ -121,7 +122,7 @@ auto overflows_now_and_then(const Options& of_optimizer) {
       if (steps % 3 == 0) seen.push_back(optimizer.step_was_skipped() ? 1.0 : 0.0);
     }
     check_graphs(accelerator, step, 1);
-    std::ignore = &optimizer.state();  // its counts are those of the steps that were made
+    std::ignore = &optimizer.state();  // its counts are those of the steps that were not skipped
     for (const auto& parameter : model->parameters()) {
       auto& state = *job.stock.state().at(parameter.unsafeGetTensorImpl());
       seen.push_back(static_cast<double>(static_cast<State&>(state).step()));
@@ -147,7 +148,7 @@ void close_to_cpu(const std::function<Tensors(Accelerator&)>& body, AcceleratorO
       500);
 }
 
-/// Four steps of a function that cannot be recorded; they are right all the same. returns   why
+/// Runs four steps of a function that cannot be captured; the results must still be correct. Returns the reason.
 template <typename Make>
 std::string runs_plain(const Make& make, AcceleratorOptions options = {}, int64_t ranks = 1) {
   std::string why;
@@ -165,7 +166,7 @@ std::string runs_plain(const Make& make, AcceleratorOptions options = {}, int64_
   return why;
 }
 
-/// A step with something more in it.
+/// A step with an additional part.
 template <typename More>
 auto step_and(const More& more) {
   return [=](Accelerator& accelerator, auto& model, auto& optimizer) {
@@ -369,7 +370,7 @@ TEST_CASE("a replayed step is one command for the device, and the host waits for
           CHECK(stand_in::host_waits(accelerator.device().index()) == waits);
           if (stand_in::on_gpu()) return;
           CHECK(std::ranges::count(trace, "graph", &stand_in::Launch::what) == 1);
-          // Two inputs, a rate and a count for each call of the kernel, the loss; with fp16 a flag.
+          // Two inputs, a rate and a count per kernel call, the loss; with fp16 a flag.
           CHECK(trace.size() <= 8);
         },
         stand_in::with_precision(precision));
@@ -529,7 +530,8 @@ TEST_CASE("two steps of an optimizer in what is recorded count as two in each re
 
 TEST_CASE("in fp16 an optimizer that keeps gradients of the step back from it is named, and the step is plain") {
   std::string why;
-  const auto train = [&why](const std::string& device) -> Tensors {  // alone: models in a group are not recorded
+  // only a single model: models in a group are not captured
+  const auto train = [&why](const std::string& device) -> Tensors {
     auto options = stand_in::with_precision(Precision::fp16);
     options.device = device;
     Accelerator accelerator(options);
@@ -663,10 +665,10 @@ TEST_CASE("in an open region of autocast neither a recording nor a pass after a 
         auto& [model, optimizer, loader] = job.prepared;
         auto step = accelerator.graphed_step(step_and(nothing)(accelerator, model, optimizer), kWarmAtOnce);
         Tensors all;
-        const auto region = accelerator.autocast();  // casts of weights are kept while it is open
+        const auto region = accelerator.autocast();  // casts of weights are cached while it is open
         for (auto& [images, labels] : loader) {
           step(images, labels);
-          all.push_back(model(images).detach());  // a graph of autograd that lives on would be in the way
+          all.push_back(model(images).detach());  // a live autograd graph would prevent the capture
         }
         check_graphs(accelerator, step, 1);
         return all;

@@ -21,7 +21,7 @@ struct Recording {
   std::promise<void> promise;
   std::shared_future<void> reached{promise.get_future()};
   Clock clock;
-  CapturePtr capture;  ///< of a stream that recorded: it was not reached, and will not be
+  CapturePtr capture;  ///< set for a capturing stream: the event was not reached, and will not be
   c10::DeviceIndex device = 0;
   Now::time_point time;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors that user code or a graph of autograd keeps while training goes on: gradients, buffers, parameters.
+// User code or a graph keeps tensors during training: gradients, buffers, parameters.
 #include "tests/stand_in/ranks.hpp"
 
 using accelerate::Accelerator;
@@ -69,7 +69,7 @@ TEST_CASE("a graph that saved a buffer throws after the broadcast changed the bu
       accelerator.backward(loss);
     } else {
       CHECK_THROWS_WITH(loss.backward(), doctest::Contains(kChangedUnderGraph));
-      accelerator.backward(net->forward(x, true).sum());  // the reduction that rank 0 waits for
+      accelerator.backward(net->forward(x, true).sum());  // the reduction for which rank 0 waits
     }
   });
 }

@@ -112,7 +112,7 @@ void Call::take_lists(size_t i, bool write) {
 at::Tensor Call::take(const at::Tensor& tensor, bool write, bool out, at::Tensor& for_meta) {
   if (!tensor.defined()) return tensor;
   if (!is_ours(tensor)) {
-    // Numbers and indices may be the host's, as with CUDA.
+    // Scalars and indices may be on the host, as with CUDA.
     const bool may_be_ours = tensor.is_cpu() && (tensor.dim() == 0 || name_.find("index") != std::string::npos);
     if (!may_be_ours) stranger_ = tensor.device();
     // clone() drops the wrapped-number flag, which affects type promotion.
@@ -122,7 +122,7 @@ at::Tensor Call::take(const at::Tensor& tensor, bool write, bool out, at::Tensor
   if (device_ && *device_ != tensor.device()) stranger_ = tensor.device();
   if (!device_) device_ = tensor.device();
   for_meta = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kMeta));
-  if (out) return tensor;  // its shape is not known yet
+  if (out) return tensor;  // its shape is still unknown
   touch(touches_, tensor, write);
   return as_cpu(tensor);
 }
@@ -178,7 +178,7 @@ c10::IValue Call::place(size_t result, const c10::IValue& like) {
 }
 
 void Call::run_later(const Stack& shapes) {
-  for (const size_t i : outs_) {  // of the right shape when the job runs: no kernel resizes device memory
+  for (const size_t i : outs_) {  // they have the right shape when the job runs: no kernel resizes device memory
     const auto& out = arguments_[i].toTensor();
     const auto& shape = meta_[i].toTensor();
     if (out.sizes() != shape.sizes()) out.resize_(shape.sizes());
@@ -202,10 +202,10 @@ void Call::run_now() {
   if (host_result_) {
     host_wait(stream);
   } else {
-    queue_of(stream).wait();  // ours, not the program's: it orders nothing
+    queue_of(stream).wait();  // a wait of the stand-in, not of the program: it orders nothing
   }
   for (const size_t i : outs_) cpu_[i] = at::empty({0}, arguments_[i].toTensor().options().device(c10::kCPU));
-  auto values = cpu_;  // keeps what out arguments become: the call replaces its arguments by its results
+  auto values = cpu_;  // keeps the results of out arguments: the call replaces its arguments by its results
   auto made = cpu_;
   op_.redispatchBoxed(kOnCpu, &made);
   Stack results;
@@ -234,7 +234,7 @@ void kernel(const c10::OperatorHandle& op, Stack* stack) {
   Call(op, *stack).run();
 }
 
-/// The CPU's has no argument for a generator: it would draw from the CPU's own.
+/// The CPU kernel has no generator argument and would draw from the CPU's default generator.
 std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, double p, std::optional<bool> train) {
   if (train.has_value() && !*train) return {input.clone(), at::ones_like(input, at::kBool)};
   const auto noise = at::empty_like(input).bernoulli_(1 - p);
@@ -248,7 +248,7 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, library) { library.fallback(torch::CppFunctio
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("native_dropout", &native_dropout);
-  // The fallback does not win over these operators' composite kernels.
+  // The fallback has lower precedence than these operators' composite kernels.
   library.impl("convolution", torch::CppFunction::makeFromBoxedFunction<&kernel>());
   library.impl("convolution_backward", torch::CppFunction::makeFromBoxedFunction<&kernel>());
 }

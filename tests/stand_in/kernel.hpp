@@ -14,8 +14,9 @@
 namespace stand_in {
 
 /// Runs the CPU kernel for tensors of the device. Deferred: the shapes of the results are known in advance, and the
-/// call is a job. Immediate: it runs after the stream has reached this point (random numbers, whose order is the
-/// host's; results that the host needs; unknown shapes), and new tensors receive their content in stream order.
+/// call is a job. Immediate: it runs after the stream has reached this point, and new tensors receive their content in
+/// stream order. Random numbers (drawn in the host's order), results that the host needs, and unknown shapes are
+/// immediate.
 class Call {
  public:
   Call(const c10::OperatorHandle& op, torch::jit::Stack& stack);
@@ -27,7 +28,7 @@ class Call {
   void take_arguments();
   void take_lists(size_t i, bool write);
   void take_generator();
-  /// The argument for the CPU's kernel; for_meta: the same for the meta kernel.
+  /// Converts an argument for the CPU kernel, and in for_meta for the meta kernel.
   at::Tensor take(const at::Tensor& tensor, bool write, bool out, at::Tensor& for_meta);
   void refuse_mixed_devices() const;
   void look_at_results();
@@ -44,11 +45,11 @@ class Call {
   torch::jit::Stack arguments_, cpu_, meta_;
   std::vector<Touch> touches_;
   std::optional<c10::Device> device_, stranger_;
-  std::vector<size_t> outs_;      ///< arguments that are out
-  std::vector<int64_t> alias_;    ///< by result: the argument that it is, -1 for a new one
-  std::vector<Tensors> targets_;  ///< by result: the new tensors, as the CPU sees them
+  std::vector<size_t> outs_;      ///< indices of out arguments
+  std::vector<int64_t> alias_;    ///< per result: index of the argument that it aliases, or -1 for a new tensor
+  std::vector<Tensors> targets_;  ///< per result: the new tensors as CPU tensors
   bool later_ = true;
-  bool host_result_ = false;  ///< the host needs it: a wait that counts
+  bool host_result_ = false;  ///< true if the host needs the result, which counts as a wait
 };
 
 }  // namespace stand_in

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches on their way to the device: copied on a separate stream, one ahead, and correct for any loop.
+// Transfer of batches to the device: copied on a side stream, one ahead, and correct for any loop.
 #include <ATen/DeviceAccelerator.h>
 
 #include <atomic>
@@ -29,7 +29,7 @@ namespace data = accelerate::data;
 
 namespace {
 
-/// A batch of the user's own.
+/// A user-defined batch.
 struct Sample {
   at::Tensor image;
   std::map<std::string, std::vector<at::Tensor>> more;
@@ -37,7 +37,7 @@ struct Sample {
 };
 auto tree_members(Sample& sample) { return std::tie(sample.image, sample.more, sample.names); }
 
-/// [n, 40], sample i is all i.
+/// [n, 40]; all elements of row i are i.
 at::Tensor rows(int64_t samples) { return torch::arange(samples, at::kFloat).view({samples, 1}).expand({samples, 40}); }
 
 data::Loader numbers(int64_t samples, data::LoaderOptions options = {.batch_size = 3}) {
@@ -63,7 +63,7 @@ auto number_stream(int64_t samples, data::StreamOptions options = {.batch_size =
   return data::StreamLoader(data::make_stream(read), options);
 }
 
-/// Reads the device's memory, and leaves that tensor alone.
+/// Reads the tensor's device memory without modifying it.
 void use(Tensors& found, const at::Tensor& tensor) { found.push_back(tensor * 2 + 1); }
 
 template <typename Batch>
@@ -71,7 +71,7 @@ void use_all(Tensors& found, const Batch& batch) {
   accelerate::tree::for_each_tensor(batch, [&](const at::Tensor& tensor) { use(found, tensor); });
 }
 
-/// Two epochs.
+/// Runs two epochs.
 template <typename Loader>
 void walk(Tensors& found, const Loader& loader) {
   for (int epoch = 0; epoch < 2; ++epoch) {
@@ -100,7 +100,7 @@ struct Broken final : data::SourceOf<at::Tensor> {
   }
 };
 
-/// Shuffles by LibTorch's generator when a pass begins, and takes its time for it.
+/// Shuffles slowly with LibTorch's generator at the start of a pass.
 struct ShufflesSlowly {
   int64_t samples;
   Tensors batches{};
@@ -177,7 +177,7 @@ TEST_CASE("a steady loop waits for nothing: no copy from pageable memory, no wai
     int64_t waits = 0;
     int64_t pageable = 0;
     Tensors found;
-    auto prepared = accelerator.prepare(loader);  // its end waits
+    auto prepared = accelerator.prepare(loader);  // its destructor waits
     for (auto& batch : prepared) {
       if (++steps == 3) {
         waits = stand_in::host_waits(device);
@@ -218,7 +218,7 @@ TEST_CASE("pinned memory is used again, over epochs too" * stand_in::needs_stand
       CHECK(sum == 3 * 40 * 23 * 12);
       return stand_in::pinned_allocations() - before;
     };
-    // Of 24 batches: the current one, the next one, and one whose copy was not yet complete.
+    // For 24 batches: the current one, the next one, and one with an incomplete copy.
     CHECK(allocations(numbers(24)) <= 3 * 2);
     CHECK(allocations(foreign_samples(24, 3)) <= 3 * 3);
   });
@@ -257,7 +257,7 @@ TEST_CASE("bytes made floats and the images of a folder lie in pinned memory whe
   const auto check = [&](Accelerator& accelerator, bool pinned) {
     const auto walk_one = [&](data::Loader of) {
       auto loader = accelerator.prepare(of);
-      for (auto& batch : *loader) {  // as it is read, before it is copied
+      for (auto& batch : *loader) {  // before the copy
         CHECK(batch.data.is_pinned() == pinned);
         CHECK(batch.target.is_pinned() == pinned);
       }
@@ -379,7 +379,8 @@ TEST_CASE("a loop that is left early, by break or by an exception, leaves the lo
             use_all(found, batch);
             break;
           }
-          found.push_back(torch::ones({3, 40}, found.back().options()));  // in the memory of the batch in flight
+          // in the memory of the batch that is being copied
+          found.push_back(torch::ones({3, 40}, found.back().options()));
           int64_t steps = 0;
           try {
             for (auto& batch : from) {
@@ -451,7 +452,7 @@ TEST_CASE("what a worker had no memory for is told with its batch: none is lost,
     const auto walk = [&] {
       for (; position != loader.end(); ++position) {
         found.push_back(position->item<float>());
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));  // the next one is read, and looked at
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));  // the next batch is read ahead and checked
       }
     };
     CHECK_THROWS_AS(walk(), c10::OutOfMemoryError);
@@ -605,7 +606,7 @@ TEST_CASE("a loader that shuffles by LibTorch's generator has one order on all r
     auto loader = accelerator.prepare(ShufflesSlowly{48});
     for (auto& pass : passes) {
       for (auto& batch : loader) {
-        static_cast<void>(torch::rand({3}));  // for itself, from the generator that is all threads'
+        static_cast<void>(torch::rand({3}));  // draws from the generator that all threads share
         const at::Tensor numbers = batch.cpu();
         const std::lock_guard lock(mutex);
         pass.insert(numbers.const_data_ptr<int64_t>(), numbers.const_data_ptr<int64_t>() + numbers.numel());

@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-/// What autocast knows on every device: the CPU's lists differ from the others' in softmax, losses and norms.
+/// Uses only operators with equal autocast lists on every device: the CPU's lists differ in softmax, losses and norms.
 struct MlpImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& images) {
     const auto product = hidden(images.flatten(1));
@@ -24,7 +24,7 @@ struct MlpImpl : torch::nn::Module {
 };
 TORCH_MODULE(Mlp);
 
-/// Waits of the host for this rank's device.
+/// Number of host waits for this rank's device.
 int64_t waits_of(const Accelerator& accelerator) {
   return accelerator.device().is_cpu() ? 0 : stand_in::host_waits(accelerator.device().index());
 }
@@ -53,7 +53,7 @@ auto trains_over_inf(const Options& of_optimizer, bool last_too) {
     const bool skipped = optimizer.step_was_skipped();
     const auto after = waits_of(accelerator);
     CHECK(skipped == last_too);
-    CHECK(after - before <= 1);  // for the last flag, where it is not there
+    CHECK(after - before <= 1);  // for the last flag, if it has not arrived
     CHECK(accelerator.optimizer_step_was_skipped() == skipped);
     CHECK(waits_of(accelerator) == after);
     Tensors all = model->parameters();
@@ -159,7 +159,7 @@ TEST_CASE("whether a step was skipped costs one wait where the host is ahead of 
         const auto batch = stand_in::small_data(3);
         const auto images = batch.first.to(accelerator.device()), labels = batch.second.to(accelerator.device());
         for (const double factor : {kInf, 1.0}) {
-          stand_in::set_delay(5000, stand_in::Slow::main);  // for a step of many jobs: a tenth of a second and more
+          stand_in::set_delay(5000, stand_in::Slow::main);  // a step of many jobs takes more than 0.1 s
           optimizer.zero_grad();
           accelerator.backward(stand_in::loss_of(model(images * factor), labels));
           optimizer.step();
@@ -167,7 +167,7 @@ TEST_CASE("whether a step was skipped costs one wait where the host is ahead of 
           CHECK(optimizer.step_was_skipped() == std::isinf(factor));
           const auto waits = waits_of(accelerator) - before;
           CHECK(waits <= 1);
-          if (!stand_in::on_gpu()) CHECK(waits == 1);  // a GPU may be there already
+          if (!stand_in::on_gpu()) CHECK(waits == 1);  // on a GPU the flag may already have arrived
           CHECK(accelerator.optimizer_step_was_skipped() == std::isinf(factor));
           CHECK(waits_of(accelerator) - before == waits);
           stand_in::set_delay(0);
@@ -207,7 +207,7 @@ TEST_CASE("a scale at its floor is told when the flag has come, on all ranks by 
                     optimizer.step();
                   };
                   step(kInf);
-                  step(kInf);  // at the minimum, which is not known on the host yet
+                  step(kInf);  // at the minimum, which the host does not know yet
                   if (asked) {
                     CHECK_THROWS_WITH((void)optimizer.step_was_skipped(), doctest::Contains(at_the_floor));
                   } else {
@@ -342,7 +342,8 @@ TEST_CASE("a stock step after fused ones that the device cancelled counts as on 
   stand_in::same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
         auto net = stand_in::made_alike([] { return Mlp(); });
-        const at::Tensor own = torch::ones({4, 3}, accelerator.device()).requires_grad_();  // of no model: not reduced
+        // not part of a model, so not reduced
+        const at::Tensor own = torch::ones({4, 3}, accelerator.device()).requires_grad_();
         auto parameters = net->parameters();
         parameters.push_back(own);
         auto [model, optimizer] = accelerator.prepare(net, torch::optim::AdamW(parameters, 1e-2));
@@ -352,7 +353,8 @@ TEST_CASE("a stock step after fused ones that the device cancelled counts as on 
           optimizer.zero_grad();
           accelerator.backward(stand_in::loss_of(model(step < 2 ? images * kInf : images), labels));
           const auto gradient = torch::full({3, 4}, 65536.0, accelerator.device());
-          own.mutable_grad() = step % 2 == 0 ? gradient.t() : gradient.t().contiguous();  // the kernel takes the last
+          // the kernel supports the last layout
+          own.mutable_grad() = step % 2 == 0 ? gradient.t() : gradient.t().contiguous();
           optimizer.step();
         }
         Tensors all = model->parameters();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device is of the whole process and cannot be taken back: its tests are programs of their own.
+// The device is registered for the whole process and cannot be removed, so its tests are separate programs.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 

@@ -23,7 +23,7 @@ std::string describe(const Part& part) {
                      c10::toString(tensors[0].scalar_type()));
 }
 
-/// Sums of rows may differ where rows are exchanged; all else is alike on all ranks.
+/// Row sums may differ for operations that exchange rows; all other properties must be equal on all ranks.
 void check_alike(const Parts& parts) {
   const auto& first = *parts[0];
   for (size_t r = 1; r < parts.size(); ++r) {
@@ -49,7 +49,7 @@ at::Tensor combined(const at::Tensor& a, const at::Tensor& b, c10d::ReduceOp::Re
   }
 }
 
-/// In rank order, so that every run gives the same bits.
+/// Reduces in rank order, so that every run gives the same bits.
 at::Tensor reduced(const Parts& parts, const std::function<at::Tensor(const Part&)>& of) {
   at::Tensor result = of(*parts[0]).clone();
   for (size_t r = 1; r < parts.size(); ++r) result = combined(result, of(*parts[r]), parts[0]->op);

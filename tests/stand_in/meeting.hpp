@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the jobs of a communicator's ranks meet, on their side streams. The hosts do not.
+// Rendezvous of the collective jobs of a communicator's ranks on their side streams. The hosts do not wait.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,14 +19,14 @@
 
 namespace stand_in {
 
-/// What one rank brings to a collective, as the CPU sees it.
+/// Contribution of one rank to a collective, as CPU tensors.
 struct Part {
   c10d::OpType type = c10d::OpType::UNKNOWN;
   std::vector<at::Tensor> outputs{};
   std::vector<at::Tensor> inputs{};
   c10d::ReduceOp::RedOpType op = c10d::ReduceOp::SUM;
   int64_t root = 0;
-  std::vector<int64_t> output_rows{};  ///< all to all: empty for equal parts
+  std::vector<int64_t> output_rows{};  ///< for all-to-all; empty for equal parts
   std::vector<int64_t> input_rows{};
 };
 
@@ -36,15 +36,16 @@ class Meeting {
   explicit Meeting(int size) : size_(static_cast<size_t>(size)) {}
 
   /// Called by a job of this rank. Waits until all ranks' jobs of that number have arrived and the operation is
-  /// complete. \throws on every waiting rank at the deadline, if the ranks' calls differ, and after abort(). \param
-  /// number  The host's count of collectives; those on different streams may arrive in any order.
+  /// complete.
+  /// \param number  The host's count of collectives; those on different streams may arrive in any order.
+  /// \throws on every waiting rank at the deadline, if the ranks' calls differ, and after abort().
   void meet(int rank, uint64_t number, Part part, std::chrono::milliseconds timeout);
 
-  /// A message is there as soon as it is sent.
+  /// A message arrives as soon as it is sent.
   void send(int from, int to, int tag, at::Tensor letter);
   void receive(int from, int to, int tag, const at::Tensor& into, std::chrono::milliseconds timeout);
 
-  /// Nobody waits any more, now or later.
+  /// Ends all current and later waits with an error.
   void abort(const std::string& why);
   [[nodiscard]] std::optional<std::string> failure();
 

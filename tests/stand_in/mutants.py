@@ -44,7 +44,7 @@ POWER_SGD, SYNC_BATCH_NORM = "accelerate/gradient/hooks/power_sgd.cpp", "acceler
 GRAPH, GRAPHED = "accelerate/device/graph.cpp", "accelerate/prepared/graphed_step.cpp"
 TREE = "accelerate/tree/collectives.cpp"
 
-# What is taken out; the file; the code and what stands there instead; the test file that should notice.
+# Description of the removed guarantee; the file; the code and its replacement; the test file that must detect it.
 COMM, GRADIENT = "accelerate/comm/", "accelerate/gradient/"
 OF_OPERATIONS = [(f"`{name}`: the stream's wait", COMM + file, (old, new), "groups")
                  for name in ("all_reduce", "reduce", "reduce_scatter", "broadcast", "all_gather", "gather", "scatter",
@@ -191,9 +191,9 @@ MUTANTS = OF_OPERATIONS + [
     ("kept casts go before it", GRAPHED,
      ("precision::drop_cached_casts();\n  if", "if (!MUTANT) precision::drop_cached_casts();\n  if"), "graph"),
     ("and after each replay", GRAPHED,
-     ("precision::drop_cached_casts();  // of", "if (!MUTANT) precision::drop_cached_casts();  // of"), "graph"),
+     ("precision::drop_cached_casts();  // an", "if (!MUTANT) precision::drop_cached_casts();  // an"), "graph"),
     ("fp16's flags are asked for before it", GRAPHED,
-     ("if (shared_->scaling) {  // no", "if (!MUTANT && shared_->scaling) {  // no"), "graph"),
+     ("if (shared_->scaling) {  // flags", "if (!MUTANT && shared_->scaling) {  // flags"), "graph"),
     ("ranks record together or not at all", GRAPHED,
      ("size() > 1) {\n    const auto all", "size() > 1 && !MUTANT) {\n    const auto all"), "graph"),
     ("before a replay a schedule has what it is owed", GRAPHED,
@@ -252,7 +252,7 @@ MUTANTS = OF_OPERATIONS + [
 ]
 
 
-# How a run fails, by what it says; the last one only where nothing else fits.
+# Kinds of failures, by text in the output; the last one is the fallback.
 WAYS = (("race", r"(?s)ERROR: CHECK\( take_races((?!ERROR:).)*? pace: no delay"),
         ("wait", r"ERROR: CHECK\( \S*waits"),
         ("numbers", r"ERROR: CHECK\( at::(equal|allclose)"),

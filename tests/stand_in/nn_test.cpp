@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SyncBatchNorm, checkpoint() and checksums on the device, beside the CPU.
+// Compares SyncBatchNorm, checkpoint() and checksums on the device with the CPU.
 #include "accelerate/nn/checksum.hpp"
 #include "accelerate/nn/data_parallel.hpp"
 #include "tests/stand_in/ranks.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where things are after prepare().
+// Devices of all objects after prepare().
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -16,7 +16,7 @@ using stand_in::SmallNet;
 
 namespace {
 
-/// A batch of the user's own.
+/// A user-defined batch.
 struct Placed {
   at::Tensor image;
   std::map<std::string, std::vector<at::Tensor>> more;
@@ -213,7 +213,7 @@ TEST_CASE("a CPU tensor handed in by mistake is an error that names both devices
       auto model = accelerator.prepare(net);
       const auto [images, labels] = stand_in::small_data(2);
       const auto of_the_model = refusal([&, &x = images] { model(x); });
-      if (stand_in::on_gpu()) {  // a convolution has words of its own there
+      if (stand_in::on_gpu()) {  // a convolution has another error text there
         CHECK(of_the_model != "no error");
         return;
       }
@@ -333,9 +333,9 @@ TEST_CASE("what was prepared leaves no memory behind once its handles are gone a
     const auto emptied_before = emptied();
     accelerator.free_memory();
     c10::impl::VirtualGuardImpl(stand_in::tested_type())
-        .synchronizeDevice(0);  // gradients are free when the device is done
+        .synchronizeDevice(0);  // gradients are freed when the device has finished
     CHECK(accelerator.memory().allocated_bytes == before);
-    // The allocator keeps nothing either; CUDA's counts segments, of which others may have a part.
+    // The allocator keeps no cache either; CUDA's counts segments, which other tensors may share.
     if (!stand_in::on_gpu()) CHECK(emptied() == emptied_before + 1);
   });
 }

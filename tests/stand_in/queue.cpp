@@ -10,7 +10,7 @@ namespace stand_in {
 
 uint64_t Queue::push(std::function<void()> job) {
   const std::lock_guard lock(mutex_);
-  if (!std::exchange(started_, true)) std::thread([this] { work(); }).detach();  // queues live for ever
+  if (!std::exchange(started_, true)) std::thread([this] { work(); }).detach();  // queues are never destroyed
   jobs_.push_back(std::move(job));
   changed_.notify_all();
   return ++issued_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stream: jobs that a thread of its own carries out one after another.
+// A stream: a thread that runs jobs in order.
 #pragma once
 
 #include <condition_variable>

@@ -77,7 +77,7 @@ inline void on_devices(int64_t ranks, const std::function<void(accelerate::Accel
   });
 }
 
-/// Ranks share the host's generator: one makes its model at a time, each from the same seed.
+/// Ranks share the host's generator: they create their models one after another, each from the same seed.
 inline std::mutex one_at_a_time;
 template <typename Make>
 auto made_alike(const Make& make) {
@@ -92,7 +92,7 @@ inline Tensors to_cpu(const Tensors& tensors) {
   return all;
 }
 
-/// What each rank's body returned.
+/// Results of each rank's body.
 inline std::vector<Tensors> results(int64_t ranks, const std::function<Tensors(accelerate::Accelerator&)>& body,
                                     const accelerate::AcceleratorOptions& options) {
   const DefaultDtype dtype(options);
@@ -105,7 +105,7 @@ inline std::vector<Tensors> results(int64_t ranks, const std::function<Tensors(a
   return all;
 }
 
-/// Equal bits on the stand-in, whose kernels are the CPU's; equal up to rounding on a GPU.
+/// Bit-equal on the stand-in, because its kernels are the CPU's; equal up to rounding on a GPU.
 inline void check_same(const at::Tensor& found, const at::Tensor& expected) {
   if (!on_gpu() || !expected.is_floating_point()) {
     CHECK(at::equal(found, expected));
@@ -118,7 +118,7 @@ inline void check_same(const at::Tensor& found, const at::Tensor& expected) {
   CHECK(close);
 }
 
-/// body gives the same bits on the device as on the CPU, on 1 and 2 ranks, at every pace, without a race.
+/// Checks that body gives the same bits on the device as on the CPU, on 1 and 2 ranks, at every pace, without a race.
 inline void same_as_on_cpu(const std::function<Tensors(accelerate::Accelerator&)>& body,
                            accelerate::AcceleratorOptions options = {}, const std::vector<int64_t>& counts = {1, 2},
                            int microseconds = 500) {
@@ -144,7 +144,7 @@ inline void same_as_on_cpu(const std::function<Tensors(accelerate::Accelerator&)
   }
 }
 
-/// What a job trains in these tests: convolution, BatchNorm, two linear layers.
+/// The network of these tests: convolution, BatchNorm, two linear layers.
 struct SmallNetImpl : torch::nn::Module {
   SmallNetImpl() {
     convolution = register_module("convolution", torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 3, 3).padding(1)));
@@ -201,7 +201,7 @@ Tensors state_of(const Model& model) {
   return all;
 }
 
-/// What a loop works on: a net that is the same on all ranks, small data, all of it prepared.
+/// Prepared objects of a loop: a net that is equal on all ranks, an optimizer and small data.
 template <typename Net = SmallNet, typename Optimizer = torch::optim::SGD>
 struct Job {
   template <typename Options>
@@ -218,7 +218,7 @@ struct Job {
                                                             std::declval<accelerate::data::Loader&>())) prepared;
 };
 
-/// Zeroes, and leaves new gradients.
+/// Zeroes the gradients, and computes new ones.
 template <typename Model, typename Optimizer>
 void backward_on(accelerate::Accelerator& accelerator, const Model& model, const Optimizer& optimizer,
                  const at::Tensor& images, const at::Tensor& labels) {
@@ -226,7 +226,7 @@ void backward_on(accelerate::Accelerator& accelerator, const Model& model, const
   accelerator.backward(torch::nll_loss(model(images), labels));
 }
 
-/// Waits of the host for this rank's device from the third step of an epoch to its last.
+/// Number of host waits for this rank's device from the third step of an epoch to its last.
 template <typename Loader, typename Step>
 int64_t waits_when_steady(accelerate::Accelerator& accelerator, Loader& loader, const Step& step) {
   const auto device = accelerator.device().index();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shapes of results in advance, so that the host need not wait for them.
+// Computes shapes of results in advance, so that the host need not wait for them.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -17,7 +17,7 @@ namespace stand_in {
 std::optional<torch::jit::Stack> shapes_of(const c10::OperatorHandle& op, const std::string& name,
                                            const torch::jit::Stack& arguments);
 
-/// BatchNorm changes its running statistics without saying so in its schema.
+/// True for BatchNorm's running statistics, which its schema does not mark as written.
 bool writes_silently(const std::string& name, size_t argument);
 
 }  // namespace stand_in

@@ -14,61 +14,61 @@ namespace stand_in {
 
 inline constexpr c10::DeviceType kType = c10::DeviceType::PrivateUse1;
 
-/// Whether the tests run on the machine's NVIDIA GPUs instead (ACCELERATE_TEST_DEVICE=cuda): then nothing is installed,
-/// there are no races and no trace, and waits of the host are those for which CUDA's runtime was called.
+/// True if the tests run on the machine's NVIDIA GPUs instead (ACCELERATE_TEST_DEVICE=cuda). Then nothing is installed,
+/// there are no races and no trace, and host waits are blocking calls of CUDA's runtime.
 bool on_gpu();
-/// What the tests run on: kType, or CUDA.
+/// Device type of the tests: kType or CUDA.
 inline c10::DeviceType tested_type() { return on_gpu() ? c10::DeviceType::CUDA : kType; }
-/// "standin:index", or "cuda:index"
+/// Returns "standin:index" or "cuda:index".
 inline c10::Device device(int64_t index = 0) { return {tested_type(), static_cast<c10::DeviceIndex>(index)}; }
-/// So many there are.
+/// Number of devices.
 int64_t devices();
 
-/// Once, before anything else: it cannot be taken back, and autograd counts the devices at the first backward.
+/// Call once, first: it cannot be undone, and autograd counts the devices at the first backward.
 void install(int devices, size_t bytes_of_each);
-/// Until every stream has done all it was given; before main() ends, and kernels lose LibTorch under their feet.
+/// Waits until all streams have completed. Call before main() ends, because kernels need LibTorch's globals.
 void finish();
 
-/// How often the host waited for this device: item(), copies that block, synchronize, nonzero ...
+/// Number of host waits for this device: item(), blocking copies, synchronize, nonzero ...
 int64_t host_waits(c10::DeviceIndex device);
-/// Those of the calling thread, for any device: a thread beside it may wait as it likes.
+/// Number of waits of the calling thread, for any device.
 int64_t host_waits_here();
 
-/// Copies to this device from memory of the host that is not pinned: on a GPU the host waits in them.
+/// Number of copies to this device from pageable host memory, in which the host waits on a GPU.
 int64_t pageable_uploads(c10::DeviceIndex device);
-/// How often pinned memory was allocated. What is freed is overwritten at once.
+/// Number of allocations of pinned memory. Freed memory is overwritten immediately.
 int64_t pinned_allocations();
 
-/// Accesses that nothing orders (no event, no wait of the host), a line each, since the last call. Independent of
+/// Conflicting accesses without an order (no event, no host wait) since the last call, one line each. Independent of
 /// timing: one run without any delay finds them.
 std::vector<std::string> take_races();
 
-/// Which streams are slow: main the default ones, side the others.
+/// Selects slow streams: main for default streams, side for the others.
 enum class Slow { all, main, side };
 /// From now on every job of the slow streams first sleeps for half of this time to all of it. 0 disables the delay.
 void set_delay(int microseconds, Slow slow = Slow::all);
 
-/// Collectives that c10d calls with asyncOp = false: on the caller's stream and without a Work, as NCCL's. Else on the
-/// side stream with a Work to wait for, like all others: so do backends that do not know asyncOp.
+/// If on, collectives with asyncOp = false run on the caller's stream without a Work, as in NCCL. Otherwise they run on
+/// the side stream with a Work, like all others, as in backends without asyncOp.
 void set_on_callers_stream(bool on);
 
-/// The device holds no more than this from now on.
+/// Limits the memory of the device from now on.
 void set_limit(c10::DeviceIndex device, size_t bytes);
 
-/// One job as the host gave it to a stream.
+/// One job as the host launched it.
 struct Launch {
-  std::string what;             ///< the operator
-  c10::DeviceIndex device = 0;  ///< of the stream
-  bool side = false;            ///< not on the default stream
-  int stream = 0;               ///< number of the stream, of all devices
-  uint64_t job = 0;             ///< its number in that stream
-  std::vector<uint64_t> after;  ///< by number of the stream: the last job that this one waits for
+  std::string what;             ///< operator name
+  c10::DeviceIndex device = 0;  ///< device of the stream
+  bool side = false;            ///< true if not on the default stream
+  int stream = 0;               ///< number of the stream, counted over all devices
+  uint64_t job = 0;             ///< number of the job in that stream
+  std::vector<uint64_t> after;  ///< per stream number: the last job for which this one waits
 };
-/// Whether the streams' order or events make b wait for a.
+/// True if stream order or events make b wait for a.
 bool ordered(const Launch& a, const Launch& b);
-/// From now on every launch is kept.
+/// Records every launch from now on.
 void start_trace();
-/// Ends it; in the order of the host.
+/// Ends the trace and returns it in the host's order.
 std::vector<Launch> take_trace();
 
 /// Operators with shapes unknown in advance, for which the host waited for the device's stream.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step costs the host and how it overlaps: waits counted, jobs ordered as they should be and not more.
+// Host costs and overlap of a step: counts waits, and checks that jobs are ordered as required and not more.
 #include "tests/stand_in/ranks.hpp"
 
 using accelerate::Accelerator;
@@ -43,7 +43,7 @@ std::vector<Launch> of_device(const std::vector<Launch>& trace, int device) {
   return mine;
 }
 
-/// What both ranks give their streams in the third step, from backward to step().
+/// The jobs that both ranks launch in the third step, from backward to step().
 std::vector<Launch> trace_of_a_step() {
   std::vector<Launch> trace;
   stand_in::on_devices(
@@ -142,7 +142,7 @@ TEST_CASE("buckets are reduced on a side stream while backward goes on, and the 
           REQUIRE(last_of_backward);
           REQUIRE(step);
           REQUIRE(reductions.size() >= 3);
-          CHECK(before_the_last >= 2);  // they had left
+          CHECK(before_the_last >= 2);  // launched before the last one
           for (size_t i = 0; i < reductions.size(); ++i) {
             CHECK(reductions[i].side);
             CHECK(stand_in::ordered(reductions[i], *step));

@@ -14,7 +14,7 @@ using stand_in::trains_with;
 
 namespace {
 
-/// On an accelerator its second branch runs on a stream of its own.
+/// On an accelerator its second branch runs on a separate stream.
 struct TwoBranchesImpl : torch::nn::Module {
   TwoBranchesImpl() {
     left = register_module("left", torch::nn::Linear(36, 5));

@@ -16,7 +16,7 @@ inline const std::vector<std::string> kNoRaces{};
 /// For test cases that need the stand-in: races, traces, limits, enough devices.
 inline doctest::skip needs_stand_in() { return doctest::skip(on_gpu()); }
 
-/// While it lives, what c10d calls with asyncOp = false runs on the caller's stream.
+/// During its lifetime, collectives with asyncOp = false run on the caller's stream.
 struct OnCallersStream {
   OnCallersStream() { set_on_callers_stream(true); }
   ~OnCallersStream() { set_on_callers_stream(false); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Making tensors and views: nothing here is a job, but for the copy of a storage that grows.
+// Creates tensors and views. Only the copy of a growing storage is a job.
 #include "tests/stand_in/tensors.hpp"
 
 #include <ATen/EmptyTensor.h>
@@ -63,7 +63,7 @@ at::Tensor as_cpu(const at::Tensor& tensor) {
   auto block = block_of(tensor.storage().data_ptr());
   const auto options = tensor.options().device(c10::kCPU);
   if (block == nullptr) return at::empty_strided(tensor.sizes(), tensor.strides(), options);
-  const auto* const address = static_cast<const char*>(tensor.const_data_ptr());  // null: of no elements
+  const auto* const address = static_cast<const char*>(tensor.const_data_ptr());  // null for an empty tensor
   auto* const data = address == nullptr ? block->memory : block->memory + (address - block->address);
   return at::for_blob(data, tensor.sizes())
       .strides(tensor.strides())

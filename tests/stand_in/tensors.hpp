@@ -12,10 +12,10 @@ namespace stand_in {
 
 bool is_ours(const at::Tensor& tensor);
 
-/// The same memory as a CPU tensor. For jobs only.
+/// The same memory as a CPU tensor. Only for jobs.
 at::Tensor as_cpu(const at::Tensor& tensor);
 
-/// Notes that a job will use the tensor's memory, from its first element to its last.
+/// Records that a job will use the tensor's memory, from its first element to its last.
 void touch(std::vector<Touch>& touches, const at::Tensor& tensor, bool write);
 
 at::Tensor make(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype, c10::DeviceIndex device);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole loops on the device give the CPU's numbers, without a race, whichever streams are slow.
+// Whole loops on the device are equal to the CPU's, without a race, for any slow streams.
 #include "examples/basic_net.hpp"
 #include "tests/stand_in/ranks.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Out of memory, and missing peers.
+// Out of memory, and missing ranks.
 #include <ATen/DeviceAccelerator.h>
 
 #include <atomic>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kPlenty = size_t{256} << 20;
 
-/// The devices hold less while it lives.
+/// Reduces the devices' memory during its lifetime.
 struct Limit {
   explicit Limit(size_t bytes) { set(bytes); }
   ~Limit() { set(kPlenty); }
@@ -28,7 +28,7 @@ struct Limit {
   }
 };
 
-/// Sets a flag however its scope is left: another rank waits for it.
+/// Sets a flag at the end of its scope, also after an exception, because another rank waits for it.
 struct End {
   std::atomic<bool>& flag;
   ~End() { flag = true; }

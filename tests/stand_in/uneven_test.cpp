@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that do not do the same, and models that do not stay the same, on the device as on the CPU.
+// Ranks with different work and models that change, on the device as on the CPU.
 #include "tests/stand_in/ranks.hpp"
 
 using accelerate::Accelerator;
@@ -31,7 +31,7 @@ int64_t waits_so_far(const Accelerator& accelerator) {
   return accelerator.device().is_cpu() ? 0 : stand_in::host_waits(accelerator.device().index());
 }
 
-/// Some ranks use the first head, others the second, none the third.
+/// Some ranks use the first head, others the second; no rank uses the third.
 Tensors leaves_heads_out(Accelerator& accelerator) {
   stand_in::Job<Heads> job(accelerator, stand_in::kMomentum);
   auto& [model, optimizer, loader] = job.prepared;
@@ -42,7 +42,7 @@ Tensors leaves_heads_out(Accelerator& accelerator) {
     const auto before = waits_so_far(accelerator);
     accelerator.backward(torch::nll_loss(model(images, head), labels));
     if (step > 1 && !accelerator.device().is_cpu() && accelerator.num_processes() > 1) {
-      CHECK(waits_so_far(accelerator) == before + 1);  // for the counts of use
+      CHECK(waits_so_far(accelerator) == before + 1);  // reads the usage counts
     }
     CHECK_FALSE(model->heads[2]->weight.grad().defined());
     optimizer.step();

@@ -23,22 +23,22 @@
 namespace stand_in {
 
 inline constexpr int kMostDevices = 16;
-inline constexpr int kPool = 8;    ///< streams of a device that getNewStream() gives out in turn
-inline constexpr int kOwned = 64;  ///< streams of a device that belong to one communicator each
+inline constexpr int kPool = 8;    ///< number of streams of a device that getNewStream() returns in turn
+inline constexpr int kOwned = 64;  ///< number of streams of a device for exclusive use by communicators
 inline constexpr int kStreams = 1 + kPool + kOwned;
 
 struct World {
-  std::mutex mutex;                            ///< of all that is not atomic
-  std::vector<std::unique_ptr<Queue>> queues;  ///< by number_of(stream); made once
+  std::mutex mutex;                            ///< guards all members that are not atomic
+  std::vector<std::unique_ptr<Queue>> queues;  ///< by number_of(stream); created once
   Clock host;                                  ///< work for which the program has waited
   std::vector<c10::CachingDeviceAllocator::DeviceStats> memory;
   std::vector<size_t> limit;
   std::vector<at::Generator> generators;
-  std::vector<std::set<int>> owned;  ///< of a device: streams that a communicator has
+  std::vector<std::set<int>> owned;  ///< per device: streams in use by communicators
   std::vector<std::string> races;
   std::optional<std::vector<Launch>> trace;
-  std::map<int, std::shared_ptr<struct Capture>> captures;  ///< by number_of(stream): those that record
-  std::map<const char*, size_t> pinned;                     ///< start and bytes
+  std::map<int, std::shared_ptr<struct Capture>> captures;  ///< by number_of(stream): capturing streams
+  std::map<const char*, size_t> pinned;                     ///< start address and bytes
   std::set<std::string> never_deferred;
   std::array<std::atomic<int64_t>, kMostDevices> host_waits{};
   std::array<std::atomic<int64_t>, kMostDevices> pageable_uploads{};
@@ -47,13 +47,13 @@ struct World {
   std::atomic<Slow> slow{Slow::all};
 };
 
-/// Never destroyed: its threads outlive main().
+/// Never destroyed, because its threads outlive main().
 World& world();
 
 c10::DeviceIndex device_count();
 c10::DeviceIndex current_device();
 c10::DeviceIndex exchange_device(c10::DeviceIndex device);
-/// Of this thread.
+/// Current stream of this thread.
 c10::Stream current_stream(c10::DeviceIndex device);
 c10::Stream exchange_stream(const c10::Stream& stream);
 
@@ -69,9 +69,9 @@ Queue& queue_of(const c10::Stream& stream);
 
 /// Waits until the stream has reached this point. Later work of the program follows it.
 void wait_for(const c10::Stream& stream);
-/// The same, counted.
+/// The same, and counts the wait.
 void host_wait(const c10::Stream& stream);
-/// Without the wait.
+/// Counts a wait without waiting.
 void count_host_wait(c10::DeviceIndex device);
 
 }  // namespace stand_in

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""chromium.py <chromium> <tracked_run> <accelerate_report>: the page as a real browser lays it out and draws it, wide
-and narrow. A script that measures is put into a copy of it; the page itself has none."""
+"""chromium.py <chromium> <tracked_run> <accelerate_report>: checks the page in a real browser, wide and
+narrow. A measuring script is inserted into a copy; the page itself has no script."""
 import json
 import re
 import subprocess

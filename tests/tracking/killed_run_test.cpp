@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run that is killed without a word leaves all that it logged, in files that are read.
+// After a SIGKILL, the files of a run are readable and contain everything that it logged.
 #include <doctest/doctest.h>
 
 #include <csignal>
@@ -14,9 +14,9 @@ using testing::lines_of;
 
 namespace {
 
-constexpr size_t kLogged = 500;  // at least
+constexpr size_t kLogged = 500;  // minimum number of logged values
 
-/// Logs without end in <folder>, until it is killed.
+/// Logs in <folder> until it is killed.
 void run_and_kill(const std::filesystem::path& folder) {
   testing::Child run({TEST_BINARY_DIR "/bin/tracked_run", folder.string(), "forever"});
   REQUIRE(run.wait_for(std::to_string(kLogged) + " logged"));
@@ -31,7 +31,7 @@ std::filesystem::path event_file(const std::filesystem::path& folder) {
   return {};
 }
 
-/// How many whole records there are; all bytes must belong to one.
+/// Number of complete records; all bytes must belong to one.
 size_t whole_records(const std::string& bytes) {
   size_t count = 0;
   for (size_t at = 0; at < bytes.size(); ++count) {

@@ -15,7 +15,7 @@ using Lines = std::vector<std::string>;
 
 namespace {
 
-/// Lines of the log while it lives; the library's level is warning.
+/// Collects log lines during its lifetime; the log level is warning.
 struct LogLines {
   LogLines() {
     base::forget_lines();

@@ -20,7 +20,7 @@ using Lines = std::vector<std::string>;
 
 namespace {
 
-/// What was written so far; the descriptor does not wait.
+/// Returns the output so far; the descriptor is non-blocking.
 std::string all_of(const FileDescriptor& from) {
   std::string text;
   std::array<char, 4096> buffer{};
@@ -51,7 +51,7 @@ struct Terminal {
   FileDescriptor keyboard, screen;
 };
 
-/// Times and rates are the machine's: as T and R.
+/// Replaces times and rates, which depend on the machine, by T and R.
 std::string timeless(const std::string& text) {
   const std::string times = std::regex_replace(text, std::regex(R"(\d\d:\d\d<(\d\d:\d\d|\?))"), "T<T");
   return std::regex_replace(times, std::regex(R"(, +[0-9.?]+(it/s|s/it))"), ", R");
@@ -91,8 +91,8 @@ TEST_CASE("a line fills the terminal's width and no more") {
   const std::string shown = all_of(terminal.keyboard);
   const std::string first = shown.substr(4, shown.find('\r', 1) - 4);
   CHECK(first.ends_with("| 0/2 [00:00<?, ?it/s]"));
-  CHECK(first.size() == 60);             // nothing is done yet: blanks
-  CHECK(shown.ends_with("\r\x1b[K\r"));  // and it is gone
+  CHECK(first.size() == 60);             // no progress yet: blanks
+  CHECK(shown.ends_with("\r\x1b[K\r"));  // the bar is erased
 }
 
 TEST_CASE("a bar within a bar is drawn a row below and is gone when it is over") {
@@ -179,7 +179,7 @@ TEST_CASE("drawings are no more often than the interval says") {
   ProgressBar bar({.total = 100000, .interval = std::chrono::hours(1), .output = terminal.screen.get()});
   for (int step = 0; step < 100000; ++step) bar.update();
   const std::string shown = all_of(terminal.keyboard);
-  CHECK(std::count(shown.begin(), shown.end(), '\r') == 1);  // the first
+  CHECK(std::count(shown.begin(), shown.end(), '\r') == 1);  // only the first update
 }
 
 TEST_CASE("a range gives what is in it, by reference, and knows its size") {
@@ -220,7 +220,7 @@ TEST_CASE("a range may be walked again, left early and thrown out of; each pass 
       range.set_postfix("number {}", number);
       if (number == 2) break;
     }
-    CHECK(all_of(pipe.reader).empty());  // the pass may go on as far as the bar knows
+    CHECK(all_of(pipe.reader).empty());  // the bar does not know whether the pass has ended
     for (const int number : range) (void)number;
     const std::string both = timeless(all_of(pipe.reader));
     CHECK(both.find("| 1/3 [T<T, R, number 2]\n") != std::string::npos);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""read_events.py <tracked_run>: what it logs, read back by TensorBoard's own reader."""
+"""read_events.py <tracked_run>: reads its logged values with TensorBoard's own reader."""
 import io
 import math
 import subprocess

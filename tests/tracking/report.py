@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""report.py <tracked_run> <accelerate_report>: the page of a run is well formed and needs nothing else."""
+"""report.py <tracked_run> <accelerate_report>: the page of a run must be well-formed and self-contained."""
 import re
 import subprocess
 import sys

@@ -65,7 +65,7 @@ TEST_CASE("a log is read as runs, with numbers over steps, texts, and what is no
   CHECK(loss.not_finite == 1);
   CHECK(first.begin_time == 1000.0);
   CHECK(first.end_time == 1004.0);
-  const auto& bytes = series_of(logs.runs[1], "x_bytes");  // without steps: counted
+  const auto& bytes = series_of(logs.runs[1], "x_bytes");  // values without steps are counted
   CHECK(bytes.points[0].step == 0);
   CHECK(bytes.points[1].step == 1);
   CHECK(series_of(logs.runs[1], "best").points[0].value == 1.0);
@@ -124,13 +124,13 @@ TEST_CASE("a page has every run, its curves and its numbers, and what is hostile
   CHECK(page.find("loss: 1 values were NaN or infinite and are not drawn.") != std::string::npos);
   CHECK(page.find("3.0 MiB") != std::string::npos);
   CHECK(page.find("1 lines of &lt;script&gt;/metrics.jsonl are no JSON and were left out.") != std::string::npos);
-  CHECK(page.find("http") == std::string::npos);  // nothing is fetched
+  CHECK(page.find("http") == std::string::npos);  // the page loads no other resources
 }
 
 TEST_CASE("numbers that are never finite, and infinite steps, still make a page") {
   const std::string page = report_html(
       {.files = {{.logs = parse_run_logs("{\"a\":\"NaN\",\"step\":\"Infinity\"}\n{\"b\":1e308}\n{\"b\":-1e308}\n")}}});
-  CHECK(count_of(page, "no finite value") == 2);  // in its curve and in the table
+  CHECK(count_of(page, "no finite value") == 2);  // in the curve and in the table
   for (const char* number : {">inf", ">-inf", ">nan", ",inf", ",-inf", ",nan", "\"inf", "\"-inf", "\"nan"}) {
     CAPTURE(number);
     CHECK(page.find(number) == std::string::npos);

@@ -33,7 +33,7 @@ TEST_CASE("a profile is read back, operators of all ranks added up by name") {
   CHECK(operators[0].calls == 8);
   CHECK(operators[0].self_ms == 8.0);
   CHECK(operators[0].device_ms == 0.75);
-  CHECK(operators[1].total_ms == 9.0);  // longer on the host, but it gave the device nothing to do
+  CHECK(operators[1].total_ms == 9.0);  // takes longer on the host, but launched no device work
 }
 
 TEST_CASE("the verdict names the rank that waits most for its data; a twentieth of the steps is the limit") {

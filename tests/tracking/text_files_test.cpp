@@ -26,7 +26,7 @@ Trackers run_in(const std::filesystem::path& folder, const char* tracker, const 
   return trackers;
 }
 
-/// The rows without their second cell, which is the time.
+/// The rows without their second cell, the time.
 Lines timeless(Lines rows) {
   for (auto& row : rows) {
     const auto first = row.find(',');
@@ -36,7 +36,7 @@ Lines timeless(Lines rows) {
   return rows;
 }
 
-/// No file of this process grows beyond that many bytes while it lives.
+/// During its lifetime no file of this process can grow beyond this size in bytes.
 class FullDisk {
  public:
   explicit FullDisk(rlim_t bytes) {

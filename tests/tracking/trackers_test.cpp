@@ -35,7 +35,7 @@ struct Diary : Tracker {
   std::vector<std::pair<Values, Step>> rows;
 };
 
-/// Lines of the log while it lives.
+/// Collects log lines during its lifetime.
 struct LogLines {
   LogLines() {
     base::forget_lines();
@@ -105,7 +105,7 @@ TEST_CASE("only the main process logs; a tracker may ask for every rank") {
   CHECK(only_main->lines.empty());
   CHECK(everywhere->rows.size() == 1);
   CHECK(trackers.get("everywhere") == everywhere);
-  const auto blank = trackers.get("main");  // takes everything, keeps nothing
+  const auto blank = trackers.get("main");  // accepts everything, stores nothing
   blank->log({{"loss", 1.0}}, 1);
   CHECK(blank->name() == "main");
   CHECK(only_main->rows.empty());
@@ -146,7 +146,7 @@ TEST_CASE("a tracker may fail in any of its calls: the training and the other tr
     void log_histogram(const std::string&, const Histogram&, Step) override { fails("log_histogram"); }
     void finish() override { fails("finish"); }
     void fails(const std::string& in) const {
-      if (in == where_) throw 7;  // no std::exception even
+      if (in == where_) throw 7;  // not even a std::exception
     }
     std::string where_;
   };
@@ -248,7 +248,7 @@ TEST_CASE("a folder that cannot be written is an error before training begins") 
   CHECK(refusal([&] { below_a_file.start("digits", {}); }) ==
         "io: [rank 0 of 2, a] init_trackers: " + (file / "digits").string() +
             " cannot be made: Not a directory; choose another logging_dir");
-  std::filesystem::create_directories(folder.path / "digits" / "metrics.csv");  // where the file should be
+  std::filesystem::create_directories(folder.path / "digits" / "metrics.csv");  // blocks the path of the file
   Trackers on_a_folder({.log_with = {"csv"}, .logging_dir = folder.path}, rank_0);
   CHECK(refusal([&] { on_a_folder.start("digits", {}); }) ==
         "io: tracking: " + (folder.path / "digits" / "metrics.csv").string() + " cannot be opened: Is a directory");

@@ -15,13 +15,13 @@ using accelerate::trainer::TrainerBase;
 
 namespace {
 
-/// The mean of the predictions' errors, and how many there were.
+/// The mean error of the predictions, and their number.
 Metrics errors(const EvalPrediction& prediction) {
   const auto off = (prediction.predictions - prediction.label_ids["labels"]).abs();
   return {{"error", off.mean().item<double>()}, {"eval_count", static_cast<double>(off.size(0))}};
 }
 
-/// Gives the evaluations of a training these values of "score", one after another.
+/// The evaluations of a training return these values of "score" in order.
 std::function<Metrics(const EvalPrediction&)> scores(std::vector<double> values) {
   return [values, next = std::make_shared<size_t>(0)](const EvalPrediction&) {
     return Metrics{{"score", values.at((*next)++)}};
@@ -37,7 +37,7 @@ TrainingArguments each_step(const std::string& metric, std::optional<bool> great
           .greater_is_better = greater};
 }
 
-/// Its loss is the first number of x of each batch; above 1 there is none.
+/// Its loss is the first number of x of each batch. If that is above 1, there is no loss.
 struct FirstOfBatch : QuietTrainer {
   using QuietTrainer::QuietTrainer;
   LossAndOutputs prediction_step(Model&, const Inputs& inputs) override {
@@ -253,7 +253,7 @@ TEST_CASE(
     LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {
       const auto third = static_cast<int64_t>(std::lround(inputs["x"].item<double>() * 3));
       const auto values = torch::full({1, ragged ? third : 2}, third == 1 ? -1 : 1, torch::kLong);
-      return {model(inputs["x"]).sum(), values.view(torch::kUInt64)};  // of the first example 2^64 - 1
+      return {model(inputs["x"]).sum(), values.view(torch::kUInt64)};  // 2^64 - 1 for the first example
     }
     bool ragged = true;
   };
@@ -428,7 +428,7 @@ TEST_CASE("evaluations of another data set, and those outside of train(), decide
        .compute_metrics =
            [&](const EvalPrediction& prediction) {
              const bool own = prediction.predictions.size(0) == 1 && which->state().global_step == int64_t(next) + 1;
-             return Metrics{{"score", own ? scores.at(next++) : 9.0}};  // the others would be the best
+             return Metrics{{"score", own ? scores.at(next++) : 9.0}};  // other evaluations would be the best
            },
        .callbacks = {std::make_shared<EarlyStoppingCallback>(2), best, std::make_shared<AlsoOther>()}});
   which = &trainer;

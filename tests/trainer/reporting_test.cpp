@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A folder that is not there before and after.
+/// A folder path that does not exist before and after the test.
 struct ReportDir {
   ReportDir() { accelerate::base::remove_tree(path); }
   ~ReportDir() { accelerate::base::remove_tree(path); }
@@ -111,7 +111,7 @@ Strings rows_of(const std::string& written, size_t columns) {
   return rows;
 }
 
-/// Trains and evaluates with the bars as every Trainer has them, with that as the program's stderr.
+/// Trains and evaluates with the default progress bars and this descriptor as stderr.
 void train_with_stderr(int descriptor) {
   const FileDescriptor before(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3));
   REQUIRE(::dup2(descriptor, STDERR_FILENO) == STDERR_FILENO);
@@ -241,7 +241,7 @@ TEST_CASE("a bar of the steps is shown, on the main process alone") {
   CHECK(std::count_if(lines.begin(), lines.end(), [](const auto& line) { return line.starts_with("100%|"); }) >= 2);
   CHECK(std::count_if(lines.begin(), lines.end(), [](const auto& line) {
           return line.find("| 5/5 [") != std::string::npos;
-        }) == 1);  // the fifth step and the end are one
+        }) == 1);  // the fifth step and the end are one update
 }
 
 TEST_CASE("on a terminal of any width one row stays of the bars, which never wraps") {

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A folder that is not there before and after.
+/// A folder path that does not exist before and after the test.
 struct OutputDir {
   OutputDir() { accelerate::base::remove_tree(path); }
   ~OutputDir() { accelerate::base::remove_tree(path); }
@@ -58,7 +58,7 @@ TrainingArguments scored_in(const fs::path& folder) {
           .metric_for_best_model = "score"};
 }
 
-/// Evaluations give these values, one after another.
+/// Evaluations return these values in order.
 TrainerParts scored(std::vector<double> values, std::vector<std::shared_ptr<TrainerCallback>> callbacks = {}) {
   return {.train_dataset = triples(2),
           .eval_dataset = triples(2),
@@ -69,7 +69,7 @@ TrainerParts scored(std::vector<double> values, std::vector<std::shared_ptr<Trai
           .callbacks = std::move(callbacks)};
 }
 
-/// Lines of the log while it lives.
+/// Collects log lines during its lifetime.
 struct LinesOfLog {
   LinesOfLog() {
     before = accelerate::base::set_log_handler([this](auto, std::string_view line) { lines.emplace_back(line); });
@@ -289,7 +289,7 @@ TEST_CASE("the best weights so far are the checkpoint's: they come back in anoth
   const OutputDir folder;
   simulate(2, [&] {
     auto arguments = scored_in(folder.path / "a");
-    arguments.num_train_epochs = 4;  // on two ranks a step each
+    arguments.num_train_epochs = 4;  // one step per epoch on two ranks
     arguments.load_best_model_at_end = true;
     QuietTrainer whole(OneWeight(), arguments, scored({1, 5, 2, 3}));
     whole.train();
@@ -627,7 +627,7 @@ TEST_CASE("on disks that ranks do not share the best weights are the main proces
       const fs::path own = folder.path / std::to_string(accelerator.process_index());
       const auto reading = std::make_shared<Reading>(own / "best_model" / "model.safetensors");
       auto arguments = scored_in(own);
-      arguments.num_train_epochs = 4;  // on two ranks a step each
+      arguments.num_train_epochs = 4;  // one step per epoch on two ranks
       arguments.load_best_model_at_end = true;
       arguments.save_on_each_node = each_node;
       QuietTrainer whole(OneWeight(), arguments, scored({2, 5, 1, 1}));
@@ -636,7 +636,7 @@ TEST_CASE("on disks that ranks do not share the best weights are the main proces
       const std::string of_whole = reading->bytes();
       CHECK_FALSE(of_whole.empty());
       CHECK(accelerator.gather_object(of_whole) == Strings(2, of_whole));
-      arguments.resume_from_checkpoint = own / "checkpoints" / "checkpoint_0";  // the second rank has none
+      arguments.resume_from_checkpoint = own / "checkpoints" / "checkpoint_0";  // missing on the second rank
       QuietTrainer rest(OneWeight(), arguments, scored({1, 1, 1}, {reading}));
       rest.train();
       CHECK(rest.state().best_global_step == 1);
@@ -646,7 +646,7 @@ TEST_CASE("on disks that ranks do not share the best weights are the main proces
       const std::string weight = fmt::format("{}", rest.weight());
       CHECK(accelerator.gather_object(weight) == Strings(2, weight));
       CHECK(rest.weight() != whole.weight());
-      // With a checkpoint for each machine the next one needs it on each.
+      // With one checkpoint per machine, each machine needs it for the next run.
       CHECK((reading->at_begin == of_rest) == (accelerator.is_main_process() || each_node));
     });
   }

@@ -13,7 +13,7 @@ using accelerate::simulate;
 
 namespace {
 
-/// A layer that notes in which type it computes.
+/// A layer that records the dtype in which it computes.
 struct NotingImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) {
     const auto out = line(x);
@@ -123,7 +123,7 @@ TEST_CASE("dataloader_* reach the loaders of training and evaluation") {
   CHECK(train.options().batch_size == 3);
   CHECK(eval.options().batch_size == 5);
   CHECK(train.options().drop_last);
-  CHECK(!eval.options().drop_last);  // a model is evaluated as a whole
+  CHECK(!eval.options().drop_last);  // a model is evaluated on all examples
   CHECK(trainer.train().global_step == 6);
   const auto unset = OpenTrainer(OneWeight(), {}, {.train_dataset = triples(7)}).get_train_dataloader();
   CHECK(unset.options().num_workers == 0);
@@ -165,7 +165,7 @@ TEST_CASE("AdamW has the arguments' numbers") {
   REQUIRE(optimizer->param_groups().size() == 1);
   const auto& options = dynamic_cast<const torch::optim::AdamWOptions&>(optimizer->param_groups()[0].options());
   CHECK(options.lr() == 0.5);
-  CHECK(options.weight_decay() == 0);  // one dimension: not decayed
+  CHECK(options.weight_decay() == 0);  // one dimension, so no weight decay
   CHECK(options.betas() == std::tuple(0.75, 0.875));
   CHECK(options.eps() == 1e-3);
 }

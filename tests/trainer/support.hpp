@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of the Trainer share: one weight that learns to multiply by 3.
+// Common code of the Trainer tests: one weight that learns to multiply by 3.
 #pragma once
 
 #include "tests/accelerator/ranks.hpp"
@@ -53,7 +53,7 @@ struct TripleTrainer : accelerate::Trainer<OneWeight> {
   double weight() { return model()->w.template item<double>(); }
 };
 
-/// A Trainer that prints and shows nothing.
+/// A Trainer without output.
 struct QuietTrainer : TripleTrainer {
   QuietTrainer(const OneWeight& model, const TrainingArguments& arguments, const TrainerParts& parts = {})
       : TripleTrainer(model, arguments, parts) {
@@ -62,7 +62,7 @@ struct QuietTrainer : TripleTrainer {
   }
 };
 
-/// Notes the events that it sees.
+/// Records the events that it receives.
 class Recorder : public TrainerCallback {
  public:
   void on_train_begin(const TrainerContext&, TrainerControl&) override { seen.emplace_back("train_begin"); }
@@ -93,7 +93,7 @@ class Recorder : public TrainerCallback {
   std::vector<int64_t> steps;
 };
 
-/// What was thrown, "" for nothing.
+/// Returns the text of the exception, or "".
 template <typename Function>
 std::string said(const Function& function) {
   try {

@@ -11,7 +11,7 @@ using accelerate::simulate;
 
 namespace {
 
-/// The equivalent loop written by hand.
+/// The equivalent loop without a Trainer.
 double by_hand(int64_t examples, int64_t accumulation) {
   Accelerator accelerator({.gradient_accumulation_steps = accumulation});
   OneWeight net;
@@ -44,7 +44,7 @@ TrainingArguments like_by_hand(int64_t accumulation) {
           .data_seed = 7};
 }
 
-/// Asks for the end after a step, on one rank.
+/// Requests the end of the training after a step, on one rank.
 class StopsOn : public TrainerCallback {
  public:
   StopsOn(int64_t rank, int64_t step) : rank_(rank), step_(step) {}

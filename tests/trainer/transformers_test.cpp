@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a Trainer logs and when it evaluates, beside transformers 5.24. The numbers are those of its Trainer with the
-// same weight, examples in order and SGD.
+// Compares logs and evaluation times of a Trainer with transformers 5.24. The expected numbers are from its Trainer
+// with the same weight, examples in order and SGD.
 #include "tests/testing.hpp"
 //
 #include "tests/trainer/support.hpp"
@@ -11,7 +11,7 @@ using accelerate::simulate;
 
 namespace {
 
-/// Examples in their order, steps of SGD.
+/// Uses the examples in order, and SGD.
 struct PlainTrainer : QuietTrainer {
   using QuietTrainer::QuietTrainer;
   std::shared_ptr<torch::optim::Optimizer> create_optimizer() override {
@@ -25,7 +25,7 @@ struct PlainTrainer : QuietTrainer {
   }
 };
 
-/// One weight in float32 that begins at 0, with large gradients.
+/// One float32 weight that begins at 0, with large gradients.
 struct LargeTrainer : accelerate::Trainer<torch::nn::Linear> {
   using Trainer::Trainer;
   LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {
@@ -60,7 +60,7 @@ void check_close(const std::vector<double>& values, const std::vector<double>& e
   REQUIRE(values.size() == expected.size());
   for (size_t i = 0; i < values.size(); ++i) {
     CAPTURE(i);
-    CHECK(values[i] == doctest::Approx(expected[i]).epsilon(1e-6));  // theirs sums losses in float32
+    CHECK(values[i] == doctest::Approx(expected[i]).epsilon(1e-6));  // transformers sums losses in float32
   }
 }
 
@@ -105,7 +105,7 @@ TEST_CASE("losses are means over the steps: a short last window of an epoch coun
                                     .learning_rate = 0.0,
                                     .logging_steps = 2};
   const auto run = train_plainly(arguments, 3);
-  check_close(values_of(run.history, "loss"), {5.75, 5.75});  // of (1 + 4) / 2 and 9
+  check_close(values_of(run.history, "loss"), {5.75, 5.75});  // means of (1 + 4) / 2 and 9
   check_close({run.output.training_loss, values_of(run.history, "train_loss").at(0)}, {5.75, 5.75});
   simulate(2, [&] { check_close({train_plainly(arguments, 6).output.training_loss}, {(7.5 / 4 + 15.25 / 2) / 2}); });
 }

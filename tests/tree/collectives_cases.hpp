@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The promises of tree/collectives.hpp for any backend and rank count. Every rank computes the answers alone.
+// Guarantees of tree/collectives.hpp for any backend and rank count. Every rank computes the expected results alone.
 #pragma once
 
 #include <map>
@@ -17,7 +17,8 @@ namespace tree = accelerate::tree;
 using comm::ReduceOp;
 using Named = std::map<std::string, at::Tensor>;
 
-/// doctest counts from one thread only, so ranks as threads collect failures: case -> failure text, "" on success.
+/// doctest only counts assertions of one thread, so ranks as threads collect failures: case -> failure text, "" on
+/// success.
 using Results = std::vector<std::pair<std::string, std::string>>;
 
 struct Labelled {
@@ -37,7 +38,7 @@ inline void same(std::string& failed, const at::Tensor& found, const at::Tensor&
   failed += "found " + text(found) + ", expected " + text(expected) + "; ";
 }
 
-/// arange(P) + 1 + P * r as float, the reference's t.
+/// arange(P) + 1 + P * r as float, the input t of the reference.
 inline at::Tensor t(int64_t rank, int64_t world) { return torch::arange(world).to(torch::kFloat) + 1 + world * rank; }
 
 inline std::string gathers(const comm::Group& group) {

@@ -104,7 +104,7 @@ TEST_CASE("members that tree_members() does not name are found in aggregates, at
   CHECK_FALSE(names_all_members<BaseUnnamed>);
   CHECK_FALSE(names_all_members<std::vector<std::pair<Tensor, OneNamed>>>);
   CHECK_FALSE(names_all_members<std::map<int, std::optional<OneNamed>>>);
-  CHECK(names_all_members<WithConstructor>);  // not known
+  CHECK(names_all_members<WithConstructor>);  // unknown, so true
 }
 
 TEST_CASE("tensors that a walk does not reach are found in structs without tree_members() and in variants") {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Not part of any program: refused_types.cmake compiles it and wants it refused, with the sentences below.
+// Not part of a program: refused_types.cmake checks that it fails to compile with the sentences below.
 #include <string>
 
 #include "accelerate/tree/collectives.hpp"

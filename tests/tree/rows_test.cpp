@@ -112,7 +112,7 @@ Seen<Views> views_of(int64_t first, int64_t rows) {
   return batch;
 }
 
-/// Two views of samples, put together of batches of any sizes: every row of every view is its sample's.
+/// Joins two views of samples from batches of any sizes: every row of every view must belong to its sample.
 template <typename Views>
 void check_views() {
   for (const int64_t each : {1, 2, 3, 4})

@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::string_view kAsked = "backend (ACCELERATE_BACKEND)";
 
-/// Open MPI or a PMIx server started the ranks of this job. What another job around ours left does not count: torchrun
-/// inside mpirun or srun hands every rank the one MPI identity of its agent.
+/// True if Open MPI or a PMIx server started the ranks of this job. Variables of an enclosing job do not count: with
+/// torchrun inside mpirun or srun, every rank inherits the single MPI identity of its agent.
 bool has_mpi_wire_up(const env::Variables& variables, const Place& place) {
   using env::find;
   if (const auto size = find(variables, "OMPI_COMM_WORLD_SIZE")) {
@@ -37,7 +37,7 @@ const BackendRow* find_for(c10::DeviceType device, std::span<const BackendRow* c
   return row == table.end() ? nullptr : *row;
 }
 
-/// "mpi or gloo"
+/// Returns "mpi or gloo".
 std::string choice_for(c10::DeviceType device, std::span<const BackendRow* const> table) {
   std::string text;
   for (const auto* row : table) {

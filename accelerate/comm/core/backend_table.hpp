@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of backends: a new one is one folder and one row, in env/backends.def. Private.
+// Table of backends. A new backend is one folder and one row in env/backends.def. Private.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -18,7 +18,7 @@ namespace accelerate::comm {
 class Connection;
 struct ConnectionContext;
 
-/// What a backend's folder gives for its row.
+/// The row that a backend's folder defines.
 struct BackendRow {
   std::string_view name;
   c10::DeviceType device = c10::DeviceType::CPU;  ///< device type of the tensors it transfers
@@ -28,16 +28,16 @@ struct BackendRow {
   bool uses_store;
 };
 
-// mpi_row(), gloo_row(), ...: each folder defines its own.
+// mpi_row(), gloo_row(), ...: defined in the folder of each backend.
 #define ACCELERATE_BACKEND(name, device) const BackendRow& name##_row();
 #include "accelerate/env/backends.def"
 #undef ACCELERATE_BACKEND
 
-/// Every backend between processes, in the order of preference among those for the CPU; then those that were added.
+/// Returns all backends between processes, CPU backends in order of preference, then the added ones.
 std::vector<const BackendRow*> backend_table();
 
-/// A backend from outside the library, before anything connects with it: settings and the launcher's checks in this
-/// process know its name from then on. The row must live as long as the process; again is nothing.
+/// Registers an external backend. Call it before any group connects: settings and the launcher's checks in this process
+/// accept its name afterwards. The row must live until the process ends. Repeated registration has no effect.
 void add_backend(const BackendRow& row);
 
 /// Selects the backend for CPU tensors. Precedence: options, ACCELERATE_BACKEND, mpi if MPI's wire-up is present, gloo.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tensor's memory as bytes: what moves data and does not compute. The tensor is contiguous. Private.
+// Access to a tensor's memory as bytes, for operations that move data without computing. Tensors must be contiguous.
+// Private.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,14 +18,14 @@ inline char* at_byte(const at::Tensor& tensor, int64_t byte) {
 /// Returns a contiguous tensor with conjugation and negation bits resolved, so that its memory contains its values.
 inline at::Tensor dense_of(const at::Tensor& tensor) { return tensor.contiguous().resolve_conj().resolve_neg(); }
 
-/// One flat row on the same memory. One element, or none, may have any stride and count as contiguous.
+/// Returns a flat view of the same memory. Tensors with at most one element count as contiguous for any stride.
 inline at::Tensor as_bytes(const at::Tensor& tensor) {
   const at::Tensor flat = tensor.reshape({-1});
   return (flat.stride(0) == 1 ? flat : flat.as_strided({flat.numel()}, {1})).view(at::kByte);
 }
 
-/// To be called when a backend writes into a tensor's memory: a graph of autograd that saved the tensor finds it
-/// changed, as after an in-place operation.
+/// Call it when a backend writes into a tensor's memory. It increments the version counter, so that autograd detects
+/// the change as after an in-place operation.
 inline void count_write(const at::Tensor& tensor) {
   if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank is about to do, as a value: compared across ranks, and shown in messages.
+// Signature of the next operation of a rank: compared across ranks, and shown in messages.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,7 +31,7 @@ enum class Operation : int64_t {
 
 std::string_view name(Operation operation);
 
-/// "float32", "bfloat16", "bool": the names that Python and NumPy use.
+/// Returns "float32", "bfloat16", "bool": the names of Python and NumPy.
 std::string_view dtype_name(at::ScalarType dtype);
 
 /// One operation of one rank.
@@ -40,7 +40,7 @@ struct CallSignature {
   static constexpr size_t kWords = 8 + kMaxDims;
 
   Operation operation = Operation::barrier;
-  int64_t sequence = 0;  ///< counts the operations of the group from 1
+  int64_t sequence = 0;  ///< number of the operation in its group, from 1
   int64_t root = -1;     ///< -1 if the operation has no root
   int64_t reduce = -1;   ///< ReduceOp, or -1
   std::optional<at::ScalarType> dtype{};
@@ -53,14 +53,14 @@ struct CallSignature {
 
 CallSignature signature_of(Operation operation, const at::Tensor& tensor);
 
-/// "[64, 12] float32", or "no tensor".
+/// Returns "[64, 12] float32", or "no tensor".
 std::string describe(const CallSignature& signature);
 
-/// As fixed-size words, so that one all-gather of equal parts exchanges them.
+/// Encodes the signature in a fixed number of words, so that one all-gather of equal parts can exchange signatures.
 std::array<int64_t, CallSignature::kWords> encode(const CallSignature& signature);
 CallSignature decode(std::span<const int64_t> words);
 
-/// How much of two ranks' shapes must agree.
+/// The parts of two ranks' calls that must be equal.
 enum class Agreement { whole_shape, all_but_first, dtype_only, operation_only };
 
 /// Returns the error text for `rank` if the signatures (one per rank) do not match; otherwise nothing. The text names

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The handle of an operation of our own backends.
+// Handle of an operation of the library's own backends.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -21,7 +21,8 @@ class CompletableWork : public c10d::Work {
   CompletableWork(c10d::OpType type, std::vector<at::Tensor> kept)
       : Work(-1, type, title_of(type)), tensors_(std::move(kept)) {}
 
-  /// A timeout of 0 means no deadline, as in c10d. \throws DeadlinePassed, or the exception of the operation.
+  /// A timeout of 0 means no deadline, as in c10d.
+  /// \throws DeadlinePassed, or the exception of the operation.
   bool wait(std::chrono::milliseconds timeout) override {
     const bool limited = timeout > std::chrono::milliseconds(0);
     const auto now = std::chrono::steady_clock::now();
@@ -29,7 +30,8 @@ class CompletableWork : public c10d::Work {
     return true;
   }
 
-  /// Waits until the operation ends. Returns false at the deadline. \throws the exception of the operation.
+  /// Waits until the operation ends. Returns false at the deadline.
+  /// \throws the exception of the operation.
   bool ended_by(std::chrono::steady_clock::time_point deadline) {
     std::unique_lock lock(mutex_);
     const auto over = [this] { return completed_; };
@@ -57,7 +59,7 @@ class CompletableWork : public c10d::Work {
     return future;
   }
 
-  /// Once; a second call changes nothing.
+  /// Marks the operation as complete. A second call has no effect.
   void end(std::exception_ptr error = nullptr) {
     c10::intrusive_ptr<c10::ivalue::Future> future;
     {

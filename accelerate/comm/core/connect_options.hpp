@@ -10,18 +10,18 @@
 
 namespace accelerate::comm {
 
-/// How a job's ranks find one another.
+/// Options for connecting the ranks of a job.
 struct ConnectOptions {
   /// CPU backend: "mpi" or "gloo". If unset, mpi is used if the ranks were started with MPI's wire-up, otherwise gloo.
   /// "nccl" counts as unset on a rank with a GPU, which always uses NCCL, and is refused without a GPU.
   std::optional<std::string> backend{};
-  /// Longest wait for a peer before an operation fails and names it.
+  /// Time limit of an operation; the error then names the missing ranks.
   std::chrono::milliseconds timeout = std::chrono::seconds(600);
-  /// The GPU of this rank, for nccl; unset: CPU tensors only.
+  /// GPU of this rank, for nccl. If unset, the group supports CPU tensors only.
   std::optional<c10::Device> device{};
-  /// Compares operation, shape and dtype of every collective across the ranks first.
+  /// If true, operation, shape and dtype of every collective are compared across the ranks before it runs.
   bool debug = false;
-  /// Makes a real group for a job of one process too (tests: nccl on a machine with one GPU).
+  /// If true, a job of one process gets a connected group too (for tests of nccl on a machine with one GPU).
   bool force_group = false;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a backend is to a group. Private.
+// Interface between a backend and a group. Private.
 #pragma once
 
 #include <memory>
@@ -24,18 +24,18 @@ struct DeadlinePassed : std::runtime_error {
   std::vector<int64_t> missing;
 };
 
-/// A peer is gone, with a sentence for the user ("rank 2 ended: ...").
+/// A peer ended. Contains a sentence for the user ("rank 2 ended: ...").
 struct PeerLost : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A member of the group takes part in nothing more; its rank in the group.
+/// A member left the group and will join no further operation. Contains its rank in the group.
 struct MemberLeft : std::runtime_error {
   explicit MemberLeft(int64_t member) : std::runtime_error("a member left"), rank(member) {}
   int64_t rank;
 };
 
-/// The ranks announced operations that do not fit together.
+/// The ranks announced operations that do not match.
 struct SignaturesDiffer : std::runtime_error {
   SignaturesDiffer(std::vector<CallSignature> all_signatures, Agreement needed)
       : std::runtime_error("signatures differ"), signatures(std::move(all_signatures)), agreement(needed) {}
@@ -43,12 +43,12 @@ struct SignaturesDiffer : std::runtime_error {
   Agreement agreement;
 };
 
-/// The part of a group that becomes a group of its own.
+/// The members of a new group within a parent group.
 struct Subgroup {
-  std::string name{};                ///< of the new group, unique in the job; keys of a store start with it
+  std::string name{};                ///< name of the new group, unique in the job; prefix of its keys in the store
   std::vector<int64_t> ranks{};      ///< members, as ranks of the parent, in their new order
-  std::vector<int64_t> job_ranks{};  ///< the same as ranks of the job, for messages
-  int64_t rank = 0;                  ///< this rank's place in it
+  std::vector<int64_t> job_ranks{};  ///< members as ranks of the job, for messages
+  int64_t rank = 0;                  ///< this rank in the new group
 };
 
 /// One backend's connection between the ranks of one group.
@@ -61,7 +61,7 @@ class Connection {
   Connection& operator=(const Connection&) = delete;
   virtual ~Connection() = default;
 
-  /// All ranks of the parent call it at the same point, each with its own part.
+  /// Collective over the parent: all its ranks call it at the same point, each with its own part.
   virtual std::shared_ptr<Connection> split(const Subgroup& part) = 0;
 
   /// Passes the fingerprint of the next operation to a backend that compares it within the operation. Returns false if
@@ -75,7 +75,8 @@ class Connection {
   /// After a failed operation: diagnosis of the peers ("nothing was heard from rank 1."), or "".
   virtual PeerReport ask_after_peers(const CallSignature&) { return {}; }
 
-  /// The group is broken, or an exception takes this rank out of it: nothing may wait for peers any more.
+  /// Called if the group is broken, or if an exception unwinds this rank out of it. Nothing may wait for peers
+  /// afterwards.
   virtual void give_up() noexcept {}
 
   /// \throws PeerLost if an operation has failed for which the host did not wait. Operations of an accelerator are
@@ -90,7 +91,7 @@ class Connection {
   const c10::intrusive_ptr<c10d::Backend> backend;
 };
 
-/// What a backend may use to connect.
+/// Input of a backend's connect function.
 struct ConnectionContext {
   const env::ProcessEnv& process;
   const ConnectOptions& options;

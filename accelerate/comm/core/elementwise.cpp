@@ -22,7 +22,7 @@ void reduce_typed(T* into, const T* from, int64_t count, ReduceOp op) {
     case ReduceOp::product:
       for (int64_t i = 0; i < count; ++i) into[i] = static_cast<T>(into[i] * from[i]);
       return;
-    case ReduceOp::max:  // a NaN on either side stays
+    case ReduceOp::max:  // a NaN on either side is kept
       for (int64_t i = 0; i < count; ++i) into[i] = into[i] >= from[i] || into[i] != into[i] ? into[i] : from[i];
       return;
     case ReduceOp::min:

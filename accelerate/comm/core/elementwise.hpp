@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The element-wise reduction of two buffers, for the backends that reduce by themselves.
+// Element-wise reduction of two buffers, for backends that reduce on the CPU themselves.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -10,7 +10,8 @@
 
 namespace accelerate::comm {
 
-/// into[i] = into[i] (op) from[i] for i < count. dtype is one that wire_format_of gives; op is not mean.
+/// Computes into[i] = into[i] (op) from[i] for i < count. `dtype` must be a result of wire_format_of(); `op` must not
+/// be mean.
 void reduce_into(void* into, const void* from, int64_t count, at::ScalarType dtype, ReduceOp op);
 
 }  // namespace accelerate::comm

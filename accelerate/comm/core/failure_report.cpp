@@ -11,7 +11,7 @@
 namespace accelerate::comm {
 
 std::string plain(std::string_view text) {
-  // "[enforce fail at device.cc:84] ifa != nullptr. Unable to find address": gloo's checks.
+  // Format of gloo's checks: "[enforce fail at device.cc:84] ifa != nullptr. Unable to find address".
   static const std::regex check(R"(\[enforce fail at [^\]]*\] (.*?\. )?)");
   static const std::regex place(R"(\[[^\] ]*\.(cc|cpp|h|hpp):\d+\] ?)");
   static const std::regex rest(R"(\n(Exception raised from|frame #)[\s\S]*)");
@@ -53,7 +53,7 @@ PeerReport what_peers_say(const CallSignature& mine, std::span<const std::option
       missing.push_back(job_ranks[r]);
     } else if (place_of(*answers[r]) != place_of(mine)) {
       text += fmt::format("{}rank {} is in {}.", text.empty() ? "" : " ", job_ranks[r], place_of(*answers[r]));
-      // A message is between two ranks: the others need not join it.
+      // A message involves only two ranks, so the other ranks are not missing.
       if (mine.sequence > 0 && answers[r]->sequence <= mine.sequence) missing.push_back(job_ranks[r]);
     }
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a library under us threw, in words for a user. Private.
+// Converts exceptions of libraries to texts for users. Private.
 #pragma once
 
 #include <chrono>
@@ -15,25 +15,25 @@
 
 namespace accelerate::comm {
 
-/// For texts.
+/// Seconds for message texts.
 inline double seconds(std::chrono::duration<double> time) { return time.count(); }
 
-/// The text without backtraces, source places ("[/pytorch/.../pair.cc:534] ") and the conditions of gloo's checks.
+/// Removes backtraces, source positions ("[/pytorch/.../pair.cc:534] ") and the conditions of gloo's checks.
 std::string plain(std::string_view text);
 
-/// The error's text, plain.
+/// Returns the text of the error after plain().
 std::string reason_of(const std::exception& error);
 
-/// Why a backend could not connect the ranks: whether the time was up is the first thing to know.
+/// Returns the reason why a backend could not connect the ranks, with the fact whether the timeout was reached:
 /// "gloo could not connect the 2 ranks within 2 s"
 /// "gloo could not connect the 2 ranks, it failed after 0.3 s: Connection closed by peer"
 std::string connect_failure(std::string_view backend, int64_t ranks, std::chrono::milliseconds timeout,
                             std::chrono::milliseconds waited, std::string_view reason);
 
-/// What is known about the other ranks after a failed operation.
+/// Diagnosis of the other ranks after a failed operation.
 struct PeerReport {
   std::string text{};                    ///< a sentence for the user, or ""
-  std::vector<int64_t> missing_ranks{};  ///< ranks of the job that did not join the operation, as far as it is known
+  std::vector<int64_t> missing_ranks{};  ///< ranks of the job that did not join the operation, as far as known
 };
 
 /// Summarizes the positions that the ranks of a group reported; ranks without an answer are listed as silent.

@@ -16,7 +16,7 @@
 namespace accelerate::comm {
 namespace {
 
-/// "operation 3 ([4] float32)"; messages between two ranks have no number.
+/// Returns "operation 3 ([4] float32)". Messages between two ranks have no number.
 std::string where(const CallSignature& signature) {
   if (signature.sequence == 0) return fmt::format("a message ({})", describe(signature));
   return fmt::format("operation {} ({})", signature.sequence, describe(signature));
@@ -76,7 +76,7 @@ void GroupCore::number(CallSignature& signature) {
                     .shape = {signature.shape.data(), signature.shape.size()}});
 }
 
-/// Over a connection that carries nothing else.
+/// Compares operations over a separate connection.
 struct OneSequence {
   GroupPtr over{};
   std::mutex mutex{};  // backward threads may call concurrently
@@ -93,7 +93,7 @@ void compare_in_one_sequence(const GroupPtr& group, const GroupPtr& duplicate) {
   duplicate->is_duplicate = true;
 }
 
-/// Shapes are not compared: two models may fill their buckets in another order on another rank.
+/// Does not compare shapes, because two models may fill their buckets in a different order on another rank.
 void GroupCore::compare_in_sequence(const CallSignature& signature) {
   const std::lock_guard lock(one_sequence->mutex);
   CallSignature mine = signature;
@@ -161,19 +161,20 @@ void GroupCore::compare(const std::vector<CallSignature>& signatures, Agreement 
 void GroupCore::wait(c10d::Work& work, const CallSignature& signature, std::chrono::milliseconds limit,
                      bool on_stream) {
   const bool was_broken = broken_;
-  // It may never end: what breaks a group drops the rest.
+  // In a broken group a pending operation may never end, because the remaining ones were dropped.
   if (was_broken && !work.isCompleted()) refuse_broken(signature);
   const auto begun = Clock::now();
   const base::BeatWait beat(signature.sequence);
   try {
-    // With a deadline NCCL's wait blocks the host; without one it only makes the stream wait, and its watchdog watches.
+    // With a deadline NCCL's wait blocks the host. Without one only the stream waits, and NCCL's watchdog detects
+    // timeouts.
     if (on_stream) {
       work.wait();
     } else {
       work.wait(limit);
     }
   } catch (const std::exception&) {
-    if (was_broken) refuse_broken(signature);  // it failed of what failed before
+    if (was_broken) refuse_broken(signature);  // a consequence of the earlier failure
     fail_operation(signature, limit, Clock::now() - begun);
   }
 }
@@ -185,7 +186,7 @@ void GroupCore::fail_operation(const CallSignature& signature, std::chrono::mill
   try {
     throw;
   } catch (const SignaturesDiffer& error) {
-    // Where two differ, every rank differs from one of them.
+    // If two signatures differ, every rank's signature differs from at least one of them.
     text = disagreement(error.signatures, static_cast<size_t>(rank), error.agreement, job_ranks).value();
   } catch (const PeerLost& error) {
     text = fmt::format("{} cannot end: {}", where(signature), error.what());
@@ -227,12 +228,12 @@ void GroupCore::break_with(const std::string& why, const std::vector<int64_t>& m
 
 void PendingOperation::wait(std::chrono::milliseconds limit) {
   if (finished) return;
-  limit = std::clamp(limit, std::chrono::milliseconds(1), kLongestWait);  // c10d's 0 is no limit
+  limit = std::clamp(limit, std::chrono::milliseconds(1), kLongestWait);  // in c10d, 0 means no limit
   if (work) group->wait(*work, signature, limit, !wire.is_cpu());
   finished = true;
   work.reset();
   const at::NoGradGuard no_grad;
-  if (divide_by > 1) wire.div_(divide_by);  // not in the target, whose dtype may be too small for the sum
+  if (divide_by > 1) wire.div_(divide_by);  // not in the target, because its dtype may be too small for the sum
   if (copy_back) target.copy_(dense);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a Group and a Pending hold: operations numbered, compared across ranks, waited for. Private.
+// Shared state of Group and Pending: numbers operations, compares them across ranks and waits for them. Private.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
@@ -34,19 +34,20 @@ struct GroupCore {
   Place place{};
   int64_t rank = 0;
   int64_t size = 1;
-  std::vector<int64_t> job_ranks{};  ///< the members' ranks in the job, for messages
-  std::string name = "single";       ///< of the group: keys and sub-groups start with it
+  std::vector<int64_t> job_ranks{};  ///< members as ranks of the job, for messages
+  std::string name = "single";       ///< prefix of the group's keys and of the names of its sub-groups
   std::string backend_name = "single";
   std::chrono::milliseconds timeout = std::chrono::seconds(600);
   bool debug = false;
-  std::optional<at::Device> device{};  ///< of tensors that are not on the CPU
+  std::optional<at::Device> device{};  ///< device of tensors that are not on the CPU
   std::shared_ptr<Connection> cpu{};
-  std::shared_ptr<Connection> on_device{};  ///< for the device's tensors
+  std::shared_ptr<Connection> on_device{};  ///< connection for tensors on the device
   c10::intrusive_ptr<c10d::ProcessGroup> process_group{};
 
-  /// Debug: where the operations of this group and of its duplicates are compared in one sequence. Null: by themselves.
+  /// Debug mode: compares the operations of this group and its duplicates as one sequence. Null if there are no
+  /// duplicates.
   std::shared_ptr<OneSequence> one_sequence{};
-  bool is_duplicate = false;  ///< in that sequence
+  bool is_duplicate = false;  ///< true if this group is a duplicate in that sequence
 
   [[nodiscard]] bool single() const { return cpu == nullptr; }
   [[nodiscard]] Connection& connection_of(const at::Tensor& tensor, Operation operation) const;
@@ -56,11 +57,11 @@ struct GroupCore {
   void refuse_broken(const CallSignature& signature);
   /// \throws Error on a broken group. Breaks the group if an asynchronous operation has failed.
   void check(std::string_view asked_by);
-  /// The first half of begin: for operations that exchange their signatures anyway.
+  /// First half of begin(), for operations that exchange their signatures in any case.
   void number(CallSignature& signature);
-  /// number and exchange, and compare in any case.
+  /// Calls number() and exchange(), and always compares.
   std::vector<CallSignature> begin_with_signatures(CallSignature& signature, Agreement agreement);
-  /// Every rank's signature, by one all-gather of equal parts.
+  /// Returns every rank's signature, by one all-gather of equal parts.
   std::vector<CallSignature> exchange(const CallSignature& mine);
   /// \throws Error if the signatures do not match.
   void compare(const std::vector<CallSignature>& signatures, Agreement agreement);
@@ -88,11 +89,11 @@ struct GroupCore {
   /// Checks the maximum number of dimensions that a signature can represent.
   void check_dimensions(Operation operation, size_t dimensions) const;
   void check_dense(Operation operation, const at::Tensor& tensor) const;
-  /// whole is [P * n, ...] for part [n, ...], of one dtype and device.
+  /// Checks that `whole` is [P * n, ...] for `part` [n, ...], with the same dtype and device.
   void check_rows(Operation operation, const at::Tensor& whole, const at::Tensor& part) const;
   [[noreturn]] void refuse(Operation operation, std::string_view message) const;
 
-  /// The group of some of the ranks; a collective call.
+  /// Creates a group of some of the ranks. Collective.
   std::shared_ptr<GroupCore> make_part(const CallSignature& signature, Subgroup part);
 
  private:
@@ -106,15 +107,15 @@ struct GroupCore {
   std::vector<int64_t> why_missing_;  ///< ranks of the job that did not join the operation that broke the group
 };
 
-/// An operation under way.
+/// A pending operation.
 struct PendingOperation {
   GroupPtr group{};
   c10::intrusive_ptr<c10d::Work> work{};
   CallSignature signature{};
-  at::Tensor target{};  ///< the user's
+  at::Tensor target{};  ///< the user's tensor
   at::Tensor dense{};   ///< the target, or a contiguous copy that is copied back
-  at::Tensor wire{};    ///< dense as the backend knows it
-  at::Tensor input{};   ///< kept alive
+  at::Tensor wire{};    ///< `dense` in the dtype and shape of the backend
+  at::Tensor input{};   ///< kept alive until the operation ends
   bool copy_back = false;
   int64_t divide_by = 1;
   bool finished = false;
@@ -128,20 +129,19 @@ PendingPtr shared_by_handles(PendingOperation pending);
 
 std::string_view name_of(Operation operation);
 
-/// The largest tag of send and recv: MPI promises 32767, and we keep two.
+/// Largest tag of send and recv: MPI guarantees tags up to 32767, of which the library reserves two.
 constexpr int64_t kLargestTag = 32765;
 
-/// A signature as words in memory of its own, [kWords] int64: after a wait that was given up a backend may still use
-/// it.
+/// Returns a signature as [kWords] int64 in its own memory, because a backend may still use it after an abandoned wait.
 at::Tensor tensor_of(const CallSignature& signature);
 
-/// Debug: both groups' operations, and those of duplicates that joined before, are one sequence from now on.
+/// Debug mode: from now on the operations of both groups, and of earlier duplicates, are compared as one sequence.
 void compare_in_one_sequence(const GroupPtr& group, const GroupPtr& duplicate);
 
-/// 0, 1 .. size-1.
+/// Returns 0, 1 .. size-1.
 std::vector<int64_t> all_ranks(int64_t size);
 
-/// Gives it LibTorch's process group over its connections. Returns its argument.
+/// Creates LibTorch's process group over the group's connections. Returns its argument.
 GroupPtr with_process_group(GroupPtr group);
 
 }  // namespace accelerate::comm

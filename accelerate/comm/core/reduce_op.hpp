@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a reduction computes, and when an operation is carried out: the words that users and backends share.
+// Reductions and execution modes, shared by users and backends.
 #pragma once
 
 namespace accelerate::comm {

@@ -57,7 +57,7 @@ std::optional<WireFormat> wire_format_of(at::ScalarType dtype, ReduceOp op) {
     return with_mean(Passage::convert, at::kFloat, op);  // the 8-bit floats
   }
   if (dtype == at::kHalf && op == ReduceOp::mean) {
-    return with_mean(Passage::convert, at::kFloat, op);  // its sum may overflow where the mean does not
+    return with_mean(Passage::convert, at::kFloat, op);  // the sum may overflow although the mean does not
   }
   if (c10::isFloatingType(dtype)) return with_mean(Passage::same, dtype, op);
   if (c10::isIntegralType(dtype, /*includeBool=*/true)) return format_of_integer(dtype, op);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a reduction of any dtype travels: as one that every backend knows, in c10d's terms.
+// Maps a reduction of any dtype to one that every backend supports, in c10d's terms.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,13 +12,13 @@
 
 namespace accelerate::comm {
 
-/// The same reduction in terms of u8, i8, i32, i64, f16, bf16, f32 or f64. Pure; wire_format_of makes it.
+/// The equivalent reduction of u8, i8, i32, i64, f16, bf16, f32 or f64. Created by wire_format_of().
 struct WireFormat {
-  /// How the bytes are handed over: as they are, reinterpreted (bool as u8, complex as pairs of reals), or converted.
+  /// Transfer of the bytes: unchanged, reinterpreted (bool as u8, complex as pairs of reals), or converted.
   enum class Passage { same, reinterpret, convert } passage = Passage::same;
   at::ScalarType dtype = at::kFloat;  ///< on the wire
   ReduceOp op = ReduceOp::sum;        ///< on the wire; never mean
-  bool divide = false;                ///< by the group's size afterwards
+  bool divide = false;                ///< divide by the group's size afterwards
 
   bool operator==(const WireFormat&) const = default;
 };
@@ -29,11 +29,11 @@ std::optional<WireFormat> wire_format_of(at::ScalarType dtype, ReduceOp op);
 
 std::string_view name(ReduceOp op);
 
-/// As c10d calls it. Not of mean: on the wire that is a sum, which is divided afterwards.
+/// Converts to c10d's reduction. Not for mean, which is a sum on the wire, divided afterwards.
 c10d::ReduceOp to_c10d(ReduceOp op);
-/// The inverse conversion, for our own backends.
+/// The inverse conversion, for the library's own backends.
 ///
-/// \param backend  Name for the error message if it does not support the reduction.
+/// \param backend  Name for the error message if the backend does not support the reduction.
 ReduceOp from_c10d(const c10d::ReduceOp& op, std::string_view backend);
 
 }  // namespace accelerate::comm

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls into libraries that know no deadline. Private.
+// Deadlines for calls into libraries without one. Private.
 #pragma once
 
 #include <chrono>

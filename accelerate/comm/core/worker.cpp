@@ -27,9 +27,9 @@ struct Worker::State {
     bool thread_only;
   };
   std::deque<Queued> jobs;
-  uint64_t begun = 0;         // jobs that left the queue, which is the last one's number
-  bool under_way = false;     // on the thread, or on one that took over
-  std::thread::id carrier{};  // which one that is
+  uint64_t begun = 0;         // number of jobs taken from the queue, equal to the number of the last one
+  bool under_way = false;     // a job runs, on the worker thread or on a caller's
+  std::thread::id carrier{};  // thread that runs the job
   std::atomic<Deadline> until{Deadline::max()};
   std::thread thread;
   bool started = false;
@@ -46,7 +46,7 @@ struct Worker::State {
     until = deadline;
     lock.unlock();
     job({.until = &until});
-    job = nullptr;  // its tensors go before the next wait
+    job = nullptr;  // releases its tensors before the next wait
     lock.lock();
     under_way = false;
   }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One thread that carries out jobs in order, and that can be left behind when a job never ends; the handle of such a
-// job.
+// A thread that executes jobs in order and can be abandoned if a job never ends, and the handle of such a job.
 #pragma once
 
 #include <atomic>
@@ -19,7 +18,7 @@ using Deadline = std::chrono::steady_clock::time_point;
 
 /// Context that a job receives.
 struct Turn {
-  bool comes = true;  ///< false: it never will
+  bool comes = true;  ///< false if the job is cancelled
   /// deadline for waits on peers; can be moved earlier while the job runs
   const std::atomic<Deadline>* until = nullptr;
 
@@ -32,7 +31,7 @@ class Worker {
   explicit Worker(std::chrono::milliseconds patience);
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
-  /// Leaves the thread behind when its job does not end at once.
+  /// Abandons the thread if its job does not end at once.
   ~Worker();
 
   /// Called once, on any thread. Must not throw.
@@ -47,18 +46,19 @@ class Worker {
   /// \returns the job's number.
   uint64_t push(Job job, Carrier carrier = Carrier::anyone);
 
-  /// Carries out, on the calling thread, a job that it would only wait for, and those before it: that saves two thread
-  /// switches. False when the job is over already, or the worker's thread does it.
+  /// Executes the job, and those before it, on the calling thread, which would otherwise only wait: this saves two
+  /// thread switches. Returns false if the job is already complete, or if the worker thread executes it.
   bool take_over(uint64_t number, Deadline deadline);
 
   /// No caller will wait for the deferred jobs, so the worker thread executes them.
   void nudge() noexcept;
 
-  /// The job of that number, or the one before it that it waits for, waits for others no longer.
+  /// The job with that number, or the job before it that blocks it, stops waiting for peers.
   void hurry(uint64_t number) noexcept;
 
-  /// Lets the queued jobs end. False when they did not within the time: the thread is left behind, with them. Called by
-  /// a job, it does not wait for that job; an idle thread is waited for in any case, as it ends at once.
+  /// Waits until the queued jobs have ended. Returns false if they have not after `patience`: the thread is then
+  /// abandoned with them. If a job calls it, it does not wait for that job. It always waits for an idle thread, which
+  /// ends at once.
   bool stop(std::chrono::milliseconds patience) noexcept;
 
   /// A job hangs: detaches from the thread and cancels the jobs behind it.
@@ -81,7 +81,7 @@ class CallerRunsWork : public CompletableWork {
         own_limit_(limit) {}
 
   bool wait(std::chrono::milliseconds timeout) override;
-  /// Asked, it is no longer left to a wait.
+  /// A caller that polls does not wait, so the worker thread executes the job.
   bool isCompleted() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
@@ -91,7 +91,7 @@ class CallerRunsWork : public CompletableWork {
  private:
   void nudge() const;
 
-  std::weak_ptr<Worker> worker_;  // its jobs hold works
+  std::weak_ptr<Worker> worker_;  // weak, because its jobs own works
   bool waiter_may_;
   std::chrono::milliseconds own_limit_;
   uint64_t number_ = 0;

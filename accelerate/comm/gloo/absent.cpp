@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Takes the place of gloo.cpp in a build without gloo's signatures.
+// Replaces backend.cpp in a build without gloo's headers.
 #include "accelerate/comm/core/backend_table.hpp"
 
 namespace accelerate::comm {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gloo backend: LibTorch's ProcessGroupGloo. The one file that sees gloo's signatures; it passes gloo's objects
-// through and never calls them, because the headers come from elsewhere than the library.
+// The gloo backend: LibTorch's ProcessGroupGloo. This is the only file that includes gloo's headers. It passes gloo's
+// objects on but never calls them, because the headers do not come from the same source as the library.
 #include <algorithm>
 #include <atomic>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -29,7 +29,7 @@ Endpoint store_of(const env::ProcessEnv& process) {
   return {process.master_addr.value_or("127.0.0.1"), process.master_port.value_or(1)};
 }
 
-/// The interfaces that GLOO_SOCKET_IFNAME names, else the one that leads to rank 0.
+/// Returns the interfaces in GLOO_SOCKET_IFNAME; if unset, the interface that routes to rank 0.
 Devices devices_for(const ConnectionContext& context) {
   Devices devices;
   if (const auto named = context.variables.find("GLOO_SOCKET_IFNAME"); named != context.variables.end()) {
@@ -55,13 +55,13 @@ c10::intrusive_ptr<Gloo> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
   const auto options = Gloo::Options::create(timeout);
   options->devices = devices;
   const auto deadline = std::chrono::steady_clock::now() + timeout;
-  // Gloo keeps the timeout while the store answers; one that does not is left a second later.
+  // Gloo keeps the timeout while the store answers. If the store hangs, the call is abandoned one second later.
   const auto make = [=] {
     tell_arrival(*store, name, rank);
     auto gloo = c10::make_intrusive<Gloo>(c10::make_intrusive<c10d::PrefixStore>(name, store), static_cast<int>(rank),
                                           static_cast<int>(size), options);
-    // A rank whose own pairs are connected could close them while other ranks still connect theirs, which then fail
-    // with "Connection closed by peer". So no rank leaves before all are connected.
+    // A connected rank could close its pairs while other ranks still connect theirs, which then fail with "Connection
+    // closed by peer". So every rank waits until all are connected.
     c10d::BarrierOptions all_connected;
     all_connected.timeout =
         std::max(std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()),
@@ -73,7 +73,7 @@ c10::intrusive_ptr<Gloo> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
   try {
     gloo = within(deadline + std::chrono::seconds(1), make);
   } catch (const std::exception&) {
-    if (std::chrono::steady_clock::now() < deadline - timeout / 10) throw;  // it did not fail by the time
+    if (std::chrono::steady_clock::now() < deadline - timeout / 10) throw;  // not a timeout
   }
   if (!gloo) throw DeadlinePassed(not_arrived(store, name, size));
   return *std::move(gloo);
@@ -97,13 +97,13 @@ class GlooConnection : public Connection {
       return std::make_shared<GlooConnection>(
           make_gloo(kept_.store, part.name, part.rank, size, options->timeout, options->devices), kept_, part.name,
           part.rank, part.job_ranks);
-    } catch (DeadlinePassed& late) {  // names ranks of the part
+    } catch (DeadlinePassed& late) {  // has ranks of the part
       for (auto& rank : late.missing) rank = part.ranks.at(static_cast<size_t>(rank));
       throw;
     }
   }
 
-  /// LibTorch makes one of an all-reduce, under a handle that is never done and knows no deadline.
+  /// LibTorch's version is an all-reduce with a handle that never completes and has no deadline.
   [[nodiscard]] bool reduces_rows() const override { return false; }
 
   PeerReport ask_after_peers(const CallSignature& signature) override {
@@ -111,7 +111,7 @@ class GlooConnection : public Connection {
   }
 
   void give_up() noexcept override {
-    // Its destructor would wait for the operations that hang: one count more than there are owners.
+    // Leaks one reference, because the destructor would wait for operations that hang.
     if (!left_behind_.exchange(true)) c10::raw::intrusive_ptr::incref(gloo_.get());
   }
 
@@ -132,8 +132,8 @@ class GlooConnection : public Connection {
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begun);
   base::log(base::LogLevel::debug, context.place, "connect: gloo failed: {}", error.what());
   std::string text = connect_failure("gloo", process.world_size, context.options.timeout, waited, reason_of(error));
-  const PeerReport peers = ask_peers(kept_store(context), context.name, {.operation = Operation::barrier},
-                                     process.rank, all_ranks(process.world_size));
+  const PeerReport peers = ask_peers(kept_store(context), context.name, {.operation = Operation::barrier}, process.rank,
+                                     all_ranks(process.world_size));
   if (!peers.text.empty()) text += "; " + peers.text;
   throw Error(ErrorKind::peer, context.place, "connect", text, peers.missing_ranks);
 }

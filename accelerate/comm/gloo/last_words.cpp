@@ -14,7 +14,7 @@ namespace {
 std::string* last_words = nullptr;  // never freed: it is read while the process ends
 std::terminate_handler others = nullptr;
 
-/// "[enforce fail at .../gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes. 20 vs 16"
+/// Matches "[enforce fail at .../gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes. 20 vs 16".
 bool is_a_check_of_sizes(const char* text) {
   const std::string_view what(text);
   return what.find("enforce fail") != std::string_view::npos && what.find("transport") != std::string_view::npos;

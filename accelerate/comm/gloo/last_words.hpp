@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// gloo checks the sizes of messages on a thread of its own and ends the process where they differ. Private to gloo.
+// gloo checks message sizes on its own thread and terminates the process if they differ. Private to gloo.
 #pragma once
 
 #include "accelerate/base/error.hpp"
 
 namespace accelerate::comm {
 
-/// From now on that end says in our words what happened, and how to find the call; the exit code is 1. Other ends of
-/// the process are as they were.
+/// From now on this termination prints an explanation with the way to find the call, and exits with code 1. Other
+/// terminations are unchanged.
 void say_what_gloo_ends_for(const Place& place);
 
 }  // namespace accelerate::comm

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Takes the place of mpi.cpp in a build without MPI.
+// Replaces backend.cpp in a build without MPI.
 #include "accelerate/comm/core/backend_table.hpp"
 
 namespace accelerate::comm {

@@ -11,7 +11,7 @@
 namespace accelerate::comm {
 namespace {
 
-// The ring goes in slices that stay in the cache between its two rounds.
+// The ring processes slices that stay in the cache between its two rounds.
 constexpr int64_t kSliceBytes = 4 << 20;
 
 }  // namespace
@@ -80,7 +80,7 @@ void MpiAllReduce::add_up(Part own) {
   std::memcpy(own.data, sum, static_cast<size_t>(own.bytes));
 }
 
-// What arrives is added to this rank's and sent on, until the last that arrives is the sum of all others.
+// Each received part is added to this rank's part and sent on. The last received part is the sum of all other ranks.
 void MpiAllReduce::sum_parts(const Parts& parts, const Turn& turn) {
   for (int step = 0; step < size_ - 1; ++step) {
     const Part into = parts[index(rank_ - step - 2)];

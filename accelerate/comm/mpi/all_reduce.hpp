@@ -15,15 +15,15 @@ namespace accelerate::comm {
 /// instead sent from every rank to every other rank within the handshake.
 ///
 /// The tensor must be a contiguous CPU tensor with a dtype from wire_format_of(); it is modified in place. `op` must
-/// not be mean. \throws as MpiHandshake and MpiRequests do. MPI may then still write to this object and to the tensor,
-/// so both must
-///         stay alive.
+/// not be mean.
+/// \throws as MpiHandshake and MpiRequests do. MPI may then still write to this object and to the tensor, so both must
+///   stay alive.
 class MpiAllReduce {
  public:
   /// \param elsewhere  Ranks on other machines.
   MpiAllReduce(MPI_Comm communicator, std::shared_ptr<MpiHandshake> handshake, std::vector<bool> elsewhere);
 
-  /// Every rank gets the same bits.
+  /// The results are bit-identical on all ranks.
   void run(const at::Tensor& tensor, ReduceOp op, const AnnouncedCall& call, const Turn& turn);
   /// \param tensor  P equal parts in sequence. This rank's part becomes the reduction; the other parts are overwritten.
   void reduce_scatter(const at::Tensor& tensor, ReduceOp op, const AnnouncedCall& call, const Turn& turn);
@@ -36,15 +36,15 @@ class MpiAllReduce {
     int64_t bytes;
   };
 
-  /// One Part for each rank, which ends whole on it.
+  /// One Part per rank; a part becomes complete on its rank.
   using Parts = std::vector<Part>;
 
-  /// Every rank has every other's, and adds them up in the order of the ranks.
+  /// Adds up the parts of all ranks in rank order, on every rank.
   void add_up(Part own);
-  /// Once round the ring each.
+  /// Each of these is one round of the ring.
   void sum_parts(const Parts& parts, const Turn& turn);
   void copy_parts(const Parts& parts, const Turn& turn);
-  /// each(parts) for slices of the parts that stay in the cache.
+  /// Calls each(parts) for slices of the parts that fit into the cache.
   template <typename Each>
   void in_slices(const at::Tensor& tensor, const Each& each) const;
   [[nodiscard]] Parts shared_out(Part whole) const;
@@ -56,7 +56,7 @@ class MpiAllReduce {
   int rank_ = 0;
   int size_ = 1;
   std::vector<char> scratch_;
-  // Of the operation under way.
+  // Dtype and reduction of the pending operation.
   at::ScalarType dtype_ = at::kFloat;
   ReduceOp op_ = ReduceOp::sum;
 };

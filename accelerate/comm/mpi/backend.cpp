@@ -24,7 +24,7 @@ using Tensors = std::vector<at::Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using c10d::OpType;
 
-/// What jobs share with the backend, because the worker may be left behind with one of them.
+/// State that jobs share with the backend, because the worker may be abandoned with a pending job.
 struct MpiShared {
   MpiShared(std::shared_ptr<MpiRuntime> runtime, MPI_Comm communicator)
       : channel(std::move(runtime), communicator),
@@ -32,7 +32,8 @@ struct MpiShared {
 
   void all_reduce(const Tensors& tensors, ReduceOp op, const MpiTurn& turn) {
     for (const auto& tensor : tensors) {
-      const auto type_and_op = channel.runtime().reduction(tensor.scalar_type(), op);  // refuses what cannot be reduced
+      // throws for unsupported reductions
+      const auto type_and_op = channel.runtime().reduction(tensor.scalar_type(), op);
       if (channel.has_few_ranks()) {
         by_messages.run(tensor, op, turn.call, turn.turn);
       } else {
@@ -43,9 +44,9 @@ struct MpiShared {
 
   void reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const MpiTurn& turn) {
     if (!channel.has_few_ranks()) return channel.reduce_scatter(output, input, op, turn);
-    static_cast<void>(channel.runtime().reduction(input.scalar_type(), op));  // refuses what cannot be reduced
-    // The ring uses its parts up; a member, because MPI may still write to it. Whoever carries the job out may have
-    // autograd on, or be in inference mode: memory is moved, and no operation of tensors sees the user's.
+    static_cast<void>(channel.runtime().reduction(input.scalar_type(), op));  // throws for unsupported reductions
+    // The ring overwrites its parts. The copy is a member, because MPI may still write to it. The executing thread may
+    // have autograd or inference mode enabled, so the result is copied to the user's tensor as memory.
     input_copy = input.detach().clone();
     by_messages.reduce_scatter(input_copy, op, turn.call, turn.turn);
     const int64_t bytes = byte_count(output);
@@ -66,11 +67,11 @@ struct MpiShared {
   MpiChannel channel;
   MpiAllReduce by_messages;
   at::Tensor input_copy{};
-  /// Why no operation can be carried out any more. Only the thread that carries one out looks at it.
+  /// Reason why no further operation is possible. Accessed only by the thread that executes an operation.
   std::exception_ptr failure{};
 };
 
-/// What a thread without work needs at most to end, on a machine that is busy.
+/// Maximum time in which an idle thread ends on a busy machine.
 constexpr std::chrono::milliseconds kThreadEnds{500};
 
 class MpiBackend : public c10d::Backend {
@@ -90,7 +91,8 @@ class MpiBackend : public c10d::Backend {
     const bool unwinding = std::uncaught_exceptions() > 0;
     const auto patience = unwinding || given_up_ ? kThreadEnds : timeout_;
     const bool operations_ended = worker_->stop(patience);
-    // Whatever took the exception's group, this one may be whole: the others need not wait for it until their timeout.
+    // The exception may belong to another group. If this group is intact, the other ranks are informed, so that they do
+    // not wait until their timeout.
     const bool leaves = unwinding && operations_ended && !shared_->failure && !MpiRuntime::finalized();
     if (leaves) leave();
     const bool messages_ended = mailbox_->finish_dropped(patience);
@@ -174,7 +176,7 @@ class MpiBackend : public c10d::Backend {
   WorkPtr send(Tensors& tensors, int to, int tag) override { return mailbox_->send(tensors.at(0), to, tag); }
   WorkPtr recv(Tensors& tensors, int from, int tag) override { return mailbox_->receive(tensors.at(0), from, tag); }
 
-  /// In turn with the operations.
+  /// Runs in order with the operations.
   c10::intrusive_ptr<MpiBackend> split(const Subgroup& part) {
     const auto color = static_cast<int>(part.ranks.front());  // the lowest member identifies the part
     const auto child = std::make_shared<MPI_Comm>(MPI_COMM_NULL);
@@ -242,7 +244,7 @@ class MpiBackend : public c10d::Backend {
     return work;
   }
 
-  /// Null: it went well.
+  /// Returns null on success.
   template <typename F>
   static std::exception_ptr error_of(MpiShared& shared, const Turn& turn, const F& carry_out) {
     try {
@@ -252,7 +254,7 @@ class MpiBackend : public c10d::Backend {
       return nullptr;
     } catch (const SignaturesDiffer&) {  // reported on all ranks, with no message pending
       return std::current_exception();
-    } catch (const std::invalid_argument&) {  // refused before anything was sent
+    } catch (const std::invalid_argument&) {  // rejected before anything was sent
       return std::current_exception();
     } catch (...) {
       if (turn.comes) shared.failure = std::current_exception();

@@ -105,7 +105,7 @@ void MpiChannel::all_gather_list(const Tensors& outputs, const at::Tensor& input
   gather_into(places, input, turn);
 }
 
-/// Messages between any number of ranks: MPI_Allgather wants one buffer.
+/// Uses messages for any number of ranks, because MPI_Allgather requires a single buffer.
 void MpiChannel::gather_into(const std::vector<char*>& places, const at::Tensor& input, const MpiTurn& turn) {
   const int64_t bytes = byte_count(input);
   const char* const data = at_byte(input, 0);
@@ -136,7 +136,7 @@ std::vector<int64_t> MpiChannel::offsets(const at::Tensor& tensor, const std::ve
   return begins;
 }
 
-/// Messages, not MPI_Alltoallv: its offsets are int.
+/// Uses messages instead of MPI_Alltoallv, which has int offsets.
 void MpiChannel::all_to_all(const at::Tensor& output, const std::vector<int64_t>& output_rows, const at::Tensor& input,
                             const std::vector<int64_t>& input_rows, const MpiTurn& turn) {
   const auto from = offsets(output, output_rows);

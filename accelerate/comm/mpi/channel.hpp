@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations on tensors over one communicator, each behind a handshake. Private to the mpi backend.
+// Tensor operations over one communicator, each after a handshake. Private to the mpi backend.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,13 +11,14 @@
 
 namespace accelerate::comm {
 
-/// What an operation is carried out with.
+/// Context of one operation.
 struct MpiTurn {
   const AnnouncedCall& call;
   const Turn& turn;
 };
 
-/// Owns the communicator. Tensors must be contiguous CPU tensors. \throws as MpiHandshake does.
+/// Owns the communicator. Tensors must be contiguous CPU tensors.
+/// \throws as MpiHandshake does.
 class MpiChannel {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -27,21 +28,22 @@ class MpiChannel {
   MpiChannel& operator=(const MpiChannel&) = delete;
   ~MpiChannel();
 
-  /// All but reduce and split are made of messages then, and can be left when the turn is over. These two, and all
-  /// between many ranks, are MPI's own calls, which cannot once the handshake is done.
+  /// Between few ranks all operations except reduce and split consist of messages, and can be abandoned at the
+  /// deadline. Reduce, split, and all operations between many ranks are MPI calls, which cannot be abandoned after the
+  /// handshake.
   [[nodiscard]] bool has_few_ranks() const { return size_ <= MpiHandshake::kFewRanks; }
 
-  /// MPI's own, between many ranks.
+  /// MPI's all-reduce, for many ranks.
   void all_reduce(const at::Tensor& tensor, MpiRuntime::Reduction reduction, const MpiTurn& turn);
   void broadcast(const Tensors& tensors, int root, const MpiTurn& turn);
   void all_gather(const at::Tensor& output, const at::Tensor& input, const MpiTurn& turn);
   void all_gather_list(const Tensors& outputs, const at::Tensor& input, const MpiTurn& turn);
-  /// Rows of the first dimension per rank; empty for equal parts.
+  /// \param output_rows, input_rows  Rows of the first dimension per rank; empty for equal parts.
   void all_to_all(const at::Tensor& output, const std::vector<int64_t>& output_rows, const at::Tensor& input,
                   const std::vector<int64_t>& input_rows, const MpiTurn& turn);
   void barrier(const MpiTurn& turn);
   void reduce(const at::Tensor& tensor, ReduceOp op, int root, const MpiTurn& turn);
-  /// MPI's own, between many ranks. input [P * n], output [n] elements
+  /// MPI's reduce-scatter, for many ranks. `input` has P * n elements, `output` has n.
   void reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const MpiTurn& turn);
   [[nodiscard]] MPI_Comm split(int color, int key, const MpiTurn& turn);
 
@@ -55,7 +57,7 @@ class MpiChannel {
  private:
   void hand_over(const MpiTurn& turn) { handshake_->run(turn.call, {}, turn.turn); }
   void gather_into(const std::vector<char*>& places, const at::Tensor& input, const MpiTurn& turn);
-  /// Where each rank's part begins, and where the last ends, in bytes.
+  /// Returns the start of each rank's part and the end of the last part, in bytes.
   [[nodiscard]] std::vector<int64_t> offsets(const at::Tensor& tensor, const std::vector<int64_t>& rows) const;
 
   std::shared_ptr<MpiRuntime> runtime_;

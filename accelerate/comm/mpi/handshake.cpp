@@ -10,7 +10,7 @@
 namespace accelerate::comm {
 namespace {
 
-/// In an operation's place.
+/// Value in place of an operation's number: the rank has left.
 constexpr int64_t kLeft = -1;
 
 }  // namespace
@@ -32,7 +32,8 @@ void MpiHandshake::run(const AnnouncedCall& call, std::span<const char> payload,
   if (!payload.empty()) std::memcpy(mine + kHeader, payload.data(), payload.size());
   for (int step = 1; step < size_; ++step) {
     const int peer = (rank_ + step) % size_;
-    requests_.receive(place_of(peer), static_cast<int64_t>(stride_), peer);  // as long as any: another call's may be
+    // maximum length, because the peer's call may differ
+    requests_.receive(place_of(peer), static_cast<int64_t>(stride_), peer);
   }
   const auto bytes = static_cast<int64_t>(kHeader + payload.size());
   for (int step = 1; step < size_; ++step) requests_.send(mine, bytes, (rank_ + step) % size_);

@@ -13,7 +13,7 @@
 
 namespace accelerate::comm {
 
-/// What a rank is about to do, and how much of it must be the same elsewhere.
+/// The next operation of a rank, and the parts of it that must be equal on all ranks.
 struct AnnouncedCall {
   CallSignature signature{};
   Agreement agreement = Agreement::operation_only;
@@ -21,13 +21,13 @@ struct AnnouncedCall {
 
 class MpiHandshake {
  public:
-  /// Up to here an operation's data travels along, between few ranks.
+  /// Largest payload that is sent within the handshake between few ranks.
   static constexpr int64_t kMostPayload = 8 << 10;
   static constexpr int kFewRanks = 8;
 
   explicit MpiHandshake(MPI_Comm communicator);
 
-  /// Whether data of that size may travel along; the same on every rank that gives the same size.
+  /// True if data of that size is sent within the handshake; equal on all ranks for equal sizes.
   [[nodiscard]] bool carries(int64_t bytes) const { return size_ <= kFewRanks && bytes <= kMostPayload; }
 
   /// Returns after all ranks have joined with a matching call. The payload must have the same size on all ranks.
@@ -41,13 +41,14 @@ class MpiHandshake {
   /// \throws PeerLost
   void leave();
 
-  /// A rank's payload, this one's too, until the next run. May be changed.
+  /// Returns the payload of a rank, including this one. Valid until the next run; may be modified.
   [[nodiscard]] char* payload_of(int rank);
 
  private:
   [[nodiscard]] char* place_of(int rank) { return places_.data() + static_cast<size_t>(rank) * stride_; }
   void refuse_leavers();
-  /// Called while waiting. \throws PeerLost
+  /// Called while waiting.
+  /// \throws PeerLost if a missing rank has ended.
   void refuse_ended();
   void compare(const AnnouncedCall& call);
 
@@ -57,7 +58,7 @@ class MpiHandshake {
   int rank_ = 0;
   int size_ = 1;
   size_t stride_ = kHeader;
-  std::vector<char> places_;  ///< a header and a payload of each rank
+  std::vector<char> places_;  ///< header and payload of each rank
   MpiRequests requests_;
   std::vector<int> job_ranks_;
   /// ranks that have ended, with the time at which this was detected

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// After a failure: what can be learnt about the other ranks by messages. Private to the mpi backend.
+// Diagnoses the other ranks by messages after a failure. Private to the mpi backend.
 #pragma once
 
 #include <span>

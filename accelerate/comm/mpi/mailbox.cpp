@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-/// One message. Its own lock: it may be waited for on one thread and looked at on another.
+/// One message. It has its own lock, because one thread may wait for it while another polls it.
 class MpiMessage : public c10d::Work {
  public:
   MpiMessage(c10d::OpType type, std::shared_ptr<MpiMailbox> mailbox, at::Tensor tensor, int peer)
@@ -64,7 +64,7 @@ class MpiMessage : public c10d::Work {
   }
 
  private:
-  /// Whether it is over.
+  /// Polls the message and returns true if it is complete.
   bool look() {
     const std::lock_guard lock(mutex_);
     if (over_) return true;
@@ -83,7 +83,7 @@ class MpiMessage : public c10d::Work {
 
   [[nodiscard]] int64_t job_rank() const { return mailbox_->job_ranks_.at(static_cast<size_t>(peer_)); }
 
-  /// The peer left the group while its program still runs.
+  /// True if the peer has left the group although its program still runs.
   [[nodiscard]] bool gave_up() const {
     int come = 0;
     MPI_Iprobe(peer_, kLeaveTag, mailbox_->channel_->communicator(), &come, MPI_STATUS_IGNORE);

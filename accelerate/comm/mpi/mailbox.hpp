@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages between two ranks: they need no turn among the operations. Private to the mpi backend.
+// Messages between two ranks, independent of the order of operations. Private to the mpi backend.
 #pragma once
 
 #include <list>
@@ -18,7 +18,8 @@ class MpiMailbox : public std::enable_shared_from_this<MpiMailbox> {
   MpiMailbox(std::shared_ptr<MpiChannel> channel, std::vector<int64_t> job_ranks, std::chrono::milliseconds timeout)
       : channel_(std::move(channel)), job_ranks_(std::move(job_ranks)), timeout_(timeout) {}
 
-  /// Starts sending at once; wait() completes it. \throws PeerLost
+  /// Starts sending at once; wait() completes it.
+  /// \throws PeerLost
   c10::intrusive_ptr<c10d::Work> send(const at::Tensor& tensor, int to, int tag);
   c10::intrusive_ptr<c10d::Work> receive(const at::Tensor& tensor, int from, int tag);
 

@@ -15,7 +15,7 @@ bool user_chose() {
   return std::getenv("OMPI_MCA_btl_tcp_if_include") != nullptr || std::getenv("OMPI_MCA_btl_tcp_if_exclude") != nullptr;
 }
 
-/// MPI needs no MASTER_ADDR, so one that leads nowhere is no error here.
+/// MPI does not need MASTER_ADDR, so an unresolvable MASTER_ADDR is not an error here.
 std::vector<std::string> own_addresses(const env::ProcessEnv& process, Deadline deadline) {
   auto addresses = addresses_of_own_name(deadline);
   if (!process.master_addr) return addresses;

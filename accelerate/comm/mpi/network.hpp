@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The network that Open MPI takes between machines. Private.
+// Network selection for Open MPI between machines. Private.
 #pragma once
 
 #include <optional>

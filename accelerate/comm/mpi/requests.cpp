@@ -14,7 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Looks at the requests before the thread lets others go first: about 20 us.
+/// Number of polls before the thread yields: about 20 us.
 constexpr int kSpins = 200;
 constexpr auto kUntilLooksAround = 100ms;
 

@@ -16,7 +16,8 @@ namespace accelerate::comm {
 /// Tags that user messages cannot have: for operations and for the diagnosis of peers.
 constexpr int kOperationTag = 32767;
 constexpr int kInquiryTag = 32766;
-/// Above all of these: this rank sends no more messages to the group. Every MPI of today has tags that high.
+/// Higher than all of these: this rank sends no more messages to the group. All current MPI implementations support
+/// tags of this size.
 constexpr int kLeaveTag = 32768;
 
 /// A longer wait means a slow network or a rank that computes. Continued polling would take a core from the backward
@@ -28,11 +29,11 @@ constexpr std::chrono::microseconds kPause{50};
 constexpr std::chrono::milliseconds kOnTheWay{500};
 
 /// Between machines longer messages are split into pieces of this size, below the 64 KiB that Open MPI's TCP transport
-/// sends eagerly. For longer messages it first asks the receiver, whose answer queues behind the data of the other
-/// direction, so that both directions of a link are used alternately (bench/README.md, hosts).
+/// sends eagerly. Before a longer message Open MPI waits for an answer of the receiver, which queues behind the data of
+/// the other direction, so that both directions of a link are used alternately (bench/README.md, hosts).
 constexpr int64_t kAtOnce = int64_t{60} << 10;
 
-/// n bytes as one element of a type, because MPI counts in int.
+/// MPI datatype of n bytes, because MPI counts in int.
 class MpiBytes {
  public:
   explicit MpiBytes(int64_t bytes);
@@ -47,7 +48,7 @@ class MpiBytes {
   int count_ = 0;
 };
 
-/// The most elements of one call of MPI.
+/// Maximum number of elements in one MPI call.
 constexpr int64_t kMostElements = int64_t{1} << 30;
 
 class MpiRequests {
@@ -65,14 +66,15 @@ class MpiRequests {
   /// \throws DeadlinePassed, or PeerLost for an MPI error. MPI may then still write to the memory, which must stay
   /// alive.
   void wait(const Turn& turn, const std::function<void()>& look_around = {});
-  /// Polls once. \throws PeerLost
+  /// Polls once.
+  /// \throws PeerLost
   bool test();
   /// After wait() or test(): ranks with incomplete messages, in order.
   [[nodiscard]] std::vector<int64_t> silent_peers() const;
 
  private:
   MPI_Request* add(int peer, bool receives);
-  /// each(begin, bytes) for the message's pieces.
+  /// Calls each(begin, bytes) for the pieces of a message.
   template <typename Each>
   void in_pieces(int64_t bytes, int peer, const Each& each) const;
 
@@ -86,7 +88,7 @@ class MpiRequests {
   std::vector<bool> elsewhere_;
   std::vector<MPI_Request> requests_;
   std::vector<MPI_Status> statuses_;
-  std::vector<Message> messages_;  ///< of the requests
+  std::vector<Message> messages_;  ///< one per request
 };
 
 }  // namespace accelerate::comm

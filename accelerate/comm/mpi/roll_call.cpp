@@ -34,7 +34,7 @@ std::optional<std::string> only_address(std::string_view uri) {
   return std::string(address);
 }
 
-/// The same on all ranks of a job, and another one for another job.
+/// Returns a port that is equal on all ranks of a job and differs between jobs.
 int64_t port_of_job(const std::string& job_id) {
   int64_t number = 0;
   for (const char letter : job_id) number = (number * 31 + letter) % 1'000'003;
@@ -63,7 +63,7 @@ class Roll {
   std::vector<bool> heard_;
 };
 
-/// LibTorch's own trying again cannot be left, and logs a backtrace each time.
+/// Waits for a listener. LibTorch's own retry cannot be interrupted and logs a backtrace each time.
 bool comes(const Endpoint& place, Deadline deadline) {
   const Addresses addresses = resolve(place, {}, deadline);
   while (!somebody_listens(addresses, deadline)) {
@@ -117,11 +117,11 @@ std::string call_roll(const Endpoint& place, const env::ProcessEnv& process) noe
       ask_at(place, process, std::move(socket), deadline, *roll);
       return true;
     });
-  } catch (const std::exception&) {  // rank 0 is not there, or went when its own two seconds were over
+  } catch (const std::exception&) {  // rank 0 is missing, or stopped serving after its own two seconds
   }
   auto silent = roll->silent();
   const bool nobody = static_cast<int64_t>(silent.size()) == process.world_size - 1;
-  if (process.rank != 0 && nobody) silent = {0};  // only rank 0 could name the others
+  if (process.rank != 0 && nobody) silent = {0};  // without rank 0 the other ranks are unknown
   if (silent.empty()) return "all ranks are there, MPI does not connect them";
   return fmt::format("nothing was heard from {} {}", silent.size() == 1 ? "rank" : "ranks", fmt::join(silent, ", "));
 } catch (const std::exception&) {

@@ -11,15 +11,15 @@
 namespace accelerate::comm {
 
 /// Returns the endpoint at which ranks of several machines diagnose each other without MPI: MASTER_ADDR:MASTER_PORT
-/// (also derived from Slurm's variables), otherwise the machine of mpirun, where rank 0 usually runs and whose address
-/// Open MPI 4 passes to every rank. Returns nothing on a single machine, or if no address is known or mpirun's machine
-/// has several.
+/// (also derived from Slurm's variables), otherwise the machine of mpirun, because rank 0 usually runs there and Open
+/// MPI 4 passes its address to every rank. Returns nothing on a single machine, or if no address is known or mpirun's
+/// machine has several.
 std::optional<Endpoint> roll_call_place(const env::ProcessEnv& process, const env::Variables& variables);
 
-/// Reports to the other ranks that this one waits, collects their reports for two seconds and returns the silent ranks.
-/// Rank 0 listens at the endpoint and the others connect to it; if it does not answer, they know no other rank.
-/// Returns "nothing was heard from rank 2", "all ranks are there, MPI does not connect them", or "" if rank 0 cannot
-/// listen. Takes at most three seconds.
+/// Reports to the other ranks that this one waits, collects their reports for two seconds and returns a diagnosis:
+/// "nothing was heard from rank 2", "all ranks are there, MPI does not connect them", or "" if rank 0 cannot listen.
+/// Rank 0 listens at the endpoint and the others connect to it; if it does not answer, they know no other rank. Takes
+/// at most three seconds.
 std::string call_roll(const Endpoint& place, const env::ProcessEnv& process) noexcept;
 
 }  // namespace accelerate::comm

@@ -21,11 +21,11 @@ namespace accelerate::comm {
 namespace {
 
 constexpr std::string_view kOperation = "connect";
-/// Of a message without content in MPI_COMM_WORLD.
+/// Tag of an empty message on MPI_COMM_WORLD that announces a normal exit.
 constexpr int kFarewellTag = 32766;
 
-/// Started by the job's launcher on this one machine: shared memory is all that MPI needs, and not probing for networks
-/// cuts its start to a third. What the user has set stays.
+/// On a single machine MPI needs only shared memory. Without the search for networks its start takes a third of the
+/// time. Values that the user has set are kept.
 void prefer_shared_memory(const env::ProcessEnv& process) {
   if (process.local_world_size != process.world_size) return;
   if (std::getenv("OMPI_MCA_pml") != nullptr || std::getenv("OMPI_MCA_btl") != nullptr) return;
@@ -48,12 +48,12 @@ void keep_mpi_from_handling_abort() {
              seconds(timeout), who.empty() ? "one has not come, or cannot be reached" : who);
 }
 
-/// In MPI's start all ranks wait for all others, and no call of it can be left: a thread of its own makes it.
+/// In MPI_Init all ranks wait for all others, and the call cannot be abandoned, so a separate thread makes it.
 void initialise(const env::ProcessEnv& process, const Place& place, std::chrono::milliseconds timeout) {
   prefer_shared_memory(process);
   keep_mpi_from_handling_abort();
   const auto deadline = std::chrono::steady_clock::now() + timeout;
-  choose_network(process, std::chrono::steady_clock::now() + timeout / 4);  // MPI's own start needs time, too
+  choose_network(process, std::chrono::steady_clock::now() + timeout / 4);  // leaves time for MPI's own start
   const auto level = within(deadline, [] {
     int provided = MPI_THREAD_SINGLE;
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
@@ -92,15 +92,15 @@ void check_job(const env::ProcessEnv& process, const Place& place) {
 /// Announces a deliberate end without MPI_Finalize, which could wait for ranks that never join. Without it, exit code 0
 /// counts as a crash and the other ranks are stopped.
 void leave_without_finalize() noexcept {
-  void* const pmix = ::dlopen("libpmix.so.2", RTLD_NOW | RTLD_NOLOAD);  // as far as this MPI uses it
+  void* const pmix = ::dlopen("libpmix.so.2", RTLD_NOW | RTLD_NOLOAD);  // null unless this MPI uses PMIx
   if (pmix == nullptr) return;
   const auto is_open = reinterpret_cast<int (*)()>(::dlsym(pmix, "PMIx_Initialized"));
   const auto finalize = reinterpret_cast<int (*)(const void*, size_t)>(::dlsym(pmix, "PMIx_Finalize"));
   if (is_open == nullptr || finalize == nullptr) return;
-  for (int uses = 0; uses < 8 && is_open() != 0; ++uses) finalize(nullptr, 0);  // it counts its users
+  for (int uses = 0; uses < 8 && is_open() != 0; ++uses) finalize(nullptr, 0);  // PMIx counts its users
 }
 
-/// A communicator's ranks as those of another group; MPI_UNDEFINED: not in it.
+/// Returns a communicator's ranks as ranks of another group; MPI_UNDEFINED for ranks that are not in it.
 std::vector<int> ranks_in(MPI_Group other, MPI_Comm communicator) {
   MPI_Group all = MPI_GROUP_NULL;
   int size = 0;
@@ -182,7 +182,7 @@ void check_mpi(int code) {
 std::shared_ptr<MpiRuntime> MpiRuntime::start(const env::ProcessEnv& process, const Place& place,
                                               std::chrono::milliseconds timeout) {
   static std::mutex mutex;
-  // Leaked on purpose: it is read while the program ends.
+  // Leaked on purpose, because it is read while the program ends.
   static auto* const keeper = new std::shared_ptr<MpiRuntime>(new MpiRuntime);
   const std::lock_guard lock(mutex);
   if (finalized()) base::fail(ErrorKind::environment, place, kOperation, "MPI was finalized already in this process");
@@ -205,13 +205,14 @@ void MpiRuntime::at_exit(int status, void* runtime) {
   if (status == 0) static_cast<MpiRuntime*>(runtime)->finalize();
 }
 
-/// Whoever waits for a message of this rank would wait for its timeout: MPI_Finalize waits too.
+/// Announces a normal exit on MPI_COMM_WORLD. Otherwise ranks that wait for a message of this rank would block until
+/// their timeout, because MPI_Finalize waits for them too.
 void MpiRuntime::say_farewell() noexcept {
   int rank = 0;
   int size = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);  // one that is gone needs no farewell
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);  // ignores ranks that have already ended
   for (int step = 1; step < size; ++step) {
     MPI_Request sent = MPI_REQUEST_NULL;
     MPI_Isend(nullptr, 0, MPI_BYTE, (rank + step) % size, kFarewellTag, MPI_COMM_WORLD, &sent);
@@ -233,7 +234,7 @@ void MpiRuntime::finalize() noexcept {
       base::log(base::LogLevel::warning, place_, "MPI_Finalize: waited {:g} s for the other ranks; left without them",
                 seconds(timeout_));
     }
-  } catch (const std::exception&) {  // no thread to be had: the process ends all the same
+  } catch (const std::exception&) {  // no thread could be created; the process ends anyway
   }
   leave_without_finalize();
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// MPI's start and end, which a process has once. Private to the mpi backend.
+// Start and end of MPI, once per process. Private to the mpi backend.
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#define OMPI_SKIP_MPICXX 1  // the C interface is all we use; the C++ one would want to be linked
+#define OMPI_SKIP_MPICXX 1  // only the C interface is used; the C++ one would have to be linked
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
 
@@ -21,7 +21,7 @@
 
 namespace accelerate::comm {
 
-/// \throws PeerLost with MPI's own text.
+/// \throws PeerLost with MPI's error text if the code is not MPI_SUCCESS.
 void check_mpi(int code);
 
 class MpiRuntime {
@@ -36,24 +36,24 @@ class MpiRuntime {
   MpiRuntime(const MpiRuntime&) = delete;
   MpiRuntime& operator=(const MpiRuntime&) = delete;
 
-  /// Duplicates the communicator of all ranks; a collective call. \throws Error (peer) if a rank did not join within
-  /// the timeout.
+  /// Duplicates the communicator of all ranks. Collective.
+  /// \throws Error (peer) if a rank did not join within the timeout.
   [[nodiscard]] MPI_Comm duplicate_world(const env::ProcessEnv& process, const Place& place,
                                          std::chrono::milliseconds timeout);
-  /// For each rank of a communicator: whether it is on another machine, as duplicate_world() found.
+  /// Returns, for each rank of a communicator, whether it is on another machine, as found by duplicate_world().
   [[nodiscard]] std::vector<bool> elsewhere(MPI_Comm communicator) const;
-  /// The ranks of a communicator as ranks of the job.
+  /// Returns the ranks of a communicator as ranks of the job.
   [[nodiscard]] static std::vector<int> job_ranks(MPI_Comm communicator);
-  /// A call may hang in MPI for ever: MPI_Finalize would too.
+  /// Called if a call may hang in MPI forever, because MPI_Finalize would hang too.
   void skip_finalize() noexcept { skip_ = true; }
   [[nodiscard]] static bool finalized() noexcept;
-  /// MPI can still be called, and no call of it hangs for all that is known.
+  /// True if MPI can still be called and no call is known to hang.
   [[nodiscard]] bool usable() const noexcept { return !finalized() && !skip_; }
   /// True if a rank of the job announced the end of its program. Its earlier messages may still be in transit.
   /// \throws PeerLost
   [[nodiscard]] static bool has_ended(int64_t job_rank);
-  /// MPI's type and operation for a dtype that wire_format_of gives; our own for float16 and bfloat16, and where a NaN
-  /// could be lost: in the max and min of floating point.
+  /// MPI datatype and operation for a dtype from wire_format_of(). User-defined for float16 and bfloat16, and for max
+  /// and min of floating-point dtypes, in which MPI could lose a NaN.
   using Reduction = std::pair<MPI_Datatype, MPI_Op>;
   [[nodiscard]] Reduction reduction(at::ScalarType dtype, ReduceOp op);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Takes the place of nccl.cpp where LibTorch has no NCCL.
+// Replaces backend.cpp if LibTorch was built without NCCL.
 #include "accelerate/comm/core/backend_table.hpp"
 
 namespace accelerate::comm {

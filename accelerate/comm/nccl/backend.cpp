@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The nccl backend: LibTorch's ProcessGroupNCCL. Run in a group of one rank only: there was one GPU.
+// The nccl backend: LibTorch's ProcessGroupNCCL. Tested only in a group of one rank, because one GPU was available.
 #include <cstdlib>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
@@ -12,8 +12,8 @@ namespace {
 
 using Nccl = c10d::ProcessGroupNCCL;
 
-/// By default a timeout ends the process without an exception (3). With 2 the communicators are aborted, so that no
-/// kernel hangs, and we throw at the group's next operation. What the user has set stays.
+/// By default (3) a timeout ends the process without an exception. With 2 the communicators are aborted, so that no
+/// kernel hangs, and the group's next operation throws. A value that the user has set is kept.
 void keep_process_after_timeout() { ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2", 0); }
 
 c10::intrusive_ptr<Nccl> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int64_t rank,
@@ -37,7 +37,7 @@ class NcclConnection : public Connection {
         timeout_(timeout),
         device_(device) {}
 
-  /// A shutdown waits for collectives under way, an abort does not.
+  /// A shutdown waits for pending collectives, an abort does not.
   ~NcclConnection() override {
     try {
       if (broken_) {
@@ -55,7 +55,7 @@ class NcclConnection : public Connection {
         timeout_, device_);
   }
 
-  /// Operations on the GPU are asynchronous to the host: what failed shows at the next one.
+  /// GPU operations are asynchronous to the host, so a failure is detected at the next operation.
   void check() override {
     switch (nccl_->getError()) {
       case c10d::ErrorType::SUCCESS:

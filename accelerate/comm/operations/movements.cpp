@@ -19,7 +19,7 @@ at::Tensor empty_of(const CallSignature& signature, at::Device device) {
   return at::empty(signature.shape, at::TensorOptions().dtype(*signature.dtype).device(device));
 }
 
-/// A scalar counts as [1].
+/// A 0-dim tensor counts as [1].
 at::Tensor with_rows(const at::Tensor& tensor) { return tensor.dim() == 0 ? tensor.reshape({1}) : tensor; }
 
 int64_t bytes_of(const CallSignature& signature) {
@@ -52,7 +52,8 @@ PendingOperation start_broadcast(const GroupPtr& group, const at::Tensor& tensor
   return pending;
 }
 
-/// Every rank's tensor as a view of one buffer; ragged ones travel padded to the longest.
+/// Returns every rank's tensor as a view of one buffer. Tensors of different lengths are padded to the longest for the
+/// transfer.
 Tensors gather_rows(GroupCore& group, const at::Tensor& tensor, const CallSignature& mine,
                     const std::vector<CallSignature>& signatures) {
   int64_t longest = 0;
@@ -81,7 +82,7 @@ Tensors gather_rows(GroupCore& group, const at::Tensor& tensor, const CallSignat
   return rows;
 }
 
-/// One exchange of bytes: `pieces[r]` is sent to rank r; returns the tensors that `expected` describes.
+/// Exchanges bytes: `pieces[r]` is sent to rank r. Returns the tensors described by `expected`.
 Tensors exchange_pieces(GroupCore& group, const CallSignature& mine, const Tensors& pieces,
                         const std::vector<CallSignature>& expected, at::Device device) {
   std::vector<int64_t> in_bytes;
@@ -113,7 +114,7 @@ Tensors exchange_pieces(GroupCore& group, const CallSignature& mine, const Tenso
   return received;
 }
 
-/// P signatures to P ranks: what each will receive.
+/// Sends one signature to each rank. Returns the signatures of the tensors that this rank will receive.
 std::vector<CallSignature> exchange_signatures(GroupCore& group, const CallSignature& mine,
                                                const std::vector<CallSignature>& sent) {
   at::Tensor input = at::empty({group.size, static_cast<int64_t>(CallSignature::kWords)}, at::kLong);
@@ -161,7 +162,7 @@ std::vector<at::Tensor> all_gather_list(const GroupPtr& group, const at::Tensor&
   const at::NoGradGuard no_grad;
   const at::Tensor rows = with_rows(tensor);
   if (group->single()) return {rows.detach().clone()};
-  static_cast<void>(group->connection_of(rows, Operation::all_gather));  // refuses before anything is sent
+  static_cast<void>(group->connection_of(rows, Operation::all_gather));  // throws before anything is sent
   CallSignature signature = signature_of(Operation::all_gather, rows);
   const auto signatures = group->begin_with_signatures(signature, Agreement::all_but_first);
   return gather_rows(*group, rows, signature, signatures);

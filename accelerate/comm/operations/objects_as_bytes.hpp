@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Objects as bytes; lengths may differ between ranks. Contracts: comm/group.hpp. Private.
+// Collectives for objects as bytes. Lengths may differ between ranks. Contracts: comm/group.hpp. Private.
 #pragma once
 
 #include "accelerate/comm/core/group_core.hpp"

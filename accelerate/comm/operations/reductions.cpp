@@ -24,7 +24,7 @@ WireFormat wire_format_or_refuse(const GroupCore& group, Operation operation, co
   return *format;
 }
 
-/// A contiguous tensor as the backend gets it; shares memory where it can.
+/// Returns a contiguous tensor in the backend's format; shares memory if possible.
 at::Tensor to_wire(const at::Tensor& dense, const WireFormat& format) {
   if (format.passage == Passage::same) return dense;
   if (format.passage == Passage::convert) return dense.to(format.dtype);
@@ -38,7 +38,7 @@ CallSignature reduction_signature(Operation operation, const at::Tensor& tensor,
   return signature;
 }
 
-/// Starts the reduction of a tensor into itself.
+/// Starts an in-place reduction.
 template <typename Begin>
 PendingOperation start_in_place(const GroupPtr& group, CallSignature signature, const at::Tensor& tensor,
                                 const WireFormat& format, const Begin& begin_operation) {
@@ -99,7 +99,7 @@ void reduce(const GroupPtr& group, const at::Tensor& tensor, ReduceOp op, int64_
       .wait(group->timeout);
 }
 
-/// By a reduction of the whole, of which each rank keeps its rows.
+/// Reduces the whole tensor; each rank then keeps its rows.
 PendingPtr reduce_whole(PendingPtr pending, const at::Tensor& input, const WireFormat& format, Connection& connection) {
   const GroupCore& group = *pending->group;
   const at::Tensor dense = dense_of(input);

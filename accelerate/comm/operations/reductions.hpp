@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations that compute. Contracts: comm/group.hpp. Private.
+// Reductions. Contracts: comm/group.hpp. Private.
 #pragma once
 
 #include "accelerate/comm/core/group_core.hpp"

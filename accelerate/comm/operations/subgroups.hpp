@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Groups made from a group, and where all its ranks meet. Contracts: comm/group.hpp. Private.
+// Sub-groups, duplicates and the barrier. Contracts: comm/group.hpp. Private.
 #pragma once
 
 #include "accelerate/comm/core/group_core.hpp"

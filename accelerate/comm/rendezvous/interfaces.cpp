@@ -82,7 +82,7 @@ std::vector<std::string> addresses_of_own_name(Deadline deadline) {
     for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
       result.push_back(numeric_address(each->ai_addr, each->ai_addrlen));
     }
-  } catch (const Error&) {  // a machine without a name has interfaces all the same
+  } catch (const Error&) {  // without a host name, the interfaces are still usable
   }
   return result;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The network interfaces of this machine, and which of them a job takes. Private.
+// The network interfaces of this machine, and the selection of those that a job uses. Private.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ struct Interface {
   bool loopback = false;
 };
 
-/// In the system's order; an interface with several addresses has several rows.
+/// Returns the interfaces in the system's order, one row per address.
 std::vector<Interface> interfaces();
 
 /// Pure function.

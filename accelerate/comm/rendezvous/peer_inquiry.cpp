@@ -35,7 +35,7 @@ std::string text_of(const CallSignature& signature) {
   return fmt::format("operation {} ({})", signature.sequence, name(signature.operation));
 }
 
-/// The number in what text_of() gave; 0 for a message.
+/// Returns the operation number in a text of text_of(); 0 for a message.
 int64_t sequence_in(const std::string& text) {
   constexpr std::string_view before = "operation ";
   int64_t sequence = 0;
@@ -57,7 +57,7 @@ Answers read_answers(c10d::Store& store, const std::string& group, const CallSig
     const std::string theirs = store.get_to_str(key(group, r));
     if (theirs == text_of(mine)) continue;
     answers.elsewhere += fmt::format("rank {} is in {}. ", job_rank, theirs);
-    // A message is between two ranks: the others need not join it.
+    // A message involves only two ranks, so the other ranks are not missing.
     if (mine.sequence > 0 && sequence_in(theirs) <= mine.sequence) answers.missing.push_back(job_rank);
   }
   return answers;
@@ -95,7 +95,7 @@ PeerReport ask_peers(const KeptStore& kept, const std::string& group, const Call
     auto answer = within(
         deadline, [store, group, mine, rank, job_ranks] { return inquire(*store, group, mine, rank, job_ranks); });
     if (answer) return *std::move(answer);
-  } catch (const std::exception&) {  // its process has ended, and the connection with it
+  } catch (const std::exception&) {  // the store's process has ended, so the connection is closed
     how = "is gone";
   }
   return {.text = fmt::format("the job's store at {}, which {} keeps, {}.", kept.address, kept.keeper, how)};
@@ -117,7 +117,7 @@ std::vector<int64_t> not_arrived(const c10::intrusive_ptr<c10d::Store>& store, c
                     return absent;
                   })
         .value_or(std::vector<int64_t>{});
-  } catch (const std::exception&) {  // the store is gone
+  } catch (const std::exception&) {  // the store is lost
     return {};
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// After a failure: what can be learnt about the other ranks through the store. Private.
+// Diagnoses the other ranks through the store after a failure. Private.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace accelerate::comm {
 
-/// The job's store, and the text for the case that it is gone.
+/// The job's store, and the texts for the case that it is lost.
 struct KeptStore {
   c10::intrusive_ptr<c10d::Store> store{};
   std::string address{};  ///< "gpu-a:29500"
@@ -25,7 +25,7 @@ struct KeptStore {
 PeerReport ask_peers(const KeptStore& kept, const std::string& group, const CallSignature& mine, int64_t rank,
                      const std::vector<int64_t>& job_ranks) noexcept;
 
-/// Says that this rank begins to connect the group's backend.
+/// Records in the store that this rank starts to connect the group's backend.
 void tell_arrival(c10d::Store& store, const std::string& group, int64_t rank);
 
 /// Returns the ranks that have not arrived; empty if the store does not answer within two seconds.

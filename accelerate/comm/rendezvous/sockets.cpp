@@ -23,7 +23,7 @@ FileDescriptor open_socket(const addrinfo& address, int type) {
   return FileDescriptor(::socket(address.ai_family, type | SOCK_CLOEXEC, 0));
 }
 
-/// Of family 0 where the socket has none.
+/// The family is 0 if the socket has no address.
 sockaddr_storage own_address(const FileDescriptor& socket) {
   sockaddr_storage own{};
   socklen_t length = sizeof(own);
@@ -51,7 +51,7 @@ bool connects(const addrinfo& address, Deadline deadline) {
   }
 }
 
-/// What getaddrinfo found, or its error.
+/// Result of getaddrinfo: addresses or an error.
 struct Resolved {
   int code = 0;
   Addresses addresses{nullptr, &freeaddrinfo};
@@ -112,7 +112,7 @@ FileDescriptor listen_on(const Endpoint& endpoint, const Place& place, Deadline 
   int error = 0;
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
     FileDescriptor socket = open_socket(*each, SOCK_STREAM);
-    const int on = 1;  // a port of a job that has just ended is usable
+    const int on = 1;  // allows the port of a job that has just ended
     const bool listens =
         socket.get() >= 0 && ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
         ::bind(socket.get(), each->ai_addr, each->ai_addrlen) == 0 && ::listen(socket.get(), 4096) == 0;
@@ -137,7 +137,7 @@ bool somebody_listens(const Addresses& addresses, Deadline deadline) {
   int64_t untried = 0;
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) ++untried;
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next, --untried) {
-    // An address that swallows everything leaves the others their part of the time.
+    // Each address gets an equal share of the remaining time, because one that drops packets must not use all of it.
     const auto now = Clock::now();
     if (connects(*each, now + (deadline - now) / untried)) return true;
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sockets on addresses that a job names: resolve, listen, probe for a listener. Private.
+// Sockets for the addresses of a job: resolve, listen, probe for a listener. Private.
 #pragma once
 
 #include <netdb.h>
@@ -22,7 +22,7 @@ struct Endpoint {
   int64_t port;
 };
 
-/// "10.0.0.1:29500", "[::1]:29500".
+/// Returns "10.0.0.1:29500" or "[::1]:29500".
 std::string text(const Endpoint& endpoint);
 
 inline bool is_v6(std::string_view address) { return address.find(':') != std::string_view::npos; }
@@ -40,7 +40,7 @@ Addresses resolve(const Endpoint& endpoint, const Place& place, Deadline deadlin
 /// \throws Error as resolve() and fail_to_listen() do.
 FileDescriptor listen_on(const Endpoint& endpoint, const Place& place, Deadline deadline = Deadline::max());
 
-/// The port and the numeric address that a socket is bound to.
+/// Returns the port to which a socket is bound; host_of() returns the numeric address.
 int64_t port_of(const FileDescriptor& socket);
 std::string host_of(const FileDescriptor& socket);
 

@@ -26,24 +26,25 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-/// What a store that is well needs at most to answer.
+/// Maximum response time of a working store.
 constexpr Milliseconds kAnswerTime{2'000};
 
 bool spans_machines(const env::ProcessEnv& process) { return process.local_world_size != process.world_size; }
 
-/// Until when this rank waits, and how long that was from the start.
+/// Deadline of this rank, and the original timeout for messages.
 struct Patience {
   explicit Patience(Milliseconds given) : timeout(given), deadline(Clock::now() + given) {}
   [[nodiscard]] Milliseconds left() const {
     return std::max(std::chrono::ceil<Milliseconds>(deadline - Clock::now()), Milliseconds(1));
   }
-  /// LibTorch's store keeps the deadline while the server answers; one that does not is left a little later.
+  /// LibTorch's store keeps the deadline while the server answers. If the server hangs, the call is abandoned a little
+  /// later.
   [[nodiscard]] Deadline last() const { return deadline + kAnswerTime; }
   Milliseconds timeout;
   Deadline deadline;
 };
 
-/// TCPStore's own retry sleeps a second and logs a backtrace each time.
+/// Waits for the server, because TCPStore's own retry sleeps a second and logs a backtrace each time.
 void wait_for_server(const Endpoint& endpoint, const Place& place, const Patience& patience) {
   const Addresses addresses = resolve(endpoint, place, patience.deadline);
   for (Milliseconds pause{5}; !somebody_listens(addresses, patience.deadline);
@@ -60,7 +61,7 @@ void wait_for_server(const Endpoint& endpoint, const Place& place, const Patienc
 }
 
 Endpoint endpoint_of(const env::ProcessEnv& process, const Place& place) {
-  // A job on one machine needs no name for it.
+  // A job on one machine needs no address.
   if (!process.master_addr && spans_machines(process)) {
     base::fail(ErrorKind::environment, place, "connect",
                "MASTER_ADDR is not set, and the job spans machines; set it to the address of rank 0's");
@@ -88,7 +89,7 @@ constexpr const char* kOwnerKey = "accelerate/job";
              seconds(patience.timeout), text(endpoint));
 }
 
-/// The server's with a socket that listens, else a client's.
+/// Opens the server's store if `listening` is a socket, otherwise a client's.
 StorePtr open_store(const Endpoint& endpoint, FileDescriptor listening, const env::ProcessEnv& process,
                     const Place& place, const Patience& patience) {
   c10d::TCPStoreOptions options;
@@ -124,7 +125,7 @@ StorePtr open_store(const Endpoint& endpoint, FileDescriptor listening, const en
              text(endpoint), seconds(waited), agent ? "torchrun's agent" : "rank 0");
 }
 
-/// Rank 0's id of the job beside ours. torchrun's agent knows nothing of that.
+/// Compares rank 0's job id with this rank's. Skipped under torchrun, because its agent does not write the key.
 void check_owner(const StorePtr& store, const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place,
                  const Patience& patience) {
   if (process.agent_store || process.rank == 0) return;
@@ -135,7 +136,7 @@ void check_owner(const StorePtr& store, const env::ProcessEnv& process, const En
       store->wait({kOwnerKey}, limit);
       return store->get_to_str(kOwnerKey);
     });
-  } catch (const std::exception&) {  // the time is up at a store of others, or the store is gone
+  } catch (const std::exception&) {  // timeout at a foreign store, or the store is lost
     if (Clock::now() < patience.deadline) fail_without_store(process, endpoint, place, Clock::now() - begun);
     fail_with_stranger(endpoint, place);
   }
@@ -161,10 +162,10 @@ std::vector<int64_t> ranks_not_here(c10d::Store& store, int64_t world_size) {
              text(endpoint), process.rank);
 }
 
-/// What a rank finds at the store before its time is up.
+/// State of the job at the store when this rank's wait ends.
 struct Attendance {
-  bool twice = false;  ///< another process is this rank too
-  bool lost = false;   ///< the store is gone
+  bool twice = false;  ///< another process has the same rank
+  bool lost = false;   ///< the store is lost
   std::vector<int64_t> missing{};
 };
 
@@ -186,7 +187,7 @@ Attendance attend(c10d::Store& store, const env::ProcessEnv& process, Millisecon
   for (int64_t rank = 0; rank < process.world_size; ++rank) keys.push_back(here_key(rank));
   Attendance found;
   try {
-    // Under an agent the ranks before a membership change left theirs, and the restart count stays.
+    // Under an agent, ranks before a membership change have left their keys, and the restart count does not change.
     found.twice = store.add(here_key(process.rank), 1) > 1 && !process.agent_store;
     if (!found.twice) store.wait(keys, timeout);
   } catch (const std::exception&) {  // late ranks, or a lost store: the query below distinguishes them
@@ -203,11 +204,12 @@ Attendance attend(c10d::Store& store, const env::ProcessEnv& process, Millisecon
   return found;
 }
 
-/// Names missing ranks before a backend fails with its own message.
+/// Reports missing ranks before a backend fails with its own message.
 void wait_for_all(const StorePtr& store, const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place,
                   const Patience& patience) {
   const auto begun = Clock::now();
-  const auto last = patience.last() + (process.rank == 0 ? kAnswerTime : Milliseconds(0));  // it waits for the others
+  // rank 0 additionally waits for the others
+  const auto last = patience.last() + (process.rank == 0 ? kAnswerTime : Milliseconds(0));
   const auto found = within(last, [store, process, limit = patience.left()] { return attend(*store, process, limit); });
   if (!found) fail_with_silence(endpoint, place, patience);
   if (found->twice) fail_as_double(process, endpoint, place);
@@ -238,8 +240,8 @@ FileDescriptor listen_for(const env::ProcessEnv& process, const Endpoint& endpoi
   return socket;
 }
 
-// The port of a job is one, its connections (Accelerators) may be several: the first opens the store, and it stays open
-// to the end of the process, so that a later connection never meets a server that is going away.
+// A job has one port but may have several connections (Accelerators). The first connection opens the store, which stays
+// open until the process ends, so that no later connection finds a server that is shutting down.
 struct JobStore {
   std::mutex mutex;
   StorePtr store;
@@ -248,7 +250,7 @@ struct JobStore {
 
 StorePtr next_connection(const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place,
                          const Patience& patience) {
-  // A lock for each, for ranks may be threads of one process: one that waits for rank 0's must not keep rank 0 out.
+  // One lock per rank, because ranks may be threads of one process: a rank that waits for rank 0 must not block rank 0.
   static std::mutex mutex;
   static std::map<std::string, JobStore> jobs;
   const auto job_of = [&](const std::string& key) -> JobStore& {
@@ -264,7 +266,7 @@ StorePtr next_connection(const env::ProcessEnv& process, const Endpoint& endpoin
     check_owner(store, process, endpoint, place, patience);
     job.store = store;
   }
-  // Every rank makes its connections in one order, so they count alike.
+  // All ranks open their connections in the same order, so the counters agree.
   return c10::make_intrusive<c10d::PrefixStore>(
       fmt::format("accelerate/{}/{}/{}", process.job_id, process.restart_count, job.connections++), job.store);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the ranks of a job meet: a key-value store at rank 0. Private.
+// Rendezvous of a job's ranks: a key-value store on rank 0. Private.
 #pragma once
 
 #include <chrono>

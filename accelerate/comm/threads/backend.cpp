@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The threads backend: ranks are threads of one process. c10d's interface to the group where they meet.
+// The threads backend: ranks are threads of one process. Implements c10d's interface over ThreadsGroup.
 #include "accelerate/comm/threads/backend.hpp"
 
 #include "accelerate/comm/core/completable_work.hpp"
@@ -111,7 +111,7 @@ class ThreadsBackend : public c10d::Backend {
   Agreement agreement_ = Agreement::operation_only;
 };
 
-/// A send is a copy into the mail, so it ends at once.
+/// A send copies the tensor into the mailbox, so it completes at once.
 WorkPtr ThreadsBackend::send(Tensors& tensors, int to, int tag) {
   const std::lock_guard lock(group_->mutex);
   group_->mail[{me_, static_cast<size_t>(to), tag}].push_back(tensors.at(0).clone());
@@ -130,7 +130,7 @@ class MailWork : public c10d::Work {
     std::unique_lock lock(group_->mutex);
     auto& box = group_->mail[{from_, to_, tag_}];
     const auto come = [&] { return !box.empty() || group_->left[from_]; };
-    if (timeout <= std::chrono::milliseconds(0)) {  // c10d's word for no limit
+    if (timeout <= std::chrono::milliseconds(0)) {  // in c10d, 0 means no limit
       group_->changed.wait(lock, come);
     } else if (!group_->changed.wait_for(lock, timeout, come)) {
       throw DeadlinePassed({static_cast<int64_t>(from_)});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The meeting point of ranks that are threads of one process. Private; run_threads is the public way in.
+// Backend for ranks that are threads of one process. Private; run_threads() is the public interface.
 #pragma once
 
 #include <cstdint>

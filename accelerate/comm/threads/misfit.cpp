@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// c10d's own calls announce nothing: do the ranks' tensors fit together all the same?
+// Checks whether the ranks' tensors match in calls through c10d's handle, which are not announced.
 #include <fmt/format.h>
 
 #include "accelerate/comm/threads/shared_operation.hpp"
@@ -9,7 +9,7 @@ namespace {
 
 using c10d::OpType;
 
-/// What all ranks must have alike.
+/// Returns the tensors that must be alike on all ranks.
 const std::vector<at::Tensor>& part_of(const Contribution& mine) {
   return mine.inputs.empty() ? mine.outputs : mine.inputs;
 }
@@ -36,7 +36,7 @@ int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
   return bytes;
 }
 
-/// How much larger the one side of a rank's call must be than the other.
+/// Checks the size ratio of a rank's outputs and inputs.
 bool sides_fit(OpType type, const Contribution& mine, int64_t ranks) {
   switch (type) {
     case OpType::_ALLGATHER_BASE:

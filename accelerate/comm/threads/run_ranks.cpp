@@ -38,7 +38,7 @@ GroupPtr rank_of(const ThreadsWorld& world, int64_t rank, int64_t size, std::chr
   return with_process_group(std::move(group));
 }
 
-/// What all ranks of one run share.
+/// Shared state of the ranks of one run.
 struct Run {
   const ThreadsWorld& world;
   const int64_t size;
@@ -52,7 +52,7 @@ void run_rank(Run& run, int64_t rank) {
   try {
     run.rank_main(rank_of(run.world, rank, run.size, run.timeout));
   } catch (const std::exception& caught) {
-    run.error.keep(std::current_exception());  // before the others can notice
+    run.error.keep(std::current_exception());  // before the other ranks can notice it
     why = fmt::format("ended with: {}", caught.what());
   } catch (...) {
     run.error.keep(std::current_exception());
@@ -61,7 +61,8 @@ void run_rank(Run& run, int64_t rank) {
   run.world.leave(rank, why);
 }
 
-/// The running ranks wait for this rank in vain, so they are cancelled.
+/// Called if a thread cannot be started. All ranks without a thread leave, because the running ranks would otherwise
+/// wait for them forever.
 void give_up_from(Run& run, int64_t rank, const std::system_error& error) {
   run.error.keep(std::make_exception_ptr(
       Error(ErrorKind::environment, {}, "run_threads",

@@ -9,7 +9,7 @@ using c10d::OpType;
 
 namespace {
 
-/// Below this many elements one task is quicker than one per rank.
+/// Below this number of elements one task is faster than one per rank.
 constexpr int64_t kFewElements = 4096;
 
 }  // namespace
@@ -98,7 +98,7 @@ void SharedOperation::reduce_chunk(size_t task) {
 void SharedOperation::reduce_rows(size_t rank) {
   const auto& output = of(rank).outputs[0];
   const int64_t begin = static_cast<int64_t>(rank) * byte_count(output);
-  // Not in output itself, which may be this rank's own row of its input.
+  // Not accumulated in the output, which may be this rank's own row of its input.
   std::vector<char> sum(static_cast<size_t>(byte_count(output)));
   if (sum.empty()) return;
   std::memcpy(sum.data(), at_byte(of(0).inputs[0], begin), sum.size());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The threads backend: one operation. All ranks contribute their tensors. It is executed as tasks whose results do not
-// depend on the executing thread. Private.
+// One operation of the threads backend. All ranks contribute their tensors. It is executed as tasks with results that
+// do not depend on the executing thread. Private.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,11 @@ inline void copy_bytes(const at::Tensor& to, int64_t to_byte, const at::Tensor& 
   if (count > 0) std::memmove(at_byte(to, to_byte), at_byte(from, from_byte), static_cast<size_t>(count));
 }
 
-/// What one rank brings to an operation.
+/// Contribution of one rank to an operation.
 struct Contribution {
   std::vector<at::Tensor> outputs{};
   std::vector<at::Tensor> inputs{};
-  std::vector<int64_t> output_rows{};  ///< all-to-all
+  std::vector<int64_t> output_rows{};  ///< only for all-to-all
   std::vector<int64_t> input_rows{};
   std::optional<CallSignature> signature{};
 };
@@ -43,7 +43,7 @@ struct SharedOperation {
   size_t begun = 0;
   size_t ended = 0;
   std::exception_ptr error;
-  std::exception_ptr differs;  // mismatch among calls of which not all were announced
+  std::exception_ptr differs;  // mismatch between calls that were not all announced
 
   [[nodiscard]] bool complete() const { return arrived == ranks.size(); }
   [[nodiscard]] bool over() const { return error || (complete() && ended == tasks); }
@@ -61,7 +61,7 @@ struct SharedOperation {
   void reduce_chunk(size_t task);
   void reduce_rows(size_t rank);
   void exchange(size_t rank);
-  /// Of an all-to-all.
+  /// Bytes that rank `from` sends to rank `to` in an all-to-all.
   int64_t bytes_between(size_t from, size_t to);
 };
 

@@ -77,7 +77,7 @@ bool ThreadsGroup::help(SharedOperation& operation) {
     try {
       operation.carry_out(task);
     } catch (...) {
-      error = std::current_exception();  // the others wait for this task too
+      error = std::current_exception();  // stored for all ranks, because they also wait for this task
     }
     lock.lock();
     if (!operation.error) operation.error = std::move(error);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The threads backend: where the ranks of one group meet. Whoever waits for an operation helps to carry it out.
+// The threads backend: shared state of the ranks of one group. A rank that waits for an operation helps to execute it.
 // Private.
 #pragma once
 
@@ -19,17 +19,17 @@
 
 namespace accelerate::comm {
 
-/// What the ranks of one group share.
+/// Shared state of the ranks of one group.
 struct ThreadsGroup {
   explicit ThreadsGroup(std::vector<int64_t> ranks_in_job)
       : size(ranks_in_job.size()), job_ranks(std::move(ranks_in_job)), left(size), next(size, 0) {}
 
   const size_t size;
-  const std::vector<int64_t> job_ranks;  ///< the ranks' numbers in the job, for messages
+  const std::vector<int64_t> job_ranks;  ///< ranks of the job, for messages
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<std::optional<std::string>> left;  ///< why a rank will join no further operation
-  std::vector<uint64_t> next;                    ///< the operation that each rank begins next
+  std::vector<uint64_t> next;                    ///< number of each rank's next operation
   std::map<uint64_t, std::shared_ptr<SharedOperation>> operations;
   std::map<std::tuple<size_t, size_t, int>, std::deque<at::Tensor>> mail;  ///< from, to, tag
   const c10::intrusive_ptr<c10d::HashStore> store = c10::make_intrusive<c10d::HashStore>();

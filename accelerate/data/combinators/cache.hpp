@@ -77,7 +77,7 @@ class Cache final : public DerivedSource<AnyBatch> {
       reading_ended_.notify_all();
     };
     try {
-      std::optional<c10::InferenceMode> plain;  // others may read the table outside of it
+      std::optional<c10::InferenceMode> plain;  // other threads may read the table outside of inference mode
       if (c10::InferenceMode::is_enabled()) plain.emplace(false);
       const at::NoGradGuard no_grad;
       const auto numbers = index_tensor(mine);
@@ -105,10 +105,10 @@ class Cache final : public DerivedSource<AnyBatch> {
   }
 
   SourcePtr<AnyBatch> source_;
-  mutable std::shared_mutex mutex_;  // not held while the source reads
+  mutable std::shared_mutex mutex_;  // released while the source reads
   mutable std::condition_variable_any reading_ended_;
   mutable std::vector<Sample> samples_;
-  mutable std::optional<RowTable<AnyBatch>> table_;  // none: nothing was read yet
+  mutable std::optional<RowTable<AnyBatch>> table_;  // unset before the first read
 };
 
 [[noreturn]] inline void fail_seeded() {
@@ -119,11 +119,12 @@ class Cache final : public DerivedSource<AnyBatch> {
 
 }  // namespace detail
 
-/// Keeps read samples in memory: each sample is read from the source once, on first use. Samples must have equal
-/// shapes; parts of a batch that are common to all its samples must be equal in all batches (lists of a user's types:
-/// equally long). Thread-safe; threads read different samples concurrently if the source allows it. \throws Error
-/// (usage) for a source whose samples differ between epochs. Reading a batch throws Error (data) for
-///         samples that violate the conditions.
+/// Keeps samples in memory: each sample is read from the source once, on first use. Samples must have equal shapes.
+/// Parts of a batch that all its samples share must be equal in all batches; lists of user-defined types must have
+/// equal lengths. Thread-safe; threads read different samples concurrently if the source allows it.
+///
+/// \throws Error (usage) if the samples of the source differ between epochs. Reading a batch throws Error (data) if its
+///         samples violate the conditions.
 template <typename AnySource>
 [[nodiscard]] SourcePtr<batch_of<AnySource>> cache(std::shared_ptr<AnySource> source) {
   auto from = kept("cache", std::move(source));

@@ -16,7 +16,7 @@ namespace accelerate::data {
 
 namespace detail {
 
-/// What a batch takes of one source of several.
+/// Part of a batch that one of several sources provides.
 struct SourcePart {
   size_t source;
   at::Tensor places;   ///< [n] int64, positions in the batch

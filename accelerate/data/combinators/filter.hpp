@@ -15,8 +15,8 @@
 
 namespace accelerate::data {
 
-/// The samples for which predicate(sample) is true, in their order. A sample is a batch without its first dimension
-/// (sample_of). The whole source is read once, here, as a pass of epoch 0 with seed 0 reads it.
+/// Keeps the samples for which predicate(sample) is true, in their order. A sample is a batch without its first
+/// dimension (sample_of). This call reads the whole source once, with epoch 0 and seed 0.
 template <typename AnySource, typename Predicate>
 [[nodiscard]] SourcePtr<batch_of<AnySource>> filter(std::shared_ptr<AnySource> source, Predicate&& predicate) {
   static_assert(std::is_invocable_r_v<bool, Predicate&, sample_t<batch_of<AnySource>>>,

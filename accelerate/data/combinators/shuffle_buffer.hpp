@@ -17,7 +17,7 @@ namespace accelerate::data {
 
 namespace detail {
 
-/// Draws a number 0 .. limit-1.
+/// Draws numbers from 0 to limit-1.
 class BufferRandom {
  public:
   explicit BufferRandom(const ReadContext& context);
@@ -35,7 +35,7 @@ class ShuffleBuffer final : public StreamOf<AnySample> {
   [[nodiscard]] typename StreamOf<AnySample>::Reader begin(const ReadContext& context) const override {
     ReadContext below = context;
     ++below.layer;
-    // A std::function is copyable, a pass is one.
+    // Copies of the returned std::function must share one pass.
     auto pass = std::make_shared<Pass>(Pass{stream_->begin(below), BufferRandom(context), {}});
     return [pass, size = static_cast<size_t>(buffer_size_)] { return pass->next(size); };
   }

@@ -15,11 +15,11 @@ namespace accelerate::data {
 
 namespace detail {
 
-/// Samples of another source, by a table of their numbers.
+/// Samples of another source, selected by a table of numbers.
 template <typename AnyBatch>
 class Subset final : public DerivedSource<AnyBatch> {
  public:
-  /// numbers   [n] int64
+  /// \param numbers  [n] int64.
   Subset(std::string_view name, SourcePtr<AnyBatch> source, const at::Tensor& numbers)
       : DerivedSource<AnyBatch>(name, numbers.size(0), traits_of(source)),
         source_(std::move(source)),

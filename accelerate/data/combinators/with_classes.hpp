@@ -58,7 +58,7 @@ template <typename AnySource, typename Member>
   return std::make_shared<Made>(kept("with_classes", std::move(source)), classes, std::move(labels));
 }
 
-/// Of batches with a target.
+/// The same for a Batch; the labels are its target.
 template <typename AnySource>
 [[nodiscard]] SourcePtr<batch_of<AnySource>> with_classes(std::shared_ptr<AnySource> source, int64_t classes) {
   return data::with_classes(std::move(source), classes, &batch_of<AnySource>::target);

@@ -27,7 +27,7 @@ class Zip final : public DerivedSource<std::tuple<Batches...>> {
   [[nodiscard]] std::tuple<Batches...> make(const at::Tensor& indices, const ReadContext& context) const override {
     return std::apply(
         [&](const auto&... sources) {
-          return std::tuple<Batches...>{read_from(*sources, indices, context)...};  // braces: first to last
+          return std::tuple<Batches...>{read_from(*sources, indices, context)...};  // a braced list evaluates in order
         },
         sources_);
   }
@@ -37,8 +37,8 @@ class Zip final : public DerivedSource<std::tuple<Batches...>> {
 
 }  // namespace detail
 
-/// Sample i of all sources together: batches are a std::tuple of theirs. Random transforms at equal depth below it draw
-/// equal numbers, so an image and its mask are cropped alike.
+/// Sample i of all sources: a batch is a std::tuple of the sources' batches. Random transforms at equal depth below zip
+/// draw equal numbers, so an image and its mask are cropped alike.
 /// \throws Error (usage) for sources of different sizes.
 template <typename... AnySource>
 requires(sizeof...(AnySource) > 0)

@@ -13,12 +13,13 @@
 namespace accelerate::data {
 namespace {
 
-// A shuffled image is a cache miss for the hardware: half of the time without this.
+// In shuffled order the CPU does not predict the next image: the cache misses take half of the time without
+// prefetching.
 void prefetch(const uint8_t* image, int64_t bytes) {
   for (int64_t p = 0; p < bytes; p += 64) __builtin_prefetch(image + p);
 }
 
-// Eight bytes by one load: 38 us per 64 images of MNIST instead of 49, 14 us with the prefetch.
+// Loads eight bytes at once: 38 us instead of 49 us per 64 MNIST images, and 14 us with prefetching.
 void look_up(const uint8_t* from, int64_t count, const std::array<float, 256>& value, float* to) {
   int64_t p = 0;
   for (; p + 8 <= count; p += 8, to += 8) {
@@ -41,7 +42,7 @@ ByteImages::ByteImages(at::Tensor images, at::Tensor labels, std::span<const flo
       labels_(std::move(labels)),
       plane_(images_.size(2) * images_.size(3)),
       values_(mean.size()) {
-  // The operations and their order are torchvision's, so every one of the 256 values is bit-equal to its.
+  // Uses torchvision's operations in torchvision's order, so that all 256 values are bit-equal.
   for (size_t c = 0; c < values_.size(); ++c)
     for (size_t i = 0; i < 256; ++i) values_[c][i] = (static_cast<float>(i) / 255.0F - mean[c]) / deviation[c];
 }
@@ -62,7 +63,7 @@ void ByteImages::look_up_images(const int64_t* number, int64_t count, float* to)
 
 Batch ByteImages::read_in_pass(const at::Tensor& asked, const ReadContext& context) const {
   const at::Tensor indices = checked_indices("loader", asked, size());
-  const int64_t floats = images_.stride(0);  // of an image
+  const int64_t floats = images_.stride(0);  // per image
   auto data =
       memory_.take({indices.size(0), images_.size(1), images_.size(2), images_.size(3)}, at::kFloat, context.pinned);
   auto* const to = data.data_ptr<float>();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Images kept as bytes: a quarter of the memory of floats, and faster to gather (README).
+// Images stored as bytes: a quarter of the memory of floats, and faster to gather (README).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,19 +16,20 @@ namespace accelerate::data {
 
 class ByteImages final : public Source {
  public:
-  /// images            [N, C, H, W] uint8
-  /// labels            [N] int64
-  /// mean, deviation   of each channel: batches are (pixel / 255 - mean) / deviation, bit-equal to torchvision's
-  ///                   ToTensor and Normalize
+  /// \param images     [N, C, H, W] uint8.
+  /// \param labels     [N] int64.
+  /// \param mean       One value per channel: batches are (pixel / 255 - mean) / deviation, bit-equal to torchvision's
+  ///                   ToTensor and Normalize.
+  /// \param deviation  One value per channel.
   ByteImages(at::Tensor images, at::Tensor labels, std::span<const float> mean, std::span<const float> deviation);
 
   [[nodiscard]] int64_t size() const override { return labels_.size(0); }
-  /// Into reused memory; a large batch by several threads.
+  /// Uses reused memory, and several threads for a large batch.
   [[nodiscard]] Batch read(const at::Tensor& indices) const override { return read_in_pass(indices, {}); }
   [[nodiscard]] Batch read_in_pass(const at::Tensor& indices, const ReadContext& context) const override;
 
  private:
-  /// Images number[0] .. number[count-1], one after another.
+  /// Writes the images number[0] to number[count-1] to `to`.
   void look_up_images(const int64_t* number, int64_t count, float* to) const;
 
   using Values = std::array<float, 256>;
@@ -36,7 +37,7 @@ class ByteImages final : public Source {
   at::Tensor images_;
   at::Tensor labels_;
   int64_t plane_;               // H * W
-  std::vector<Values> values_;  // of every byte, for each channel
+  std::vector<Values> values_;  // table of all byte values, per channel
   mutable BatchMemory memory_;
 };
 

@@ -21,14 +21,14 @@ namespace {
 constexpr int64_t cifar_side = 32;
 constexpr int64_t cifar_pixels = 3 * cifar_side * cifar_side;
 
-/// One record after another: labels, then red, green and blue pixels.
+/// File format: each record has the labels, then the red, green and blue pixels.
 struct CifarFiles {
   std::string_view set;
-  std::string_view archive;  // where they are published
+  std::string_view archive;  // name of the published archive
   std::string_view subfolder;
   std::vector<std::string> names;
   int64_t label_bytes;
-  int64_t label;  // which of them
+  int64_t label;  // index of the label byte in a record
   int64_t classes;
 };
 
@@ -46,7 +46,9 @@ std::vector<std::filesystem::path> find_cifar(std::filesystem::path folder, cons
   return found;
 }
 
-/// The whole ones. left_out   null: there must be no other
+/// Counts the complete records.
+///
+/// \param left_out  Receives an incomplete record. If null, an incomplete record throws.
 int64_t count_images(const MappedFile& file, const CifarFiles& files, LeftOut* left_out) {
   const auto record = static_cast<uint64_t>(files.label_bytes + cifar_pixels);
   if (file.size() == 0 || file.size() % record != 0) {

@@ -49,7 +49,7 @@ void check_csv_options(const CsvOptions& csv) {
                csv.target.empty() ? "there is no target" : "target_dtype is not int64");
 }
 
-/// One file on its way into tensors.
+/// Reads one file into tensors.
 class CsvReader {
  public:
   CsvReader(const std::filesystem::path& path, const CsvOptions& csv)
@@ -131,8 +131,8 @@ class CsvReader {
   CsvLines lines_;
   CsvNumbers data_;
   CsvNumbers target_;
-  CsvClasses classes_;           // in the stead of targets
-  std::vector<size_t> columns_;  // of data
+  CsvClasses classes_;           // replaces target_ for text classes
+  std::vector<size_t> columns_;  // data columns
   std::optional<size_t> target_column_;
 };
 

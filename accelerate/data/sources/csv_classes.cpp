@@ -19,7 +19,7 @@ bool CsvClasses::take(std::string_view name) {
   return true;
 }
 
-/// By key.
+/// Class numbers, indexed by key.
 std::vector<int64_t> CsvClasses::numbers() const {
   std::vector<int64_t> numbers(keys_.size());
   int64_t sorted = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of classes, one after another, as numbers.
+// Maps names of classes to numbers.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,14 +22,14 @@ class CsvClasses {
   /// \returns accepts(name)
   bool take(std::string_view name);
   [[nodiscard]] std::vector<std::string> names() const;
-  /// [N] int64, each a place in names().
+  /// [N] int64, indices into names().
   [[nodiscard]] at::Tensor tensor() const;
 
  private:
   [[nodiscard]] std::vector<int64_t> numbers() const;
 
   bool given_;
-  std::map<std::string, int64_t, std::less<>> keys_;  // of the names, in the order of their coming
+  std::map<std::string, int64_t, std::less<>> keys_;  // name to key; keys count the names in order of appearance
   std::vector<int64_t> taken_;                        // keys
 };
 

@@ -58,7 +58,7 @@ void check_column_options(const CsvColumnOptions& csv) {
   }
 }
 
-/// One column on its way into a batch.
+/// Reads one column.
 class ColumnReader {
  public:
   ColumnReader(const CsvColumn& column, const CsvLines& lines)
@@ -118,7 +118,7 @@ class ColumnReader {
 
   const CsvColumn& column_;
   const CsvLines& lines_;
-  size_t index_;  // of the column in a line
+  size_t index_;  // index of the column in a line
   Values values_;
 };
 

@@ -17,17 +17,17 @@
 
 namespace accelerate::data {
 
-/// What the fields of a column become.
+/// Type of a column.
 enum class CsvType {
   float32,
   float64,
-  int64,     ///< "3.0" is 3
-  category,  ///< int64: places among the column's names
-  text,      ///< std::string, as it is
+  int64,     ///< accepts "3.0" as 3
+  category,  ///< int64 indices into the column's names
+  text,      ///< unchanged std::string
 };
 
 struct CsvColumn {
-  /// As the file names it.
+  /// Name in the file.
   std::string name;
   CsvType type = CsvType::float32;
   /// Replacement of a missing number (empty, NA or nan in any case). If unset, its line is broken.
@@ -43,23 +43,24 @@ struct CsvColumnOptions {
   char delimiter = ',';
   /// If true, the first line contains the column names; otherwise they are 0, 1, 2, ...
   bool header = true;
-  /// Of a broken line: one with too few or too many fields, or a field that is not of its column's type.
+  /// Treatment of a broken line: too few or too many fields, or a field of another type than its column.
   OnError on_error = OnError::fail;
 };
 
 /// Columns by name.
 struct CsvColumns {
-  std::map<std::string, at::Tensor> numbers;              ///< [B] float32, float64 or int64; of a category int64
-  std::map<std::string, std::vector<std::string>> texts;  ///< B each
+  std::map<std::string, at::Tensor> numbers;              ///< [B] float32, float64 or int64; int64 for a category
+  std::map<std::string, std::vector<std::string>> texts;  ///< B strings each
 };
 
-/// Lets accelerate::tree walk them.
+/// Makes CsvColumns a tree for accelerate::tree.
 inline auto tree_members(CsvColumns& columns) { return std::tie(columns.numbers, columns.texts); }
 
 struct CsvTable {
-  CsvColumns columns;                                          ///< of N lines
-  std::map<std::string, std::vector<std::string>> categories;  ///< names of each category; its numbers are places there
-  int64_t skipped;                                             ///< broken lines that were left out
+  CsvColumns columns;  ///< columns of N lines
+  /// names of each category; its numbers are indices into them
+  std::map<std::string, std::vector<std::string>> categories;
+  int64_t skipped;  ///< number of broken lines that were omitted
 };
 
 /// Reads columns of a CSV file, each with its type; the format is that of read_csv.

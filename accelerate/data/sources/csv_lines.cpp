@@ -12,14 +12,14 @@
 namespace accelerate::data {
 namespace {
 
-// The encoding that the first bytes show; empty for UTF-8 as far as they show.
+// Returns the encoding if the first bytes show that it is not UTF-8; otherwise "".
 std::string_view other_encoding(std::string_view text) {
   using namespace std::string_view_literals;
   if (text.starts_with("\xff\xfe\0\0"sv)) return "UTF-32LE";
   if (text.starts_with("\0\0\xfe\xff"sv)) return "UTF-32BE";
   if (text.starts_with("\xff\xfe"sv)) return "UTF-16LE";
   if (text.starts_with("\xfe\xff"sv)) return "UTF-16BE";
-  // Without a byte order mark: an ASCII character and a zero.
+  // Without a byte order mark, an ASCII character next to a zero byte shows UTF-16.
   if (text.size() < 2 || (text[0] == '\0') == (text[1] == '\0')) return {};
   return text[0] == '\0' ? "UTF-16BE" : text.substr(1).starts_with("\0\0\0"sv) ? "UTF-32LE" : "UTF-16LE";
 }

@@ -20,9 +20,9 @@ inline constexpr std::string_view csv_operation = "csv";
 
 /// \throws Error (usage) for a delimiter that already ends fields or lines.
 void check_delimiter(char delimiter);
-/// 'a', 'b', 'c' ...
+/// Returns 'a', 'b', 'c' ...
 std::string listed_names(const std::vector<std::string>& names);
-/// A missing number of that dtype becomes one.
+/// True if `fill` can replace a missing number of that dtype.
 bool can_fill(at::ScalarType dtype, double fill);
 
 class CsvLines {
@@ -44,14 +44,14 @@ class CsvLines {
   /// \throws Error (data) for a broken line (depending on on_error), and if no line is valid.
   void walk(OnError on_error, const std::function<std::string(const Fields&)>& take,
             const std::function<void(size_t)>& forget);
-  /// Whole lines, and broken ones that were left out.
+  /// Number of valid lines.
   [[nodiscard]] int64_t kept() const { return kept_; }
   [[nodiscard]] int64_t skipped() const { return lines_ - kept_; }
 
   [[nodiscard]] std::string path() const { return file_.path().string(); }
-  /// Where a field of the line at hand is, for errors.
+  /// Position of a field of the current line, for errors.
   [[nodiscard]] std::string place(size_t column) const;
-  /// What is wrong with a field that is no number.
+  /// Error for a field that is not a number.
   [[nodiscard]] std::string no_number(size_t column, at::ScalarType dtype, std::string_view remedy) const;
 
  private:

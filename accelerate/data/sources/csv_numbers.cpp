@@ -23,7 +23,7 @@ bool is_missing(std::string_view text) {
   return text.size() == 3 && (text[0] | 32) == 'n' && (text[1] | 32) == 'a' && (text[2] | 32) == 'n';
 }
 
-// from_chars reports "out of range" for both; a number too small to represent is 0.
+// from_chars returns "out of range" for both; a number too small to represent is 0.
 bool is_tiny(std::string_view text) {
   double number = 0;
   if (std::from_chars(text.data(), text.data() + text.size(), number).ec == std::errc()) return std::abs(number) < 1;
@@ -32,7 +32,7 @@ bool is_tiny(std::string_view text) {
   return text.find_first_of("0.") <= (text.starts_with('-') ? 1 : 0);
 }
 
-// "3" of "3.0": pandas writes integers so if a value of their column is missing.
+// Returns "3" for "3.0": pandas writes integers this way if a value of their column is missing.
 std::string_view without_zero_fraction(std::string_view text) {
   const auto point = text.find('.');
   if (point == std::string_view::npos || text.find_first_not_of('0', point + 1) != std::string_view::npos) return text;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers read from text, one after another, into one tensor.
+// Collects numbers from text into one tensor.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,18 +17,18 @@ class CsvNumbers {
   enum class Outcome { taken, missing, no_number };
 
   /// \param dtype  float32, float64 or int64.
-  /// \param fill   Replacement of a missing number; if unset, it is refused.
+  /// \param fill   Replacement of a missing number. If unset, a missing number is refused.
   CsvNumbers(at::ScalarType dtype, std::optional<double> fill);
 
-  /// A missing number is nothing, NA or nan. Spaces around do not count.
+  /// Empty text, NA and nan are missing numbers. Surrounding spaces are ignored.
   Outcome take(std::string_view text);
   /// The last number. Only for int64.
   [[nodiscard]] int64_t last() const { return std::get<std::vector<int64_t>>(values_).back(); }
   [[nodiscard]] size_t size() const;
-  /// Forgets those from `size` on.
+  /// Drops the numbers from `size` on.
   void cut(size_t size);
 
-  /// All of them, without a copy. Call it once.
+  /// Returns all numbers without a copy. Call it once.
   at::Tensor tensor(at::IntArrayRef shape);
 
  private:

@@ -12,7 +12,7 @@ CsvRecords::CsvRecords(std::string_view text, char delimiter) : rest_(text), del
 
 namespace {
 
-// LF, CRLF or CR.
+// Counts the line ends: LF, CRLF or CR.
 int64_t line_ends_in(std::string_view text) {
   int64_t count = 0;
   for (size_t i = 0; i < text.size(); ++i)
@@ -54,7 +54,7 @@ void CsvRecords::take_quoted() {
   rest_.remove_prefix(1);
   size_t end = rest_.find('"');
   while (end != std::string_view::npos && rest_.substr(end + 1).starts_with('"')) end = rest_.find('"', end + 2);
-  if (end == std::string_view::npos) {  // the lines that follow are whole
+  if (end == std::string_view::npos) {  // skips only this line
     problem_ = "a quoted field does not end: expected a closing \"";
     rest_.remove_prefix(std::min(rest_.find_first_of("\r\n"), rest_.size()));
     return;

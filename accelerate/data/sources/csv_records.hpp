@@ -9,24 +9,24 @@
 
 namespace accelerate::data {
 
-/// Without the quotes around it; a quote within is still written twice.
+/// A field without its enclosing quotes; a quote within is still written twice.
 struct CsvField : std::string_view {
   bool quoted = false;
 };
 
-/// Cuts a text into records, one after another. Copies nothing.
+/// Divides a text into records without copies.
 class CsvRecords {
  public:
   /// \param text  Must outlive this object; a byte order mark at its start is skipped.
   CsvRecords(std::string_view text, char delimiter);
 
-  /// Goes to the next record; empty lines are none. returns   false at the end
+  /// Advances to the next record, skipping empty lines. Returns false at the end.
   bool next();
 
   [[nodiscard]] const std::vector<CsvField>& fields() const { return fields_; }
-  /// Where the record begins, from 1.
+  /// First line of the record, from 1.
   [[nodiscard]] int64_t line() const { return line_; }
-  /// What is wrong with its quotes; empty: nothing. Where one does not end, the record is its line alone.
+  /// Error of its quotes, or "". If a quoted field does not end, the record is only its first line.
   [[nodiscard]] std::string_view problem() const { return problem_; }
 
  private:
@@ -43,7 +43,7 @@ class CsvRecords {
   std::string_view problem_;
 };
 
-/// A field as it was before it was written: "" within quotes is ".
+/// Original text of a field: "" within quotes becomes ".
 std::string unescaped(const CsvField& field);
 
 }  // namespace accelerate::data

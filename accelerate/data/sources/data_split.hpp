@@ -3,7 +3,7 @@
 
 namespace accelerate::data {
 
-/// Which part of a published data set.
+/// Part of a published data set.
 enum class Split { train, test };
 
 }  // namespace accelerate::data

@@ -21,7 +21,7 @@ struct OpenFile {
 };
 
 OpenFile open_file(const std::filesystem::path& path, std::string_view operation) {
-  // Without blocking: opening a pipe would wait for its writer.
+  // O_NONBLOCK, because opening a pipe would wait for its writer.
   OpenFile file{.descriptor = base::FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK))};
   struct stat about {};
   if (!file.descriptor || ::fstat(file.descriptor.get(), &about) != 0)
@@ -52,7 +52,7 @@ std::vector<uint8_t> read_file(const std::filesystem::path& path, std::string_vi
     if (got == 0) break;
     have += static_cast<size_t>(got);
   }
-  bytes.resize(have);  // it may have been cut meanwhile
+  bytes.resize(have);  // another process may have truncated the file
   return bytes;
 }
 

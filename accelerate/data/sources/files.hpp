@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the readers of this wing share: a file as memory, and text of it as errors show it.
+// Common code of the file readers: files in memory, and texts for errors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,17 +20,17 @@ namespace accelerate::data {
 using archive::MappedFile;
 using base::in_quotes;
 
-/// A tensor in `file` from byte `offset` on, which keeps the file mapped. Its bytes must exist.
+/// A tensor over `file` from byte `offset` on; it keeps the file mapped. The bytes must exist.
 at::Tensor tensor_in(const std::shared_ptr<MappedFile>& file, uint64_t offset, at::IntArrayRef shape,
                      at::ScalarType dtype);
 
 /// Reads a whole file. Allocates only the actual size. \throws as MappedFile does.
 std::vector<uint8_t> read_file(const std::filesystem::path& path, std::string_view operation);
 
-/// float32, int64 ...
+/// Returns "float32", "int64" ...
 std::string dtype_name(at::ScalarType dtype);
 
-/// Bytes of one sample; nothing if they exceed any file size.
+/// Bytes of one sample, or nothing if they exceed any file size.
 std::optional<uint64_t> bytes_of(at::IntArrayRef shape, at::ScalarType dtype);
 
 }  // namespace accelerate::data

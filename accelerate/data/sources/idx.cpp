@@ -22,20 +22,20 @@ constexpr std::string_view idx_operation = "read_idx";
 
 }  // namespace
 
-/// A file that zlib reads, decompressed on the way where it is gzip.
+/// Reads a file with zlib, which decompresses gzip files.
 class GzipFile {
  public:
   explicit GzipFile(const std::filesystem::path& path) : path_(path), file_(gzopen(path.c_str(), "rb"), &gzclose) {
     if (!file_)
       base::fail(ErrorKind::io, {}, idx_operation, "{} cannot be opened: {}", path.string(), std::strerror(errno));
     gzbuffer(file_.get(), 1 << 17);
-    // gzdirect before the first read looks at the first two bytes.
+    // Before the first read, gzdirect examines the first two bytes.
     if (path.extension() == ".gz" && gzdirect(file_.get()) == 1)
       base::fail(ErrorKind::data, {}, idx_operation, "{} is not gzip: expected the bytes 1f 8b at its start, found {}",
                  path.string(), first_bytes());
   }
 
-  /// The most bytes that a file of this length can hold: deflate packs no tighter than 1032 to 1.
+  /// Maximum number of bytes that a file of this length can contain: deflate compresses at most 1032 to 1.
   [[nodiscard]] uint64_t most_bytes() const {
     std::error_code unknown;
     const uint64_t size = std::filesystem::file_size(path_, unknown);
@@ -44,9 +44,9 @@ class GzipFile {
   }
   [[nodiscard]] bool packed() const { return gzdirect(file_.get()) == 0; }
 
-  /// Up to `wanted` bytes appended to `bytes`; fewer at the end of the file, or of what there is of it.
+  /// Appends up to `wanted` bytes; fewer at the end of the file or of its readable part.
   void append(std::vector<uint8_t>& bytes, uint64_t wanted, OnError on_error = OnError::fail) {
-    constexpr uint64_t piece = 8 << 20;  // grows with the actual data, whatever a header claims
+    constexpr uint64_t piece = 8 << 20;  // memory grows with the actual data, not with the size in the header
     while (wanted > 0) {
       const size_t before = bytes.size();
       const auto ask = static_cast<unsigned>(std::min(wanted, piece));
@@ -142,8 +142,8 @@ struct IdxFile::Impl {
     base::fail(ErrorKind::data, {}, idx_operation, "{}", wrong_length(verdict, found));
   }
 
-  /// \param bytes  Number of bytes read of `rows` rows.
-  /// \returns the number of complete rows. \throws if rows are missing and must not be.
+  /// \param bytes  Number of bytes that were read of `rows` rows.
+  /// \returns the number of complete rows. \throws if rows are missing and on_error is fail.
   int64_t whole_rows(uint64_t bytes, int64_t rows) {
     if (bytes >= row_bytes() * static_cast<uint64_t>(rows)) return rows;
     if (on_error == OnError::fail) refuse_length("cut off", fmt::to_string(bytes));
@@ -166,7 +166,7 @@ at::Tensor IdxFile::read(int64_t most_rows) {
   auto shape = impl_->shape;
   const bool all = most_rows >= shape[0];
   shape[0] = std::min(shape[0], most_rows);
-  // Of all of it one more, to see that the file ends there.
+  // Requests one more byte than the whole file should have, to check that the file ends there.
   const uint64_t wanted = all ? impl_->size + 1 : impl_->row_bytes() * static_cast<uint64_t>(shape[0]);
   impl_->file.append(*bytes, wanted, impl_->on_error);
   if (bytes->size() > impl_->size) impl_->refuse_length("too long", "more");

@@ -23,16 +23,15 @@ class IdxFile {
   ///
   /// \param dimensions  Required number of dimensions: 3 for images, 1 for labels.
   /// \param on_error    With skip, a truncated file is accepted and its complete part is read.
-  /// \throws Error (io) if the file cannot be opened; Error (data), with path, expected and found, for a broken header
-  /// and
-  ///         for sizes that a file of its length cannot contain.
+  /// \throws Error (io) if the file cannot be opened; Error (data), with path, expected and found values, for a broken
+  ///         header and for sizes that a file of its length cannot contain.
   IdxFile(const std::filesystem::path& path, int64_t dimensions, OnError on_error = OnError::fail);
   ~IdxFile();
   IdxFile(const IdxFile&) = delete;
   IdxFile& operator=(const IdxFile&) = delete;
 
   [[nodiscard]] const std::filesystem::path& path() const;
-  /// From the header.
+  /// Shape in the header.
   [[nodiscard]] const std::vector<int64_t>& shape() const;
 
   /// Returns the bytes, uint8 of shape(), or of the complete rows. Call it once.
@@ -40,7 +39,7 @@ class IdxFile {
   /// \param most_rows  Maximum number of rows to unpack.
   /// \throws Error (data) if there are more or fewer bytes.
   [[nodiscard]] at::Tensor read(int64_t most_rows = std::numeric_limits<int64_t>::max());
-  /// After read(): the error of missing rows; empty if none is missing.
+  /// After read(): the error of missing rows, or "" if none is missing.
   [[nodiscard]] const std::string& cut_off() const;
 
  private:

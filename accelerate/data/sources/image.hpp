@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Image files as pixels. JPEG and PNG are a file each, with a stub beside it that takes its place where the library is
-// missing.
+// Decodes image files. JPEG and PNG have one source file each, and a stub that replaces it if the library is missing.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,7 +10,7 @@
 
 namespace accelerate::data {
 
-/// What is wrong with one image. Its reader knows the path and adds it.
+/// Defect of one image. The caller adds the path.
 class BrokenImage : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -32,7 +31,7 @@ at::Tensor decode_png(std::span<const uint8_t> file);
 /// \throws BrokenImage if a file of this size cannot contain the pixels, and for more pixels than Pillow decodes.
 void check_pixels(int64_t height, int64_t width, size_t file_bytes, uint64_t least_bytes);
 
-/// Pixels side by side as planes. rgb   [H, W, 3]
+/// Converts interleaved pixels [H, W, 3] to planes [3, H, W].
 at::Tensor planes_of(const uint8_t* rgb, int64_t height, int64_t width);
 
 }  // namespace accelerate::data

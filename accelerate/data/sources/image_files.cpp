@@ -25,10 +25,10 @@ constexpr std::array<std::string_view, 3> image_extensions{".jpg", ".jpeg", ".pn
 constexpr std::array<std::string_view, 12> other_extensions{".avif", ".bmp", ".gif", ".heic", ".jp2",  ".pbm",
                                                             ".pgm",  ".pnm", ".ppm", ".tif",  ".tiff", ".webp"};
 
-/// What is left out.
+/// Omitted files and folders.
 struct LeftOutFiles {
-  std::map<std::string, int64_t> counts;  ///< by extension: images of other formats
-  Paths hidden;                           ///< folders
+  std::map<std::string, int64_t> counts;  ///< images of unsupported formats, by extension
+  Paths hidden;                           ///< hidden folders
 };
 
 std::string extension_of(const fs::path& path) {
@@ -63,7 +63,7 @@ Paths sorted_entries(const fs::path& folder) {
   return entries;
 }
 
-// `within` are the folders on the way to this one: a link back to one of them adds nothing.
+// `within` has the canonical paths of the parent folders: a link to one of them is ignored.
 void add_folders(const fs::path& folder, Paths& folders, LeftOutFiles& left_out, Paths within = {}) {
   std::error_code unknown;
   const auto place = fs::canonical(folder, unknown);
@@ -76,7 +76,7 @@ void add_folders(const fs::path& folder, Paths& folders, LeftOutFiles& left_out,
   }
 }
 
-// torchvision sorts the paths of all folders: "a-b" precedes "a/b".
+// Sorts the folders by their full paths, as torchvision does: "a-b" precedes "a/b".
 Paths images_in(const fs::path& folder, LeftOutFiles& left_out) {
   Paths folders;
   add_folders(folder, folders, left_out);
@@ -97,7 +97,7 @@ Paths images_in(const fs::path& folder, LeftOutFiles& left_out) {
   return images;
 }
 
-/// "2 .bmp, 1 .webp"
+/// Returns "2 .bmp, 1 .webp".
 std::string listed_counts(const std::map<std::string, int64_t>& counts) {
   std::vector<std::string> texts;
   for (const auto& [extension, count] : counts) texts.push_back(fmt::format("{} {}", count, extension));
@@ -112,7 +112,7 @@ void warn_of(const LeftOutFiles& left_out, const fs::path& folder) {
         "image_folder: {}: images of formats that are not read are left out: {}; convert them to PNG or JPEG",
         folder.string(), listed_counts(left_out.counts));
   if (left_out.hidden.empty()) return;
-  const size_t prefix = (folder / "x").native().size() - 1;  // not lexically_relative(): LibTorch exports its own
+  const size_t prefix = (folder / "x").native().size() - 1;  // LibTorch exports its own lexically_relative()
   std::vector<std::string> names;
   for (const auto& hidden : left_out.hidden)
     if (names.size() < most_named) names.push_back(base::in_quotes(hidden.native().substr(prefix)));

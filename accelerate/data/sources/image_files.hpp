@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The image files in a folder of classes, by their names; no file is opened.
+// Finds the image files in a folder of classes by name, without opening a file.
 #pragma once
 
 #include <filesystem>
@@ -12,17 +12,17 @@ namespace accelerate::data {
 inline constexpr std::string_view folder_operation = "image_folder";
 
 struct ImageClass {
-  std::string name;  ///< of the folder
+  std::string name;  ///< name of the folder
   std::vector<std::filesystem::path> images;
 };
 
-/// Returns the classes in the order of their names, and their images in the order of torchvision's ImageFolder: by
+/// Returns the classes in the order of their names, with their images in the order of torchvision's ImageFolder: by
 /// folder, then by file name.
 ///
-/// Hidden folders (".ipynb_checkpoints") and images of formats that are not read (".bmp") are left out. A warning lists
-/// the folders and the number of files of each format. A linked folder that contains itself is walked once.
+/// Omits hidden folders (".ipynb_checkpoints") and images of unsupported formats (".bmp"). A warning lists the folders
+/// and the number of files of each format. A linked folder that contains itself is visited once.
 ///
-/// \throws Error (io) if a folder cannot be read, Error (data) if there is no class or a class has no images.
+/// \throws Error (io) if a folder cannot be read; Error (data) if there is no class or a class has no images.
 [[nodiscard]] std::vector<ImageClass> find_images(const std::filesystem::path& folder);
 
 }  // namespace accelerate::data

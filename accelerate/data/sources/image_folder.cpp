@@ -59,7 +59,7 @@ void ImageFolderSource::find_samples() {
 }
 
 void ImageFolderSource::leave_out_broken() {
-  size_t first = 0;  // the first whole one's size is everyone's
+  size_t first = 0;  // all images must have the size of the first intact one
   std::vector<std::string> problems(samples_.size());
   for (; !folder_.size && first < samples_.size() && size_[0] == 0; ++first) {
     try {
@@ -92,7 +92,7 @@ void ImageFolderSource::leave_out_broken() {
                    all, first_problem);
 }
 
-/// As it goes into a batch; but for its size, where none is given.
+/// Decodes the image, and resizes it if ImageFolder::size is set.
 at::Tensor ImageFolderSource::pixels(const std::filesystem::path& path) const {
   at::Tensor image = decode_image(read_file(path, folder_operation));
   if (!folder_.size || size_of(image) == *folder_.size) return image;
@@ -102,7 +102,7 @@ at::Tensor ImageFolderSource::pixels(const std::filesystem::path& path) const {
   return image.squeeze(0);
 }
 
-/// What is wrong with a file; empty: nothing.
+/// Returns the defect of a file, or "" if it has none.
 std::string ImageFolderSource::problem_of(const std::filesystem::path& path) const {
   try {
     const auto found = size_of(pixels(path));

@@ -14,10 +14,9 @@
 
 namespace accelerate::data {
 
-/// A folder per class with .jpg, .jpeg and .png files in it, as torchvision's ImageFolder: labels count the folders in
-/// the order of their names, samples are in the order of folders, then of files. Hidden folders
-/// (".ipynb_checkpoints") are no classes and are not searched. Images of other formats (.bmp, .tiff, .webp) are left
-/// out. A warning lists both.
+/// A folder with one subfolder per class with .jpg, .jpeg and .png files, as torchvision's ImageFolder: labels count
+/// the subfolders in the order of their names; samples are in the order of subfolders, then of files. Hidden folders
+/// (".ipynb_checkpoints") and images of other formats (.bmp, .tiff, .webp) are omitted. A warning lists both.
 struct ImageFolder {
   std::filesystem::path path;
   /// Height and width to which every image is resized (bilinear). If unset, all images must have the first one's size.
@@ -26,8 +25,8 @@ struct ImageFolder {
   bool antialias = true;
   /// float32: pixel / 255, as torchvision's ToTensor; uint8: the pixels.
   at::ScalarType dtype = at::kFloat;
-  /// Of an image that does not decode, or has another size. skip decodes every image once, on several threads, before
-  /// the first epoch: which samples there are is then known, and the same on every rank.
+  /// Treatment of an image that cannot be decoded or has another size. With skip, several threads decode every image
+  /// once before the first epoch, so that all ranks know the same samples.
   OnError on_error = OnError::fail;
   /// Required number of class folders. If unset, any number from 1.
   std::optional<int64_t> classes{};
@@ -46,9 +45,9 @@ class ImageFolderSource final : public Source {
   [[nodiscard]] Batch read(const at::Tensor& indices) const override { return read_in_pass(indices, {}); }
   [[nodiscard]] Batch read_in_pass(const at::Tensor& indices, const ReadContext& context) const override;
 
-  /// Names of the folders; a label is a place in it.
+  /// Names of the folders; labels are indices into them.
   [[nodiscard]] const std::vector<std::string>& classes() const { return classes_; }
-  /// Images that were left out.
+  /// Number of omitted images.
   [[nodiscard]] int64_t skipped() const { return skipped_; }
 
  private:
@@ -65,14 +64,14 @@ class ImageFolderSource final : public Source {
   ImageFolder folder_;
   std::vector<std::string> classes_;
   std::vector<Sample> samples_;
-  std::array<int64_t, 2> size_{};  // of batches
+  std::array<int64_t, 2> size_{};  // image size in batches
   int64_t skipped_ = 0;
   mutable BatchMemory memory_;
 };
 
 /// A loader over ImageFolderSource: image_folder({.path = "train", .size = {{64, 64}}}, {.batch_size = 32}).
-/// JPEG needs libjpeg and PNG libpng when Accelerate is built (Debian: libjpeg-dev, libpng-dev); without, the first
-/// such image is an Error (environment).
+/// \note JPEG requires libjpeg and PNG libpng when Accelerate is built (Debian: libjpeg-dev, libpng-dev). Without the
+///       library, the first such image throws Error (environment).
 [[nodiscard]] Loader image_folder(const ImageFolder& folder, const LoaderOptions& options = {});
 
 }  // namespace accelerate::data

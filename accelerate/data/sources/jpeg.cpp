@@ -5,7 +5,7 @@
 #include <vector>
 //
 #include <jpeglib.h>
-// after jpeglib.h, which it needs
+// depends on jpeglib.h
 #include <jerror.h>
 
 #include "accelerate/data/sources/image.hpp"
@@ -13,7 +13,7 @@
 namespace accelerate::data {
 namespace {
 
-// a * b / 255, rounded as Pillow rounds it.
+// Returns a * b / 255 with Pillow's rounding.
 uint8_t scaled(int a, int b) {
   const int product = a * b + 128;
   return static_cast<uint8_t>((product + (product >> 8)) >> 8);
@@ -28,8 +28,8 @@ void rgb_of_inverted_cmyk(const uint8_t* cmyk, size_t width, uint8_t* rgb) {
   }
 }
 
-// libjpeg calls back on an error and must not be returned to: the callback jumps to where a member function below
-// began. Nothing with a destructor lives in those functions.
+// libjpeg's error callback must not return, so it jumps to the start of a member function below. These functions have
+// no local variables with destructors.
 class JpegDecoder {
  public:
   explicit JpegDecoder(std::span<const uint8_t> file) : file_(file) {
@@ -84,7 +84,7 @@ class JpegDecoder {
     std::longjmp(of(info).jump_, 1);
   }
 
-  // Invented pixels are an error. These four warnings leave the pixels correct.
+  // All warnings except these four mean that libjpeg invented pixels, which is an error.
   static void warn(j_common_ptr info, int level) {
     if (level >= 0) return;
     switch (info->err->msg_code) {
@@ -98,7 +98,7 @@ class JpegDecoder {
     }
   }
 
-  // A small file may have thousands of scans, each of which walks through the whole image.
+  // Limits the scans: a small file may have thousands, and each one processes the whole image.
   static void watch(j_common_ptr info) {
     constexpr int most_scans = 500;
     if (info->is_decompressor == 0 || reinterpret_cast<j_decompress_ptr>(info)->input_scan_number <= most_scans) return;

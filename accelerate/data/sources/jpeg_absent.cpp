@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Takes the place of jpeg.cpp in a build without libjpeg.
+// Replaces jpeg.cpp in a build without libjpeg.
 #include "accelerate/base/error.hpp"
 #include "accelerate/data/sources/image.hpp"
 

@@ -20,11 +20,11 @@ std::string no_label(const std::filesystem::path& path, int64_t label, int64_t s
                      classes - 1);
 }
 
-/// Calls fn(sample, label) for labels that are not 0 to classes-1, in their order.
+/// Calls fn(sample, label) for each label outside 0 to classes-1, in order.
 template <typename Fn>
 void each_bad_label(const at::Tensor& labels, int64_t classes, const Fn& fn) {
   const at::Tensor flat = labels.contiguous().view(-1);
-  constexpr int64_t piece = 1 << 20;  // labels of a mapped file may be large
+  constexpr int64_t piece = 1 << 20;  // limits the copy: the labels of a mapped file may be large
   for (int64_t from = 0; from < flat.numel(); from += piece) {
     const at::Tensor some = flat.slice(0, from, std::min(from + piece, flat.numel())).to(at::kLong);
     const auto* const label = some.const_data_ptr<int64_t>();
@@ -77,7 +77,7 @@ at::Tensor with_labels(const at::Tensor& labels, int64_t classes, const std::fil
   std::vector<int64_t> places;
   int64_t next = 0;
   each_bad_label(labels, classes, [&](int64_t sample, int64_t label) {
-    if (sample < next) return;  // another one of the same
+    if (sample < next) return;  // another label of a sample that is already omitted
     while (next < sample) places.push_back(next++);
     ++next;
     left_out.add(1, no_label(path, label, sample, classes));

@@ -16,11 +16,11 @@ namespace accelerate::data {
 void check_are_labels(const at::Tensor& labels, int64_t classes, const std::filesystem::path& path,
                       std::string_view operation);
 
-/// In addition checks the values.
+/// Like check_are_labels(); also checks the values.
 ///
 /// \param labels     [N, ...] as stored in `path`.
 /// \param operation  Name of the reader in errors.
-/// \throws Error (data) with the first sample whose label is outside 0 to classes-1.
+/// \throws Error (data), with the first bad sample, if a label is outside 0 to classes-1.
 void check_labels(const at::Tensor& labels, int64_t classes, const std::filesystem::path& path,
                   std::string_view operation);
 
@@ -31,7 +31,7 @@ void check_labels(const at::Tensor& labels, int64_t classes, const std::filesyst
 void check_can_skip(OnError on_error, bool declared, std::string_view operation, std::string_view option,
                     std::string_view what);
 
-/// Samples that are left out, and why the first one is.
+/// Number of omitted samples, and the reason for the first one.
 struct LeftOut {
   int64_t samples = 0;
   std::string first{};

@@ -23,7 +23,7 @@ std::array<std::string, 4> file_names() {
   return {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"};
 }
 
-/// "train-images.idx3-ubyte": the name in some copies of the data set.
+/// Returns "train-images.idx3-ubyte", the name in some copies of the data set.
 std::string name_with_dot(std::string name) {
   name[name.find("-idx")] = '.';
   return name;
@@ -31,7 +31,7 @@ std::string name_with_dot(std::string name) {
 
 fs::path find(const fs::path& folder, const std::string& name, std::string_view set) {
   const std::string dotted = name_with_dot(name);
-  // Kaggle's copy has folders with these names, too.
+  // Kaggle's copy also has folders with these names.
   for (const auto& file : {name, name + ".gz", dotted, dotted + ".gz"})
     if (fs::exists(folder / file) && !fs::is_directory(folder / file)) return folder / file;
   const auto names = file_names();
@@ -47,7 +47,7 @@ std::string other_count(const IdxFile& images, const IdxFile& labels) {
                      images.shape()[0], labels.shape()[0], labels.path().string());
 }
 
-// Before anything is unpacked: a small file may unpack to gigabytes.
+// Checks the headers before unpacking, because a small file may unpack to gigabytes.
 void check_shapes(const IdxFile& images, const IdxFile& labels, std::string_view set, OnError on_error) {
   const auto& shape = images.shape();
   if (shape[1] != side || shape[2] != side)
@@ -64,7 +64,7 @@ struct Digits {
   at::Tensor labels;  // [N] int64
 };
 
-/// What is whole of both.
+/// Returns the samples that are intact in both files.
 Digits whole_digits(IdxFile& images_file, IdxFile& labels_file, std::string_view set) {
   LeftOut left_out;
   const auto [both, all] = std::minmax(images_file.shape()[0], labels_file.shape()[0]);

@@ -50,7 +50,7 @@ uint64_t sample_bytes(const RawFile& file) {
   return *size;
 }
 
-/// Samples of a source, the others left out.
+/// Selected samples of a source.
 class SomeSamples final : public DerivedSource<Batch> {
  public:
   SomeSamples(SourcePtr<Batch> source, at::Tensor places)

@@ -19,24 +19,23 @@ namespace accelerate::data {
 ///
 /// \returns a tensor with the file's shape and dtype: bool, int8 to int64, uint8 to uint64, float16 to float64,
 ///          complex64, complex128.
-/// \throws Error (io) if the file cannot be opened; Error (data), with path, expected and found, for a broken one, and
-/// for
-///         arrays that are not numeric, not little-endian or in Fortran order, with the call that saves them
-///         differently.
+/// \throws Error (io) if the file cannot be opened; Error (data), with path, expected and found values, for a broken
+///         file, and for arrays that are not numeric, not little-endian or in Fortran order, with the call that saves
+///         them differently.
 [[nodiscard]] at::Tensor map_npy(const std::filesystem::path& path);
 
-/// Samples as bare numbers, little-endian, one after another.
+/// A file of consecutive samples as little-endian numbers without a format.
 struct RawFile {
   std::filesystem::path path;
   at::ScalarType dtype = at::kFloat;
-  /// Shape of one sample, without N. If empty, a number.
+  /// Shape of one sample, without N. If empty, a sample is a number.
   std::vector<int64_t> sample_shape{};
   /// Bytes before the first sample.
   int64_t header_bytes = 0;
 };
 
 /// As map_npy for a file of raw numbers. \returns [N, sample_shape] with N from the file size.
-/// \throws Error (data) if its length is not a whole number of samples.
+/// \throws Error (data) if the file ends within a sample.
 [[nodiscard]] at::Tensor map_raw(const RawFile& file);
 
 struct NpyFiles {
@@ -45,8 +44,8 @@ struct NpyFiles {
   std::filesystem::path target{};
   /// If set, labels must be 0 to classes-1; all are read and checked.
   std::optional<int64_t> classes{};
-  /// For samples with an invalid label; skip requires classes. A truncated or too long file is always an error: its
-  /// header determines its size, and the valid samples are unknown.
+  /// Treatment of samples with an invalid label; skip requires classes. A truncated or too long file is always an
+  /// error, because its header determines its size, and the valid samples are unknown.
   OnError on_error = OnError::fail;
 };
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t most_dimensions = 64;  // NumPy's own limit
 
-/// Reads the few Python literals of a header from left to right; spaces between them do not count.
+/// Reads the Python literals of a header from left to right, ignoring spaces between them.
 class PythonText {
  public:
   explicit PythonText(std::string_view text) : rest_(text) {}
@@ -84,7 +84,7 @@ struct NpyDict {
   std::optional<std::vector<int64_t>> shape;
 };
 
-// Any order of the three, each once.
+// Reads the three keys, each once, in any order.
 std::optional<NpyDict> read_dict(std::string_view all) {
   PythonText text(all);
   NpyDict dict;
@@ -93,7 +93,7 @@ std::optional<NpyDict> read_dict(std::string_view all) {
     const auto key = text.string();
     if (!key || !text.take(':')) return std::nullopt;
     if (*key == "descr" && !dict.descr) {
-      // A list is a dtype with fields: the rest of the header does not matter then.
+      // A list is a dtype with fields, which is unsupported, so the rest of the header is not read.
       if (text.take('['))
         return NpyDict{.descr = std::string_view("["), .fortran_order = false, .shape = std::vector<int64_t>{}};
       if (!(dict.descr = text.string())) return std::nullopt;
@@ -153,7 +153,7 @@ uint32_t little_endian(std::string_view bytes) {
   return value;
 }
 
-/// Where the dict begins and ends.
+/// Returns the begin and end of the dict.
 std::pair<size_t, size_t> dict_place(std::string_view bytes, const std::filesystem::path& path) {
   constexpr std::string_view magic = "\x93NUMPY";
   if (!bytes.starts_with(magic)) {
@@ -192,7 +192,7 @@ NpyHeader read_npy_header(std::string_view bytes, const std::filesystem::path& p
         "{} has a header that is not NumPy's: expected {{'descr': ..., 'fortran_order': ..., 'shape': ...}}, found {}",
         path.string(), in_quotes(text.substr(0, text.find_last_not_of(" \n") + 1)));
   const auto dtype = npy_type(*dict->descr, path);
-  // With one dimension that is not 1 both orders are the same.
+  // If at most one dimension differs from 1, C and Fortran order are the same.
   const auto longer = std::count_if(dict->shape->begin(), dict->shape->end(), [](int64_t n) { return n != 1; });
   if (*dict->fortran_order && longer > 1)
     base::fail(ErrorKind::data, {}, "npy",

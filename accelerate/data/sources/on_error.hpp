@@ -3,11 +3,11 @@
 
 namespace accelerate::data {
 
-/// Treatment of broken samples. A file that cannot be opened or read is always Error (io): it is a fault of the
-/// machine, and ranks that omit what only their machine cannot read would diverge.
+/// Treatment of broken samples. A file that cannot be opened or read is always Error (io): the cause is the machine,
+/// and ranks would diverge if they omitted samples that only their machine cannot read.
 enum class OnError {
-  fail,  ///< throws Error (data) that names it
-  skip,  ///< is left out before the first epoch; how many, and the first one's error, are logged once as a warning
+  fail,  ///< throws Error (data) that names the sample
+  skip,  ///< omits the samples before the first epoch; one warning has their number and the first error
 };
 
 }  // namespace accelerate::data

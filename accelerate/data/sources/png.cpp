@@ -13,7 +13,7 @@
 namespace accelerate::data {
 namespace {
 
-// As JpegDecoder: libpng's callback for errors jumps, so nothing with a destructor lives where it jumps from.
+// libpng's error callback jumps, as in JpegDecoder: functions that call libpng have no locals with destructors.
 class PngDecoder {
  public:
   explicit PngDecoder(std::span<const uint8_t> file) : file_(file) {}
@@ -34,7 +34,7 @@ class PngDecoder {
     return true;
   }
 
-  /// rows   [height] of width * 3 bytes
+  /// \param rows  [height] pointers to width * 3 bytes.
   bool read(png_bytepp rows) {
     if (setjmp(jump_) != 0) return false;
     png_set_strip_16(png_);
@@ -54,7 +54,7 @@ class PngDecoder {
 
   [[nodiscard]] int64_t height() const { return png_get_image_height(png_, info_); }
   [[nodiscard]] int64_t width() const { return png_get_image_width(png_, info_); }
-  /// As they are packed.
+  /// Size of the packed pixels.
   [[nodiscard]] uint64_t bytes() const { return png_get_rowbytes(png_, info_) * static_cast<uint64_t>(height()); }
   [[nodiscard]] const char* problem() const { return problem_.data(); }
 
@@ -90,7 +90,7 @@ class PngDecoder {
 at::Tensor decode_png(std::span<const uint8_t> file) {
   PngDecoder decoder(file);
   if (!decoder.start()) throw BrokenImage(decoder.problem());
-  // Deflate packs no tighter than 1032 to 1.
+  // Deflate compresses at most 1032 to 1.
   check_pixels(decoder.height(), decoder.width(), file.size(), decoder.bytes() / 1032);
   const auto row_bytes = static_cast<size_t>(decoder.width()) * 3;
   std::vector<uint8_t> pixels(static_cast<size_t>(decoder.height()) * row_bytes);

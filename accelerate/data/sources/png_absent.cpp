@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Takes the place of png.cpp in a build without libpng.
+// Replaces png.cpp in a build without libpng.
 #include "accelerate/base/error.hpp"
 #include "accelerate/data/sources/image.hpp"
 

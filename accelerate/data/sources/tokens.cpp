@@ -116,12 +116,12 @@ void TokenBlocks::copy_block(int64_t block, int64_t* data, int64_t* target) cons
   std::copy(from + 1, from + length + 1, target);
   const auto limit = static_cast<uint64_t>(file_.vocabulary.value_or(0));
   if (limit == 0) return;
-  bool outside = static_cast<uint64_t>(*data) >= limit;  // a negative one is large
+  bool outside = static_cast<uint64_t>(*data) >= limit;  // a negative number becomes a large one
   for (int64_t i = 0; i < length; ++i) outside |= static_cast<uint64_t>(target[i]) >= limit;
   if (outside) base::fail(ErrorKind::data, {}, tokens_operation, "{}", problem_of(block));
 }
 
-/// [T + 1] int64
+/// Returns [T + 1] int64.
 at::Tensor TokenBlocks::block_of(int64_t block) const {
   const int64_t first = block * stride_;
   return tokens_.slice(0, first, first + file_.block_size + 1).to(at::kLong);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokenised text in one mapped file, for language models.
+// Tokenised text in a mapped file, for language models.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@
 namespace accelerate::data {
 
 struct TokenFile {
-  /// One token after another: bare numbers, or an array of one dimension in a .npy file.
+  /// File of tokens: raw numbers, or a one-dimensional array in a .npy file.
   std::filesystem::path path;
-  /// T, tokens that the model sees at once.
+  /// T, the context length of the model in tokens.
   int64_t block_size;
   /// For raw numbers: uint16, uint32, int32 or int64. A .npy file contains its dtype.
   at::ScalarType dtype = at::kUInt16;
@@ -26,9 +26,9 @@ struct TokenFile {
   std::optional<int64_t> stride{};
   /// If set, tokens must be 0 to vocabulary-1, which is checked in every block that is read.
   std::optional<int64_t> vocabulary{};
-  /// Of a block with another token. skip looks at the whole file, on several threads, before the first epoch: which
-  /// blocks there are is then known, and the same on every rank; it needs vocabulary. A file that ends within a token
-  /// is an error either way.
+  /// Treatment of a block with another token; skip requires vocabulary. With skip, several threads read the whole file
+  /// before the first epoch, so that all ranks know the same blocks. A file that ends within a token is always an
+  /// error.
   OnError on_error = OnError::fail;
 };
 
@@ -39,17 +39,17 @@ class TokenBlocks final : public Source {
   ///         vocabulary below 1.
   explicit TokenBlocks(const TokenFile& file);
 
-  /// Blocks.
+  /// Number of blocks.
   [[nodiscard]] int64_t size() const override { return blocks_ - skipped(); }
-  /// data [B, T] and target [B, T] int64: target is the token after each token of data. Into reused memory; a large
-  /// batch by several threads.
+  /// data [B, T] and target [B, T] int64: target is the token after each token of data. Uses reused memory, and several
+  /// threads for a large batch.
   [[nodiscard]] Batch read(const at::Tensor& indices) const override { return read_in_pass(indices, {}); }
   [[nodiscard]] Batch read_in_pass(const at::Tensor& indices, const ReadContext& context) const override;
 
   [[nodiscard]] int64_t tokens() const { return tokens_.size(0); }
-  /// At the end, too few for another block.
+  /// Number of tokens at the end that do not fill a block.
   [[nodiscard]] int64_t dropped_tokens() const;
-  /// Blocks that were left out.
+  /// Number of omitted blocks.
   [[nodiscard]] int64_t skipped() const { return skipped_; }
 
  private:
@@ -59,16 +59,16 @@ class TokenBlocks final : public Source {
   void copy_block(int64_t block, int64_t* data, int64_t* target) const;
   void leave_out_broken();
   [[nodiscard]] at::Tensor block_of(int64_t block) const;
-  /// A token of the block is outside the vocabulary.
+  /// True if a token of the block is outside the vocabulary.
   [[nodiscard]] bool is_broken(int64_t block) const;
   [[nodiscard]] std::string problem_of(int64_t block) const;
 
   TokenFile file_;
   int64_t stride_;
-  at::Tensor tokens_;  // [tokens] in the file
-  int64_t blocks_;     // in the file
+  at::Tensor tokens_;  // [tokens], mapped
+  int64_t blocks_;     // number of blocks in the file
   int64_t skipped_ = 0;
-  std::vector<int64_t> whole_{};  // those that are left, where any were left out
+  std::vector<int64_t> whole_{};  // valid blocks, if any block was omitted
   mutable BatchMemory memory_;
 };
 

@@ -33,7 +33,7 @@ at::Tensor Normalize::operator()(const at::Tensor& images) const {
     base::fail(ErrorKind::data, {}, "normalize", "the images are [{}], must be [..., {}, H, W] for {} values of mean",
                c10::Join(", ", images.sizes()), mean_.size(0) == 1 ? "C" : std::to_string(mean_.size(0)),
                mean_.size(0));
-  // torchvision's operations in its order, in the images' dtype.
+  // Uses torchvision's operations in torchvision's order, in the dtype of the images.
   const auto like_images = [&](const at::Tensor& values) { return values.to(images.device(), images.scalar_type()); };
   return images.sub(like_images(mean_)).div_(like_images(std_));
 }

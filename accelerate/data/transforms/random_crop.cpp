@@ -14,9 +14,9 @@ namespace {
 
 /// Copies the rows of one plane that the window and the image share.
 struct Window {
-  int64_t height, width;          // of the image
-  int64_t out_height, out_width;  // of the window
-  int64_t top, left;              // of the window in the image, below 0 in the padding
+  int64_t height, width;          // image size
+  int64_t out_height, out_width;  // window size
+  int64_t top, left;              // window position in the image, negative in the padding
 
   void copy(const std::byte* image, std::byte* out, size_t pixel) const {
     const int64_t first = std::max<int64_t>(0, -left);

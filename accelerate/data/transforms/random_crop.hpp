@@ -14,13 +14,13 @@ namespace accelerate::data {
 struct RandomCropOptions {
   /// Height and width of the crop.
   std::array<int64_t, 2> size{};
-  /// Pixels added on each side first.
+  /// Pixels of padding that are first added on each side.
   int64_t padding = 0;
-  /// What they hold.
+  /// Value of the padding.
   at::Scalar fill = 0;
 };
 
-/// torchvision.transforms.RandomCrop: a window of each image, anywhere in it, drawn for each sample.
+/// torchvision.transforms.RandomCrop: a random window of each image, drawn per sample.
 class RandomCrop {
  public:
   /// \throws Error (usage) for a size below 1 and a negative padding.

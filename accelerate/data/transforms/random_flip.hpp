@@ -7,13 +7,13 @@
 
 namespace accelerate::data {
 
-/// torchvision.transforms.RandomHorizontalFlip: each image is mirrored with probability p, drawn for each sample.
+/// torchvision.transforms.RandomHorizontalFlip: mirrors each image with probability p, drawn per sample.
 class RandomHorizontalFlip {
  public:
   /// \throws Error (usage) for p outside 0 to 1.
   explicit RandomHorizontalFlip(double p = 0.5);
 
-  /// images   [B, ..., W]
+  /// \param images  [B, ..., W].
   at::Tensor operator()(const at::Tensor& images, const TransformContext& context) const;
 
  private:

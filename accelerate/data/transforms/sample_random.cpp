@@ -4,7 +4,7 @@
 namespace accelerate::data {
 namespace {
 
-// 128 bits of counter: 64 for the sample, 32 for the epoch, 24 for the layer, 8 for its draws, four a step.
+// Layout of the 128-bit counter: 64 bits sample, 32 epoch, 24 layer, 8 draws of four numbers each.
 uint64_t offset_of(const ReadContext& context) {
   return static_cast<uint64_t>(context.epoch) << 32U | (context.layer & 0xFFFFFFU) << 8U;
 }

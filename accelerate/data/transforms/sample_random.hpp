@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random numbers of a sample: the same at any number of workers and ranks, in any batch.
+// Random numbers of a sample that do not depend on the number of workers and ranks, or on the batch.
 #pragma once
 
 #include <ATen/core/PhiloxRNGEngine.h>
@@ -18,19 +18,20 @@ class SampleRandom {
  public:
   SampleRandom(const ReadContext& context, int64_t sample);
 
-  /// 0 .. n-1, each as likely to within n / 2^32. n   1 .. 2^32
+  /// Returns a number from 0 to n-1. Probabilities are equal up to n / 2^32.
+  /// \param n  1 to 2^32.
   [[nodiscard]] int64_t below(int64_t n);
-  /// 0 .. 1, without 1.
+  /// Returns a number in [0, 1).
   [[nodiscard]] double uniform();
 
  private:
   at::Philox4_32 engine_;
 };
 
-/// What a transform knows beside the tensor.
+/// Inputs of a random transform besides the tensor.
 struct TransformContext {
-  ReadContext pass;    ///< layer: this transform's
-  at::Tensor indices;  ///< [B] int64, the samples' numbers in the source that is transformed
+  ReadContext pass;    ///< with the layer of this transform
+  at::Tensor indices;  ///< [B] int64, sample numbers in the transformed source
 
   /// \param row  0 to B-1.
   [[nodiscard]] SampleRandom random(int64_t row) const { return {pass, indices.const_data_ptr<int64_t>()[row]}; }

@@ -10,17 +10,17 @@
 
 namespace accelerate::data {
 
-/// Bytes as float32 in [0, 1], bit-equal to torchvision.transforms.ToTensor: byte / 255. What is of floating point
-/// stays.
+/// Converts bytes to float32 in [0, 1], bit-equal to torchvision.transforms.ToTensor: byte / 255. Floating-point
+/// tensors are unchanged.
 class ToFloat {
  public:
-  /// \param images  Of any shape.
+  /// \param images  Any shape.
   /// \returns a tensor on the CPU in reused memory, pinned if the pass requests it.
   /// \throws Error (data) for another dtype.
   at::Tensor operator()(const at::Tensor& images, const ReadContext& pass = {}) const;
 
  private:
-  std::shared_ptr<BatchMemory> memory_ = std::make_shared<BatchMemory>();  // copies share it
+  std::shared_ptr<BatchMemory> memory_ = std::make_shared<BatchMemory>();  // shared by copies
 };
 
 }  // namespace accelerate::data

@@ -18,7 +18,7 @@ namespace accelerate::data {
 
 namespace detail {
 
-/// transform(tensor, context): it draws.
+/// transform(tensor, context) may draw random numbers.
 template <typename T>
 concept RandomTransform = requires(const T& transform, const at::Tensor& tensor, const TransformContext& context) {
   { transform(tensor, context) } -> std::convertible_to<at::Tensor>;

@@ -11,7 +11,7 @@
 namespace accelerate::gradient {
 namespace {
 
-// A bucket of the same form with its own memory.
+// Creates a bucket of the same shape with its own memory.
 GradientBucket twin(const GradientBucket& bucket, at::ScalarType dtype) {
   GradientBucket other{.index = bucket.index, .is_last = bucket.is_last, .members = bucket.members};
   other.flat = at::empty(bucket.flat.sizes(), bucket.flat.options().dtype(dtype));

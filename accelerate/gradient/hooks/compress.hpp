@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients that travel as half-precision numbers: half the bytes of float32.
+// Sends gradients in half precision: half the bytes of float32.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -8,10 +8,9 @@
 
 namespace accelerate::gradient {
 
-/// Float16 between the ranks: 11 bits of each gradient; beyond 65504 it overflows to infinity. PyTorch's
-/// fp16_compress_hook.
+/// PyTorch's fp16_compress_hook: sends float16, with 11 bits of precision. Values beyond 65504 overflow to infinity.
 [[nodiscard]] CommHook fp16_compress_hook();
-/// Bfloat16 between the ranks: 8 bits of each gradient, float32's range. PyTorch's bf16_compress_hook.
+/// PyTorch's bf16_compress_hook: sends bfloat16, with 8 bits of precision and float32's range.
 [[nodiscard]] CommHook bf16_compress_hook();
 
 /// Sends the hook's data as 16-bit numbers: fp16_compress_wrapper(power_sgd_hook()). Buckets with gradients of at most

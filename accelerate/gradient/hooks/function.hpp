@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A user's function as communication hook.
+// A user-defined function as communication hook.
 #pragma once
 
 #include <functional>
@@ -13,9 +13,9 @@ namespace accelerate::gradient {
 /// \returns [n] with the shape, dtype and device of bucket.gradients: the sums over the ranks.
 using ReduceFunction = std::function<at::Tensor(const GradientBucket& bucket, const comm::Group& group)>;
 
-/// The function is called once for each bucket and backward as soon as the bucket is full, and backward waits for it; a
-/// hook that lets backward go on is a BucketReducer of one's own. A result of another shape, dtype or device is an
-/// Error (usage), thrown by backward.
+/// Calls the function once per bucket and backward as soon as the bucket is full; backward waits for it. For a hook
+/// that overlaps with backward, derive from BucketReducer. If the result has another shape, dtype or device, backward
+/// throws Error (usage).
 [[nodiscard]] CommHook comm_hook(ReduceFunction reduce);
 
 }  // namespace accelerate::gradient

@@ -21,7 +21,7 @@ void LowRankMatrix::store() const {
 
 int64_t columns_of_factors(int64_t rows, int64_t columns, int64_t rank) { return std::min({rows, columns, rank}); }
 
-// LAPACK's QR knows no numbers of 16 bits.
+// LAPACK's QR does not support 16-bit types.
 void orthogonalise(const at::Tensor& matrix) {
   const bool narrow = matrix.element_size() < 4;
   const auto q = std::get<0>(at::linalg_qr(narrow ? matrix.to(at::kFloat) : matrix, "reduced"));

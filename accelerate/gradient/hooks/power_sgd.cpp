@@ -41,7 +41,7 @@ int64_t numbers_of_factors(int64_t rows, int64_t columns, int64_t rank) {
   return (rows + columns) * columns_of_factors(rows, columns, rank);
 }
 
-// Of a parameter's shape: whether it goes as factors.
+// True if a parameter of this shape is sent as factors.
 bool is_compressed(at::IntArrayRef shape, const PowerSgdOptions& options) {
   const int64_t all = c10::multiply_integers(shape);
   if (shape.size() < 2 || all == 0) return false;
@@ -50,16 +50,16 @@ bool is_compressed(at::IntArrayRef shape, const PowerSgdOptions& options) {
   return factors * options.min_compression_rate < static_cast<double>(all);
 }
 
-// What a reduction of one bucket works on.
+// Working memory for the reduction of one bucket.
 struct BucketFactors {
   std::vector<LowRankMatrix> matrices;
-  at::Tensor all_p, all_q;                                // every factor, one behind the other
-  at::Tensor rest;                                        // what goes as it is, counts included
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // of what goes as it is, into rest
+  at::Tensor all_p, all_q;                                // all factors, contiguous
+  at::Tensor rest;                                        // uncompressed gradients and counts
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // uncompressed gradients and their views of rest
   comm::Pending p_under_way, rest_under_way;
 };
 
-// The view itself where it is a matrix in memory, else a copy of its form.
+// Uses the view itself if it is a matrix in memory, otherwise a copy with this shape.
 LowRankMatrix matrix_of(const at::Tensor& view) {
   const int64_t rows = view.size(0);
   if (view.is_contiguous()) return {.m = view.view({rows, -1})};
@@ -74,7 +74,7 @@ LowRankMatrix square_of(const GradientBucket& bucket) {
   return matrix;
 }
 
-// Parts of a flat tensor, one after another.
+// Takes consecutive parts of a flat tensor.
 class Cutter {
  public:
   explicit Cutter(at::Tensor flat) : flat_(std::move(flat)) {}
@@ -120,7 +120,7 @@ class PowerSgd final : public BucketReducer {
     ++step_;
   }
 
-  // What is dropped was sent, and is missing in the error.
+  // The dropped result was sent, so it is missing in the error; adds it back.
   void give_back(const GradientBucket& bucket, size_t member) override {
     if (!compressed_last_ || !options_.use_error_feedback) return;
     const at::Tensor& view = bucket.views[member];
@@ -139,8 +139,7 @@ class PowerSgd final : public BucketReducer {
     loaded_.clear();
   }
 
-  // The host counts reductions, which decides whether one is compressed, and puts new factors into the place of old
-  // ones.
+  // The host counts reductions, which decides whether one is compressed, and replaces factors by new tensors.
   [[nodiscard]] std::string why_not_recorded() const override {
     return "PowerSGD keeps count and factors from one reduction to the next, which a replay would not";
   }
@@ -184,7 +183,7 @@ class PowerSgd final : public BucketReducer {
   [[nodiscard]] uint64_t seed_of(int64_t bucket, size_t matrix) const {
     uint64_t seed = options_.random_seed;
     for (const uint64_t part : {static_cast<uint64_t>(step_), static_cast<uint64_t>(bucket), uint64_t{matrix}}) {
-      seed = (seed ^ part) * 0x9E3779B97F4A7C15U + 1;  // Fibonacci hashing: unlike parts, unlike seeds
+      seed = (seed ^ part) * 0x9E3779B97F4A7C15U + 1;  // Fibonacci hashing: different parts give different seeds
     }
     return seed;
   }
@@ -265,7 +264,7 @@ class PowerSgd final : public BucketReducer {
       at::mm_out(matrix.m, matrix.p, matrix.q.t());
       if (matrix.error.defined()) matrix.error.sub_(matrix.m, bucket.share);
       matrix.store();
-      // An overflow is seen in the gradients, once; here it would stay for ever.
+      // The gradients show an overflow once; in the factor it would persist.
       matrix.q.nan_to_num_(0, 0, 0);
       if (matrix.error.defined()) matrix.error.nan_to_num_(0, 0, 0);
     }
@@ -275,10 +274,10 @@ class PowerSgd final : public BucketReducer {
   bool batched_;
   comm::Group group_;
   AllReduce plain_;
-  std::vector<std::optional<BucketFactors>> factors_;  // by index of the bucket
-  std::map<std::string, at::Tensor> loaded_;           // not yet taken over by a bucket
+  std::vector<std::optional<BucketFactors>> factors_;  // by bucket index
+  std::map<std::string, at::Tensor> loaded_;           // loaded state that no bucket has used yet
   int64_t step_ = 0;
-  bool compressed_last_ = false;  // the last reduction
+  bool compressed_last_ = false;  // true if the last reduction was compressed
   int64_t bytes_given_ = 0;
 };
 

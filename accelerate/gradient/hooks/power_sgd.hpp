@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// PowerSGD: gradients of matrices travel as two thin factors.
+// PowerSGD: sends gradients of matrices as two low-rank factors.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,17 @@ namespace accelerate::gradient {
 
 /// Names and defaults are those of PyTorch's PowerSGDState.
 struct PowerSgdOptions {
-  /// Columns of the factors. More is more exact, and more bytes.
+  /// Number of columns of the factors. A higher rank is more exact and sends more bytes.
   int64_t matrix_approximation_rank = 1;
-  /// Reductions before this one are plain: gradients are large at first, and errors then do most harm.
+  /// Number of first reductions without compression, because gradients are large at first, and errors do most harm
+  /// then.
   int64_t start_step = 1000;
-  /// A matrix goes as factors where they are smaller by at least this; else, and for vectors, as it is.
+  /// Minimum ratio of matrix size to factor size. Smaller ratios, and vectors, are sent uncompressed.
   double min_compression_rate = 2;
-  /// What a rank's gradient lost is added to its next one.
+  /// If true, the compression error of a rank's gradient is added to its next gradient.
   bool use_error_feedback = true;
-  /// Each step's factor is where the next step begins. Off: at random, with a seed from random_seed.
+  /// If true, each step starts from the previous step's factor, otherwise from random numbers with a seed from
+  /// random_seed.
   bool warm_start = true;
   uint64_t random_seed = 0;
 };
@@ -33,11 +35,11 @@ struct PowerSgdOptions {
 /// \throws Error (usage) if an option is out of range.
 [[nodiscard]] CommHook power_sgd_hook(const PowerSgdOptions& options = {});
 
-/// The whole bucket as one square matrix: less work and fewer bytes than power_sgd_hook, and less exact; PyTorch's
-/// batched_powerSGD_hook. min_compression_rate does not count.
+/// PyTorch's batched_powerSGD_hook: treats the whole bucket as one square matrix. This needs less work and fewer bytes
+/// than power_sgd_hook, and is less exact. min_compression_rate is ignored.
 [[nodiscard]] CommHook batched_power_sgd_hook(const PowerSgdOptions& options = {});
 
-/// Numbers that a bucket's parameters cost per reduction once it is compressed: the formula, for planning and tests.
+/// Number of elements that a bucket's parameters send per compressed reduction, for planning and tests.
 [[nodiscard]] int64_t power_sgd_numbers(at::ArrayRef<at::IntArrayRef> shapes, const PowerSgdOptions& options);
 
 }  // namespace accelerate::gradient

@@ -20,7 +20,7 @@ torch::optim::Optimizer& optimizer_of(const std::vector<Scheduler>& schedules) {
 
 double rate_of(const Combined& parts, Position at) {
   for (size_t i = 0; i < parts.size(); ++i) {
-    const size_t part = at.step == 0 ? parts.made()[i] : i;  // the first rates are those that making them has set
+    const size_t part = at.step == 0 ? parts.made()[i] : i;  // the constructors set the first rates, in creation order
     at.now = parts.rule(part).rate(parts.seen_by(part, at));
   }
   return at.now;
@@ -36,7 +36,7 @@ std::optional<double> momentum_of(const Combined& parts, const Position& at) {
   return last;
 }
 
-/// When the last of them ends, if all do.
+/// Returns the latest last step of the parts, or nothing if a part has none.
 std::optional<int64_t> last_step_of(const Combined& parts) {
   int64_t last = 0;
   for (size_t part = 0; part < parts.size(); ++part) {

@@ -7,11 +7,11 @@
 
 namespace accelerate::optim {
 
-/// Several schedules at once: each modifies the rates of the previous one. PyTorch's ChainedScheduler:
+/// PyTorch's ChainedScheduler: several schedules at once. Each modifies the rates of the previous one.
 ///
 ///   ChainedScheduler({ConstantLR(sgd, 0.1, 20), ExponentialLR(sgd, 0.9)});
 ///
-/// Copies the schedules, whose own step() must not be called afterwards. Create them one after another on a fresh
+/// Copies the schedules; their own step() must not be called afterwards. Create them one after another on a fresh
 /// optimizer: all start from the rates before the first one. A schedule may be a SequentialLR or ChainedScheduler.
 /// \throws Error (usage) without schedules, and for schedules of different optimizers.
 struct ChainedScheduler : Scheduler {

@@ -62,7 +62,7 @@ state::PythonSchedule Combined::python(const state::SchedulerState& whole,
     if (rule.python) part.python = rule.python(part);
     python.parts.push_back(std::move(part));
   }
-  for (const size_t i : made_) {  // what one writes into the optimizer's groups, a later one overwrites
+  for (const size_t i : made_) {  // in creation order: later schedules overwrite the entries
     for (const auto& [name, numbers] : python.parts[i].python.of_groups) python.of_groups[name] = numbers;
   }
   if (!initial_.empty()) python.of_groups["initial_lr"] = initial_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: rules made of the rules of several schedules of one optimizer.
+// Private: combines the rules of several schedules of one optimizer.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace accelerate::optim {
 
 /// The parts of a SequentialLR or ChainedScheduler.
 ///
-/// Each was made by itself and has moved the rates, so that those made later took moved rates for the optimizer's own.
-/// Here all get the rates that the first found; only parts that begin at rates of their own keep them. In PyTorch the
-/// optimizer remembers these rates (initial_lr), LibTorch's do not.
+/// Each part changed the optimizer's rates at its construction, so later parts started from changed rates. Combined
+/// gives every part the rates from before the first one; only parts with begins_at keep their own. PyTorch's optimizers
+/// store these rates (initial_lr), LibTorch's do not.
 class Combined {
  public:
   /// Restores the optimizer's rates from before the first component was created.
@@ -25,34 +25,34 @@ class Combined {
 
   [[nodiscard]] size_t size() const { return parts_.size(); }
   [[nodiscard]] const Rule& rule(size_t part) const { return parts_[part].rule; }
-  /// Parts in the order in which they were made.
+  /// Parts in creation order.
   [[nodiscard]] const std::vector<size_t>& made() const { return made_; }
   /// "SequentialLR(LinearLR, StepLR)"
   [[nodiscard]] const std::string& name() const { return name_; }
 
-  /// Rule::others_begin_at and begins_for_all of the whole.
+  /// Rule::others_begin_at and Rule::begins_for_all of the combination.
   [[nodiscard]] const std::vector<double>& others_begin_at() const { return initial_; }
   [[nodiscard]] bool begins_for_all() const;
-  /// Whether a part moves the momentum.
+  /// True if a part changes the momentum.
   [[nodiscard]] bool moves_momentum() const;
 
-  /// The position, as that part sees it: with its own base.
+  /// The position for that part, with its own base rate.
   [[nodiscard]] Position seen_by(size_t part, Position at) const;
-  /// As PyTorch's has it; steps   of a part, -1 before its turn
+  /// The state as PyTorch stores it. `steps` returns the steps of a part, or -1 if it was not active yet.
   [[nodiscard]] state::PythonSchedule python(const state::SchedulerState& whole,
                                              const std::function<int64_t(size_t part)>& steps) const;
-  /// What the optimizer's rate is before the first step: where the last part begins that begins for all.
+  /// Rate of the optimizer before the first step: the start of the last part with begins_for_all.
   [[nodiscard]] double initial(const Position& at) const;
 
  private:
   struct Part {
     Rule rule;
-    std::vector<double> base;  // empty: that of the whole
+    std::vector<double> base;  // if empty, the base of the combination
   };
 
   std::vector<Part> parts_;
   std::vector<size_t> made_;
-  std::vector<double> initial_;  // empty: the base of the whole
+  std::vector<double> initial_;  // if empty, the base of the combination
   std::string name_;
 };
 

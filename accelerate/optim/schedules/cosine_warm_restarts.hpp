@@ -7,8 +7,9 @@
 
 namespace accelerate::optim {
 
-/// Half a cosine wave from the rate to eta_min, restarted after T_0 steps, then after T_0 * T_mult more, and so on;
-/// PyTorch's CosineAnnealingWarmRestarts. \throws Error (usage) for a T_0 or T_mult below 1.
+/// PyTorch's CosineAnnealingWarmRestarts: half a cosine wave from the rate to eta_min, restarted after T_0 steps, then
+/// after T_0 * T_mult more, and so on.
+/// \throws Error (usage) for a T_0 or T_mult below 1.
 struct CosineAnnealingWarmRestarts : Scheduler {
   CosineAnnealingWarmRestarts(torch::optim::Optimizer& optimizer, int64_t T_0, int64_t T_mult = 1,
                               double eta_min = 0.0);

@@ -5,7 +5,7 @@
 
 namespace accelerate::optim {
 
-/// Multiplies the rate by gamma at every step; PyTorch's ExponentialLR. \throws Error (usage) for a gamma below 0.
+/// PyTorch's ExponentialLR: multiplies the rate by gamma at every step. \throws Error (usage) for a gamma below 0.
 struct ExponentialLR : Scheduler {
   ExponentialLR(torch::optim::Optimizer& optimizer, double gamma);
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: what schedules read and write in an optimizer's parameter groups.
+// Private: access to rates in an optimizer's parameter groups.
 #pragma once
 
 #include <string_view>

@@ -10,15 +10,15 @@
 
 namespace accelerate::optim {
 
-/// Each group's rate times a function of the number of optimizer steps: one for all groups, or one for each. PyTorch's
-/// LambdaLR; the function is not saved with the state.
+/// PyTorch's LambdaLR: multiplies each group's rate by a function of the number of optimizer steps. There is one
+/// function for all groups, or one for each. The state does not contain the functions.
 struct LambdaLR : Scheduler {
   LambdaLR(torch::optim::Optimizer& optimizer, Factor lr_lambda);
   /// \throws Error (usage) unless there is one function per group.
   LambdaLR(torch::optim::Optimizer& optimizer, std::vector<Factor> lr_lambdas);
 };
 
-/// The rule of one factor for all groups. For last_step see Rule.
+/// A rule with one factor for all groups. For last_step see Rule.
 /// \throws Error (usage) for an empty function.
 Rule factor_rule(std::string name, Scheduler::Factor factor, std::optional<int64_t> last_step = std::nullopt);
 

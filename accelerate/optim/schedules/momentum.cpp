@@ -13,7 +13,7 @@
 namespace accelerate::optim {
 namespace {
 
-/// Where a group's options keep it; null: nowhere.
+/// Returns the group's momentum or beta1, or null if the optimizer has none.
 double* momentum_in(torch::optim::OptimizerOptions& options) {
   using namespace torch::optim;
   if (auto* sgd = dynamic_cast<SGDOptions*>(&options)) return &sgd->momentum();

@@ -18,10 +18,10 @@ namespace accelerate::optim {
 void check_has_momentum(const torch::optim::Optimizer& optimizer, std::string_view schedule, std::string_view why,
                         std::string_view remedy = "take another optimizer, or a rule without momentum");
 
-/// Adam's and AdamW's is; PyTorch's schedules remember that.
+/// True for Adam and AdamW. PyTorch's schedules save this flag.
 bool momentum_is_beta1(const torch::optim::Optimizer& optimizer);
 
-/// The momentum of each group, of Adam and AdamW beta1. They all have one.
+/// The momentum of each group, or beta1 for Adam and AdamW. All groups must have one.
 std::vector<double> momenta_of(const torch::optim::Optimizer& optimizer);
 /// \param momenta  One per group; an unset entry leaves its group unchanged, an empty list leaves all unchanged.
 void set_momenta(torch::optim::Optimizer& optimizer, const std::vector<std::optional<double>>& momenta);

@@ -20,7 +20,7 @@ constexpr const char* one_cycle = "OneCycleLR";
 enum class Height { first, top, last };
 
 struct Phase {
-  double end;  ///< step
+  double end;  ///< last step of the phase
   Height from;
   Height to;
 };
@@ -34,7 +34,7 @@ std::vector<Phase> phases_of(int64_t total_steps, const OneCycleOptions& options
           {total - 1, Height::first, Height::last}};
 }
 
-/// The two rates between which a step lies, and its position between them.
+/// The two rates around a step, and the position between them.
 struct Way {
   Height from;
   Height to;
@@ -83,7 +83,7 @@ struct Heights {
   }
 };
 
-// By the names under which PyTorch's keeps them in the optimizer's groups.
+// Names of PyTorch's OneCycleLR in the optimizer's groups.
 constexpr const char* rate_name(Height height) {
   return height == Height::first ? "initial_lr" : height == Height::top ? "max_lr" : "min_lr";
 }

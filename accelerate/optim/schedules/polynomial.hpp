@@ -7,7 +7,7 @@
 
 namespace accelerate::optim {
 
-/// Multiplies the rate by (1 - step / total_iters) ^ power; 0 from total_iters on. PyTorch's PolynomialLR and defaults.
+/// PyTorch's PolynomialLR and defaults: multiplies the rate by (1 - step / total_iters) ^ power; 0 from total_iters on.
 /// \throws Error (usage) for total_iters below 1.
 struct PolynomialLR : Scheduler {
   explicit PolynomialLR(torch::optim::Optimizer& optimizer, int64_t total_iters = 5, double power = 1.0);

@@ -53,7 +53,7 @@ void ReduceLROnPlateau::step(double metric) {
   }
 }
 
-// PyTorch multiplies the best metric by 1 - threshold or 1 + threshold, which moves a negative one the wrong way.
+// PyTorch multiplies the best metric by 1 - threshold or 1 + threshold, which is wrong for negative metrics.
 bool ReduceLROnPlateau::is_better(double metric) const {
   const double best = plateau_.best;
   const bool lower = options_.mode == PlateauMode::min;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The schedule that follows a metric; not a Scheduler, because it has no rule of steps.
+// A schedule that depends on a metric. It is not a Scheduler, because it has no rule of steps.
 #pragma once
 
 #include <cstdint>
@@ -14,30 +14,29 @@ class Optimizer;
 
 namespace accelerate::optim {
 
-enum class PlateauMode { min, max };    ///< a metric is better when it is smaller, or greater
-enum class ThresholdMode { rel, abs };  ///< better by a part of the best one, or by a difference
+enum class PlateauMode { min, max };    ///< whether smaller or greater metrics are better
+enum class ThresholdMode { rel, abs };  ///< threshold as a fraction of the best metric, or as a difference
 
 struct PlateauOptions {
   PlateauMode mode = PlateauMode::min;
-  /// What rates are multiplied by, at least 0 and below 1.
+  /// Factor of the rates, at least 0 and below 1.
   double factor = 0.1;
-  /// Metrics in a row that may be no better before rates are reduced.
+  /// Number of consecutive metrics without improvement before rates are reduced.
   int64_t patience = 10;
-  /// A metric is better if it passes the best one by more than this part of the best one's size (rel), or by more than
-  /// this number (abs).
+  /// Minimum improvement on the best metric: a fraction of its absolute value (rel), or a difference (abs).
   double threshold = 1e-4;
   ThresholdMode threshold_mode = ThresholdMode::rel;
-  /// Metrics after a reduction that do not count as bad.
+  /// Number of metrics after a reduction that do not count as bad.
   int64_t cooldown = 0;
-  /// Rates do not go below it: one number, or one for each parameter group.
+  /// Lower limit of the rates: one number, or one for each parameter group.
   PerGroup min_lr = 0.0;
-  /// A smaller change of a rate is not made.
+  /// Minimum change of a rate; smaller changes are omitted.
   double eps = 1e-8;
 };
 
-/// Reduces the rates when a metric has stopped improving; PyTorch's ReduceLROnPlateau and defaults, in double
-/// precision. Unlike there, negative metrics are compared rightly in relative mode. The optimizer must outlive it. By
-/// itself it knows one process only; prepared, all ranks follow the mean of their metrics.
+/// PyTorch's ReduceLROnPlateau and defaults: reduces the rates when a metric stops improving, in double precision.
+/// Unlike in PyTorch, negative metrics are compared correctly in relative mode. The optimizer must outlive this object.
+/// It works on one process; after prepare(), all ranks follow the mean of their metrics.
 class ReduceLROnPlateau {
  public:
   /// \throws Error (usage) for a factor outside [0, 1), a negative patience or cooldown, and min_lr with another length
@@ -47,13 +46,13 @@ class ReduceLROnPlateau {
   /// \param metric  Result of one validation; NaN is not an improvement.
   /// \throws Error (usage) if groups were added for which min_lr has no number.
   void step(double metric);
-  /// Metrics seen.
+  /// Number of metrics so far.
   [[nodiscard]] int64_t steps() const { return steps_; }
   [[nodiscard]] std::vector<double> get_last_lr() const;
   [[nodiscard]] torch::optim::Optimizer& optimizer() const { return *optimizer_; }
 
   [[nodiscard]] state::SchedulerState state() const;
-  /// As Scheduler::load_state; the options are this schedule's own.
+  /// As Scheduler::load_state; the state does not contain the options.
   void load_state(const state::SchedulerState& state);
 
  private:

@@ -21,24 +21,27 @@ struct Position {
   double now = 0;    ///< the group's current rate, from the previous step or a later change by user code
 };
 
-/// Functions of the position, without memory, so that rules can be made of rules.
+/// Stateless functions of the position, so that rules can be combined.
 ///
-/// Most rates follow from the one in force, as in PyTorch: schedules may then be chained, and rates changed by hand.
+/// As in PyTorch, most rates depend on the current rate. Schedules can therefore be chained, and user code can change
+/// rates.
 struct Rule {
-  std::string name;                             ///< in errors and saved states
-  std::function<double(const Position&)> rate;  ///< learning rate from that step on
-  /// Momentum, or beta1, likewise; empty, or no number: it is left alone. Not empty: the optimizer must have one.
+  std::string name;                             ///< shown in errors and saved states
+  std::function<double(const Position&)> rate;  ///< learning rate from the given step on
+  /// The same for momentum or beta1. If the function is empty or returns nothing, momentum is unchanged. If it is not
+  /// empty, the optimizer must have a momentum.
   std::function<std::optional<double>(const Position&)> momentum{};
-  /// Step after which a prepared schedule stays constant. If unset, there is none.
+  /// Step after which a prepared schedule stays constant. If unset, the schedule has no last step.
   std::optional<int64_t> last_step{};
-  /// Rate of each group that takes the place of the group's own as base; empty: none does.
+  /// Base rate of each group. If empty, each group's own rate is the base.
   std::vector<double> begins_at{};
-  /// begins_at takes that place for the rules that are combined with it too, not only where it is the first.
+  /// If true, begins_at is also the base of the rules that are combined with this one, even if this one is not the
+  /// first.
   bool begins_for_all = false;
-  /// Of a combination whose parts begin at rates of their own: what the rules that it is combined with take for the
-  /// groups' own. Empty: begins_at.
+  /// For a combination with begins_at rates in its parts: the base rates for the rules that are combined with it. If
+  /// empty, begins_at is used.
   std::vector<double> others_begin_at{};
-  /// What PyTorch's schedule of that name remembers beside the step and the rates, which are given. Empty: nothing.
+  /// Further members of PyTorch's schedule of that name, besides step and rates. If empty, it has none.
   std::function<state::PythonSchedule(const state::SchedulerState&)> python{};
 };
 

@@ -47,7 +47,7 @@ void Scheduler::set(int64_t step) {
                "add_param_group",
                groups.size(), base_.size());
   }
-  // All are asked before one is set: a rule may throw.
+  // Calls the rule for all groups before it sets a rate, because a rule may throw.
   std::vector<double> rates;
   std::vector<std::optional<double>> momenta;
   for (size_t i = 0; i < groups.size(); ++i) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all learning-rate schedules are, but ReduceLROnPlateau: a rule, an optimizer and a count of steps.
+// Base of all learning-rate schedules except ReduceLROnPlateau: a rule, an optimizer and a step count.
 #pragma once
 
 #include <cstdint>
@@ -18,34 +18,35 @@ class Optimizer;
 namespace accelerate::optim {
 
 /// Sets the learning rate of each parameter group after each optimizer step, as PyTorch's LRScheduler does
-/// (torch/optim/lr_scheduler.py); construction sets the rates for 0 steps. The optimizer must outlive the schedule.
+/// (torch/optim/lr_scheduler.py). The constructor sets the rates for 0 steps. The optimizer must outlive the schedule.
 ///
-/// A schedule of one's own is LambdaLR, or a type that derives from this one and gives it a factor or a rule.
-/// (LibTorch's own StepLR lags one call behind Python's; the one here does not.)
+/// For a custom schedule, use LambdaLR, or derive from this class and pass a factor or a rule.
+/// \note LibTorch's StepLR lags one call behind Python's; accelerate::optim::StepLR does not.
 class Scheduler {
  public:
-  /// of the number of optimizer steps; multiplies the rate that each group had when the schedule was made
+  /// Maps the number of optimizer steps to a factor of the group's rate at construction.
   using Factor = std::function<double(int64_t steps)>;
 
   Scheduler(torch::optim::Optimizer& optimizer, Factor factor);
   Scheduler(torch::optim::Optimizer& optimizer, Rule rule);
 
-  /// One more optimizer step was made. A step that throws changes nothing.
-  /// Throws Error (usage) when the optimizer got another parameter group meanwhile, and where the rule does.
+  /// Advances by one optimizer step. A call that throws changes nothing.
+  /// \throws Error (usage) if a parameter group was added to the optimizer after construction. Exceptions of the rule
+  ///         propagate.
   void step();
   [[nodiscard]] int64_t steps() const { return steps_; }
-  /// Step after which it rests when it is prepared; unset: it goes on for ever.
+  /// Step after which a prepared schedule stays constant. If unset, the schedule has no last step.
   [[nodiscard]] const std::optional<int64_t>& last_step() const { return rule_.last_step; }
-  /// The rate of each parameter group now in force.
+  /// Current rate of each parameter group.
   [[nodiscard]] std::vector<double> get_last_lr() const;
   [[nodiscard]] torch::optim::Optimizer& optimizer() const { return *optimizer_; }
   [[nodiscard]] const std::string& name() const { return rule_.name; }
 
-  /// What another run needs to go on here; accelerate/optim/schedules/scheduler_state.hpp makes JSON of it.
+  /// State for a resume; accelerate/optim/schedules/scheduler_state.hpp converts it to JSON.
   [[nodiscard]] state::SchedulerState state() const;
-  /// Goes on where the saved one stood and sets the optimizer's rates (and momenta, where the schedule moves them). The
-  /// rule is this schedule's own: arguments and functions are not saved.
-  /// Throws Error (usage) for the state of another kind of schedule, or of another number of parameter groups.
+  /// Continues from a saved state. Sets the optimizer's rates, and its momenta if the rule has momentum. The state does
+  /// not contain the rule's arguments and functions. \throws Error (usage) if the state is from another kind of
+  /// schedule or has another number of parameter groups.
   void load_state(const state::SchedulerState& state);
 
  private:
@@ -55,10 +56,10 @@ class Scheduler {
 
   torch::optim::Optimizer* optimizer_;
   Rule rule_;
-  std::vector<double> found_;  // rates before this schedule
+  std::vector<double> found_;  // rates at construction
   std::vector<double> base_;
   int64_t steps_ = 0;
-  int64_t made_;  // counts all schedules
+  int64_t made_;  // creation order among all schedules
 };
 
 }  // namespace accelerate::optim

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// state::SchedulerState as JSON, for files; there when the program has nlohmann's library:
+// Converts state::SchedulerState to and from JSON. Available if the program has nlohmann's library.
 //
 //   nlohmann::json saved = scheduler.state();
 //   scheduler.load_state(accelerate::optim::scheduler_state_from_json(saved));
@@ -22,7 +22,7 @@ inline constexpr int64_t kSchedulerStateVersion = 1;
 
 namespace detail {
 
-/// JSON has no infinity and no NaN: they are strings.
+/// Writes infinity and NaN as strings, because JSON does not have them.
 inline nlohmann::json number_to_json(double number) {
   if (std::isfinite(number)) return number;
   return std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf";
@@ -55,7 +55,7 @@ inline std::vector<double> numbers_from_json(const nlohmann::json& json, const c
 
 }  // namespace detail
 
-/// Found by nlohmann::json.
+/// Customization point of nlohmann::json.
 inline void to_json(nlohmann::json& json, const SchedulerState& state) {
   json = {{"version", kSchedulerStateVersion},
           {"name", state.name},
@@ -73,7 +73,7 @@ inline void to_json(nlohmann::json& json, const SchedulerState& state) {
 
 namespace accelerate::optim {
 
-/// Throws Error (data) for JSON that is no saved state of a schedule, or one of a later version.
+/// \throws Error (data) if the JSON is not a saved state of a schedule, or is from a later version.
 inline state::SchedulerState scheduler_state_from_json(const nlohmann::json& json) {
   using state::integer, state::detail::number_from_json, state::detail::numbers_from_json;
   state::check_version(json, state::kSchedulerStateVersion);

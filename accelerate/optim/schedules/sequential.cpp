@@ -34,7 +34,7 @@ struct Turns {
   Combined parts;
   std::vector<int64_t> milestones;
 
-  /// Whose turn it is.
+  /// Returns the active part.
   [[nodiscard]] size_t part_at(int64_t step) const {
     return static_cast<size_t>(std::upper_bound(milestones.begin(), milestones.end(), step) - milestones.begin());
   }

@@ -7,8 +7,8 @@
 
 namespace accelerate::optim {
 
-/// The rate times gamma every step_size steps; PyTorch's StepLR.
-/// Throws Error (usage) for a step_size below 1 and a gamma below 0.
+/// PyTorch's StepLR: multiplies the rate by gamma every step_size steps.
+/// \throws Error (usage) if step_size is below 1 or gamma is below 0.
 struct StepLR : Scheduler {
   StepLR(torch::optim::Optimizer& optimizer, int64_t step_size, double gamma = 0.1);
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: what transformers' schedules (transformers/optimization.py) have in common.
+// Private: shared by transformers' schedules (transformers/optimization.py).
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 
 namespace accelerate::optim {
 
-/// Throws Error (usage) unless both are counts of steps and the whole is at least as long as its warm-up.
+/// \throws Error (usage) if an argument is not a number of steps, or the schedule is shorter than its warm-up.
 void check_warmup(std::string_view schedule, int64_t num_warmup_steps, int64_t num_training_steps);
 
-/// What the rate is multiplied by within the warm-up.
+/// Factor of the rate within the warm-up.
 double warmup_factor(int64_t step, int64_t num_warmup_steps);
 
-/// Steps after the warm-up in proportion to all of them: 0 at its end, 1 at the schedule's.
+/// Progress from 0 at the end of the warm-up to 1 at the end of the schedule.
 double progress_after_warmup(int64_t step, int64_t num_warmup_steps, int64_t num_training_steps);
 
 }  // namespace accelerate::optim

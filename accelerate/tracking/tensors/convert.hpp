@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors as trackers take them.
+// Conversion of tensors to tracker values.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,8 +12,7 @@ namespace accelerate::tracking {
 
 /// Waits for the device if this rank has a tracker in a run.
 /// \param images  [N, C, H, W], [C, H, W] or [H, W] with C from 1 to 4 (grey, grey and alpha, RGB, RGBA). Bytes are
-/// used
-///                as they are; floating point values range from 0 (black) to 1, are clamped, and NaN is black.
+///   used unchanged. Floating-point values range from 0 (black) to 1 and are clamped; NaN is black.
 /// \throws Error (usage), on every rank, for other shapes and dtypes.
 void log_images(Trackers& trackers, const std::string& name, const at::Tensor& images, Step step, const Place& place);
 

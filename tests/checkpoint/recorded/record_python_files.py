@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes files of PyTorch and safetensors that are rare, and reads them again in Python: python record_python_files.py
-(PyTorch 2.11.0, NumPy 2.4.6 and safetensors 0.8.0 wrote those that are here)."""
+"""Writes rare kinds of PyTorch and safetensors files, and reads them again in Python: python record_python_files.py
+(the recorded files are from PyTorch 2.11.0, NumPy 2.4.6 and safetensors 0.8.0)."""
 import pathlib
 import struct
 
@@ -43,7 +43,7 @@ for name, protocol in (("before_1_6.pt", 2), ("before_1_6_protocol_4.pt", 4)):
     torch.save({"weight": signature}, here / name, _use_new_zipfile_serialization=False, pickle_protocol=protocol)
 save("signature.pt", {"weight": signature})
 
-# A BatchNorm whose statistics have no count, as PyTorch saved it before 0.4.1: load_state_dict() is strict.
+# A BatchNorm without num_batches_tracked, as saved by PyTorch before 0.4.1: load_state_dict() is strict.
 net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
 state = {name: torch.full_like(value, i + 2.0) for i, (name, value) in enumerate(net.state_dict().items()) if "tracked" not in name}
 net.load_state_dict(save("batch_norm.pt", state), strict=True)

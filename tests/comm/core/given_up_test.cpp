@@ -11,7 +11,7 @@ using namespace accelerate::comm;
 using Tensors = std::vector<at::Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-/// Its operations never end. Keeps its tensors.
+/// A backend with operations that never end and keep their tensors.
 class StuckBackend : public c10d::Backend {
  public:
   StuckBackend() : Backend(0, 2) {}
@@ -39,7 +39,7 @@ class StuckConnection : public Connection {
   std::shared_ptr<Connection> split(const Subgroup&) override { return nullptr; }
 };
 
-/// What the backend still has after the operation was given up.
+/// Tensors that the backend still has after the operation was given up.
 Tensors left_by(bool debug, const std::function<void(const Group&)>& operation) {
   const auto stuck = c10::make_intrusive<StuckBackend>();
   auto impl = std::make_shared<GroupCore>();
@@ -53,7 +53,7 @@ Tensors left_by(bool debug, const std::function<void(const Group&)>& operation) 
   return stuck->kept;
 }
 
-/// Memory that a tensor owns can change its size.
+/// True if each tensor owns its memory, which can then be resized.
 bool all_own_their_memory(const Tensors& tensors) {
   return std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& each) { return each.storage().resizable(); });
 }

@@ -26,7 +26,7 @@ TEST_CASE("whoever waits for a job carries it out when it is the next, while the
   const auto me = std::this_thread::get_id();
   const auto deadline = std::chrono::steady_clock::now() + milliseconds(10'000);
   worker.push([](Turn) {});
-  // The thread may not be back from that one: then it carries this one out too.
+  // The thread may not have returned from the previous job; then it runs this one too.
   for (bool mine = false; !mine;) {
     std::promise<bool> done;
     Deadline told{};
@@ -62,13 +62,13 @@ TEST_CASE("a job that is not the next is not taken over, and the thread carries 
         last.set_value();
       },
       Worker::Carrier::waiter);
-  CHECK_FALSE(worker.take_over(second, Deadline::max()));  // the first is under way
+  CHECK_FALSE(worker.take_over(second, Deadline::max()));  // the first job is running
   CHECK_FALSE(worker.take_over(third, Deadline::max()));
   release.set_value();
   last.get_future().wait();
   CHECK(worker.stop(milliseconds(10'000)));
   CHECK(order == std::vector<int>{2, 3});
-  CHECK_FALSE(worker.take_over(third, Deadline::max()));  // it is over
+  CHECK_FALSE(worker.take_over(third, Deadline::max()));  // the job has ended
 }
 
 TEST_CASE("when a job hangs, those behind it and those that still come are told that their turn never comes") {
@@ -87,7 +87,7 @@ TEST_CASE("when a job hangs, those behind it and those that still come are told 
     CHECK(never == 1);
     worker.push([&](Turn turn) { never += !turn.comes; });
     CHECK(never == 2);
-    CHECK_FALSE(worker.stop(milliseconds(10'000)));  // at once: nothing waits for a job that hangs
+    CHECK_FALSE(worker.stop(milliseconds(10'000)));  // returns immediately, because no caller waits for a hanging job
     release.set_value();
   }
 }
@@ -176,7 +176,7 @@ TEST_CASE("an idle worker ends at once, however little patience there is") {
     std::promise<void> done;
     worker.push([&](Turn) { done.set_value(); });
     done.get_future().wait();
-    std::this_thread::sleep_for(milliseconds(5));  // most likely it is idle then
+    std::this_thread::sleep_for(milliseconds(5));  // the worker is probably idle then
     ended += worker.stop(milliseconds(0)) ? 1 : 0;
   }
   CHECK(ended > 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Addresses: which this machine has, which it listens on, which others reach.
+// Addresses of this machine, listening addresses, and reachable addresses.
 #include "accelerate/comm/rendezvous/sockets.hpp"
 
 #include <cerrno>

@@ -53,7 +53,7 @@ std::string refusal(const ProcessEnv& process, std::chrono::milliseconds timeout
 
 int64_t free_port() { return port_of(listen_on({"127.0.0.1", 0}, {})); }
 
-/// A store as torchrun's agent holds it, on a free port.
+/// A store like that of torchrun's agent, on a free port.
 c10::intrusive_ptr<c10d::TCPStore> agent_store() {
   c10d::TCPStoreOptions options;
   options.port = 0;
@@ -115,7 +115,7 @@ class NeverAnswers : public c10d::HashStore {
   bool end_ = false;
 };
 
-/// Takes connections, and closes them without a word.
+/// Accepts connections and closes them without a reply.
 class Silent {
  public:
   Silent() : listening_(listen_on({"127.0.0.1", 0}, {})), thread_([this] { loop(); }) {}
@@ -153,7 +153,7 @@ TEST_CASE("a rank that waits for rank 0 does not keep it out, though both are th
   const int64_t port = free_port();
   std::string second;
   std::thread waiting([&] { second = refusal(process_of(1, 2, port), 20s); });
-  std::this_thread::sleep_for(300ms);  // rank 1 is at the port by then
+  std::this_thread::sleep_for(300ms);  // rank 1 has connected to the port by then
   CHECK(refusal(process_of(0, 2, port), 20s).empty());
   waiting.join();
   CHECK(second.empty());
@@ -178,7 +178,7 @@ TEST_CASE("what answers but is no store is told") {
 }
 
 TEST_CASE("whoever holds the port and says nothing costs the timeout and no more") {
-  const FileDescriptor holder = listen_on({"127.0.0.1", 0}, {});  // the system takes connections for it
+  const FileDescriptor holder = listen_on({"127.0.0.1", 0}, {});  // the kernel accepts connections for it
   const auto begun = std::chrono::steady_clock::now();
   CHECK(refusal(process_of(1, 2, port_of(holder))) ==
         fmt::format("peer: [rank 1 of 2, gpu-a] connect: waited 0.3 s for the job's store at 127.0.0.1:{}, where "
@@ -188,7 +188,7 @@ TEST_CASE("whoever holds the port and says nothing costs the timeout and no more
 }
 
 TEST_CASE("ranks of two jobs that share a port never meet") {
-  const auto store = agent_store();  // of a stranger
+  const auto store = agent_store();  // store of another program
   const auto not_ours = fmt::format(
       "peer: [rank 1 of 2, gpu-a] connect: what answers at 127.0.0.1:{} is not the store of rank 0 of this job",
       store->getPort());
@@ -199,7 +199,7 @@ TEST_CASE("ranks of two jobs that share a port never meet") {
   CHECK(refusal(rank_1) == not_ours);
   CHECK_FALSE(store->check({"accelerate/ours/0/0/here/1"}));
 
-  // torchrun's agents write no owner, and the job's id separates the keys.
+  // torchrun's agents write no owner; the job id separates the keys.
   auto theirs = process_of(0, 2, store->getPort());
   theirs.agent_store = rank_1.agent_store = true;
   theirs.job_id = "theirs";
@@ -238,7 +238,7 @@ TEST_CASE("asking after peers ends although the store does not answer, and is to
 TEST_CASE("a store that ends while ranks wait at it is told, not waited for") {
   for (const bool agent : {false, true}) {
     auto store = agent_store();
-    store->c10d::Store::set("accelerate/job", "");  // as rank 0's begins
+    store->c10d::Store::set("accelerate/job", "");  // as at the start of rank 0
     const int64_t port = store->getPort();
     auto process = process_of(1, 3, port);
     process.agent_store = agent;
@@ -308,7 +308,7 @@ TEST_CASE("an address or a port that is missing is told, and a name that is loop
 
 namespace {
 
-/// Where rank 0 of two listens when only a backend connects the ranks; both use the store.
+/// Address of rank 0 of two if only a backend connects the ranks; both use the store.
 std::string meeting_place(int64_t local_world_size) {
   const ThreadsWorld world(2);
   std::array<c10::intrusive_ptr<c10d::Store>, 2> stores;

@@ -34,12 +34,12 @@ void fill(const at::Tensor& tensor, const Bytes& bytes, size_t from = 0) {
   if (tensor.nbytes() > 0) std::memcpy(tensor.mutable_data_ptr(), bytes.data() + from, tensor.nbytes());
 }
 
-/// A TCPStore takes 8 MiB at once.
+/// A TCPStore accepts at most 8 MiB at once.
 constexpr size_t kMostAtOnce = size_t{4} << 20;
 
 std::string piece_of(const std::string& key, size_t number) { return fmt::format("{}/{}", key, number); }
 
-/// In pieces, of which the last one is not full.
+/// Writes pieces; the last one is shorter than the others.
 void put(c10d::Store& store, const std::string& key, const Bytes& bytes) {
   for (size_t number = 0, begin = 0; begin <= bytes.size(); ++number, begin += kMostAtOnce) {
     const auto from = bytes.begin() + static_cast<std::ptrdiff_t>(begin);
@@ -48,7 +48,7 @@ void put(c10d::Store& store, const std::string& key, const Bytes& bytes) {
   }
 }
 
-/// Looks again and again: a store's own wait would keep its other users out.
+/// Polls, because the store's own wait would block its other users.
 Bytes get(c10d::Store& store, const std::string& key, size_t from, const Turn& turn) {
   Bytes all;
   for (size_t number = 0, last = kMostAtOnce; last == kMostAtOnce; ++number) {
@@ -111,7 +111,7 @@ class StoreBackend : public c10d::Backend {
   }
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& /*output_rows*/,
                         std::vector<int64_t>& input_rows, const c10d::AllToAllOptions&) override {
-    // Told with the data: how many bytes go to each rank.
+    // The data begins with the number of bytes for each rank.
     const auto size = static_cast<size_t>(getSize());
     std::vector<int64_t> counts(size, byte_count(input) / getSize());
     const int64_t row = input.size(0) == 0 ? 0 : byte_count(input) / input.size(0);
@@ -176,7 +176,7 @@ class StoreBackend : public c10d::Backend {
     }
   }
 
-  /// Every rank's bytes, then `use` of them, in turn with the other operations.
+  /// Exchanges every rank's bytes, then calls `use` with them, in order with the other operations.
   template <typename F>
   WorkPtr after_exchange(OpType type, Tensors tensors, Bytes mine, F use) {
     auto work = c10::make_intrusive<CompletableWork>(type, std::move(tensors));

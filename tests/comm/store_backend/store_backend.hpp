@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A backend from outside the library, as a user or a vendor would write one: a folder, and a row.
+// A backend outside the library, as a user or a vendor would write one: a folder and a table row.
 #pragma once
 
 #include "accelerate/comm/core/backend_table.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A row alone makes a backend known, and what conforms to the cases is a backend.
+// A table row is enough to register a backend, and the conformance cases pass for it.
 #include "tests/comm/store_backend/store_backend.hpp"
 
 #include <arpa/inet.h>
@@ -27,7 +27,7 @@ int64_t port_nobody_has() {
   return ntohs(address.sin_port);
 }
 
-/// Ranks as threads, which meet as processes would.
+/// Runs ranks as threads, which connect as processes do.
 void on_every_stored_rank(const std::function<void(const Group&)>& check) {
   accelerate::comm::add_backend(store_backend::row());
   for (const int64_t ranks : {1, 2, 3}) {

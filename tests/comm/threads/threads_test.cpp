@@ -15,7 +15,7 @@ void on_every_rank(const std::function<void(const Group&)>& check) {
   for (const int64_t ranks : {1, 2, 3, 4, 8}) run_threads(ranks, check);
 }
 
-/// The error's text on each rank, "" where there was none. A rank's own failure does not end it.
+/// Error text of each rank, or "". A rank's own failure does not end it.
 std::vector<std::string> errors_of(int64_t ranks, const std::function<void(const Group&)>& body,
                                    std::chrono::milliseconds timeout = 60s) {
   std::vector<std::string> texts(static_cast<size_t>(ranks));

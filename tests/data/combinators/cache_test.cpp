@@ -56,7 +56,7 @@ TEST_CASE("lists and missing targets are cached; what belongs to all samples sta
 
 TEST_CASE("a cache does not give what one batch says of all its samples for another batch's") {
   using Tree = std::tuple<at::Tensor, at::Tensor, Strings>;
-  // Words of the batch, packed: as many as its samples have together.
+  // Words of the batch, packed into one tensor with the words of all samples.
   struct Packed final : data::SourceOf<Tree> {
     [[nodiscard]] int64_t size() const override { return 6; }
     [[nodiscard]] Tree read(const at::Tensor& indices) const override {
@@ -151,7 +151,7 @@ TEST_CASE("what one thread reads another one waits for, and reads itself where t
     [[nodiscard]] data::Batch read(const at::Tensor& indices) const override {
       for (const int64_t i : list(indices)) ++reads[static_cast<size_t>(i)];
       if (indices[0].item<int64_t>() == 0 && !failed.exchange(true)) {
-        while (reads[1] == 0) std::this_thread::yield();  // the other thread waits then, or is about to
+        while (reads[1] == 0) std::this_thread::yield();  // the other thread then waits, or will soon
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
         throw std::runtime_error("disk");
       }

@@ -26,7 +26,7 @@ Numbers all_of(const StreamPtr<int64_t>& stream, const ReadContext& context = {}
   Numbers all;
   const auto read = stream->begin(context);
   while (const auto sample = read()) all.push_back(*sample);
-  CHECK_FALSE(read());  // it stays at its end
+  CHECK_FALSE(read());  // the stream stays at its end
   return all;
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch.utils.data.DistributedSampler gives, and a DataLoader makes of it: distributed_sampler.json."""
+"""Writes distributed_sampler.json: samples of torch.utils.data.DistributedSampler, and the batches of a DataLoader with it."""
 import itertools
 import json
 import pathlib

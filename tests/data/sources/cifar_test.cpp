@@ -15,7 +15,7 @@ using namespace std::string_literals;
 
 namespace {
 
-/// One image: its labels, then pixels that depend on `seed`.
+/// One record: the labels, then pixels that depend on `seed`.
 std::string record(const std::string& labels, int seed) {
   std::string bytes = labels;
   for (int i = 0; i < 3 * 32 * 32; ++i) bytes += static_cast<char>((i * 7 + i / 1024 * 3 + seed * 31) % 256);
@@ -28,7 +28,7 @@ at::Tensor pixels(const std::string& records, int64_t label_bytes = 1) {
   return all.view({-1, label_bytes + 3072}).slice(1, label_bytes).reshape({-1, 3, 32, 32});
 }
 
-/// torchvision's ToTensor and Normalize.
+/// Computes torchvision's ToTensor and Normalize.
 at::Tensor normalised(const at::Tensor& pixels, std::vector<float> mean, std::vector<float> deviation) {
   return pixels.to(torch::kFloat)
       .div(255)
@@ -36,7 +36,7 @@ at::Tensor normalised(const at::Tensor& pixels, std::vector<float> mean, std::ve
       .div_(torch::tensor(deviation).view({3, 1, 1}));
 }
 
-/// Five training files with two images each, labels 0 to 9, and two to test.
+/// Writes five training files with two images each, labels 0 to 9, and a test file with two images.
 void write_cifar10(const fs::path& folder) {
   for (int part = 0; part < 5; ++part)
     write(folder / ("data_batch_" + std::to_string(part + 1) + ".bin"),

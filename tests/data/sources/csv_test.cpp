@@ -174,7 +174,7 @@ TEST_CASE("with skip broken lines are left out, counted and logged once, and who
   CHECK(data.skipped == 5);
   CHECK(lines == std::vector<std::string>{"csv: 5 of 7 lines are left out; the first: " + path +
                                           " line 3, column 'b': expected a number (float32), found 'x'"});
-  // A quote that does not end takes its own line alone.
+  // A quoted field without an end breaks only its own line.
   const auto unclosed = parsed("a,b\n1,2\n3,\"4\r\n5,6\n7,8\n", {.on_error = OnError::skip});
   CHECK(unclosed.data.equal(floats({1, 2, 5, 6, 7, 8}, {3, 2})));
   CHECK(unclosed.skipped == 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of sources share: a folder of files, and the text of an error.
+// Common code of the source tests: a folder of files, and the text of an error.
 #pragma once
 
 #include <filesystem>
@@ -45,7 +45,7 @@ std::string bytes(std::initializer_list<Number> numbers) {
   return all;
 }
 
-/// The lines that are logged meanwhile, those too that were logged before.
+/// Lines that are logged during the call, including those that were logged before.
 inline std::vector<std::string> logged(const std::function<void()>& call) {
   std::vector<std::string> lines;
   accelerate::base::forget_lines();

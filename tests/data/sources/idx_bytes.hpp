@@ -11,7 +11,7 @@
 
 namespace test_files {
 
-/// bytes, then so many millions of zeros
+/// Writes `bytes`, followed by `millions` million zeros.
 inline void write_gzip(const std::filesystem::path& path, const std::string& bytes, int millions = 0) {
   gzFile file = gzopen(path.c_str(), "wb");
   gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size()));
@@ -26,7 +26,7 @@ inline std::string word(uint32_t value) {
   return bytes;
 }
 
-/// An IDX file of this shape, whose bytes count up.
+/// An IDX file of this shape; its bytes count up.
 inline std::string idx(const std::vector<uint32_t>& shape) {
   std::string bytes = word(0x0800U + static_cast<uint32_t>(shape.size()));
   uint32_t size = 1;

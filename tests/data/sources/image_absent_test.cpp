@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In a build without libjpeg or libpng.
+// Tests a build without libjpeg or libpng.
 #include "tests/data/sources/files.hpp"
 //
 #include "accelerate/data/sources/image_folder.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// recorded/image_folder.txt is the order of torchvision's ImageFolder, see record_image_folder.py.
+// recorded/image_folder.txt has the order of torchvision's ImageFolder, see record_image_folder.py.
 #include "tests/data/sources/files.hpp"
 //
 #include <algorithm>
@@ -24,7 +24,7 @@ struct EmptyFiles : Folder {
       write(path / name, "");
     }
   }
-  /// "label<TAB>path", as in recorded/image_folder.txt.
+  /// Returns lines "label<TAB>path", as in recorded/image_folder.txt.
   [[nodiscard]] FileLines samples() const {
     FileLines lines;
     size_t label = 0;

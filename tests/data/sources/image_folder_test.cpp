@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// recorded/images holds files that Pillow wrote, each beside the pixels that Pillow decodes of it.
+// recorded/images has files from Pillow, each with the pixels that Pillow decodes from it.
 #include "tests/data/sources/files.hpp"
 //
 #include "accelerate/data/sources/image.hpp"
@@ -78,7 +78,7 @@ TEST_CASE("PNG of 16 bits keeps the upper 8, an interlaced one its order, an alp
   CHECK(decoded(png(1, 1, 16, 2, rows)).equal(torch::tensor({0x12, 0x56, 0x9a}, torch::kByte).view({3, 1, 1})));
   CHECK(decoded(png(1, 1, 8, 6, std::string("\0\x01\x02\x03\x80", 5)))
             .equal(torch::tensor({1, 2, 3}, torch::kByte).view({3, 1, 1})));
-  // 2x2 of grey, interlaced: the first pass holds pixel (0, 0), the sixth (0, 1), the seventh row 1.
+  // 2x2 grey, interlaced: the first pass has pixel (0, 0), the sixth (0, 1), the seventh row 1.
   const auto interlaced = decoded(png(2, 2, 8, 0, std::string("\0\x0a\0\x0b\0\x0c\x0d", 7), true));
   CHECK(interlaced.equal(torch::tensor({10, 11, 12, 13}, torch::kByte).view({1, 2, 2}).expand({3, 2, 2})));
 }
@@ -113,7 +113,8 @@ TEST_CASE("linked files and folders count, as torchvision's; a link that leads b
   fs::create_directory_symlink(elsewhere.path / "far", folder.path / "dog");
   const ImageFolderSource source({.path = folder.path});
   CHECK(source.classes() == std::vector<std::string>{"cat", "dog"});
-  // a, z, more/b, more/deep/c; of the dogs b, deep/c, and through `back` the cats a and z, self leading nowhere.
+  // Cats: a, z, more/b, more/deep/c. Dogs: b, deep/c, and a and z through the link `back`; the link `self` adds
+  // nothing.
   CHECK(source.size() == 8);
   CHECK(source.read(first(8)).target.sum().item<int64_t>() == 4);
 }
@@ -203,10 +204,10 @@ TEST_CASE("a small file cannot claim a large image") {
   const auto large = png(60000, 50000, 8, 2, "abc");
   CHECK(broken(large) ==
         "its header says 50000x60000 pixels, more than a file of " + std::to_string(large.size()) + " bytes holds");
-  // A pixel of one bit becomes 24.
+  // A one-bit pixel expands to 24 bits.
   CHECK(broken(png(28000, 28000, 1, 0, "abc") + std::string(100'000, 'x')) ==
         "its header says 28000x28000 pixels, must be at most 178956970 in all");
-  // Nor a padded one.
+  // The same for a padded file.
   CHECK(broken(with_size(read(recorded_images / "rgb.jpg"), 22000, 22000) + std::string(1'000'000, 'x')) ==
         "its header says 22000x22000 pixels, must be at most 178956970 in all");
 }

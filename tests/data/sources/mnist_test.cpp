@@ -204,7 +204,7 @@ TEST_CASE("sizes that disagree are refused before anything is unpacked: a small 
         "mnist: " + images + " has 2 images: expected 300000000, the number of labels in " + labels);
   CHECK(largest() - before < 50'000);
 
-  // The header alone: no file of its length unpacks to that.
+  // Only the header: no file of its length can contain that much.
   const auto path = folder.file("x.gz");
   write_gzip(path, word(0x0801) + word(4'000'000'000U) + "abc");
   const auto most = (fs::file_size(path) * 1032 - 8);

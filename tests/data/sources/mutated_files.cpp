@@ -135,14 +135,15 @@ void repair_png(std::string& file) {
               [](const fs::path& folder, uint64_t) {
                 try {
                   (void)data::decode_image(data::read_file(folder / "x", "test"));
-                } catch (const data::BrokenImage& broken) {  // of which the image folder makes an Error
+                } catch (const data::BrokenImage& broken) {  // the image folder converts it to an Error
                   accelerate::base::fail(accelerate::ErrorKind::data, {}, "test", "{}", broken.what());
                 }
               },
           .repair = repair_png};
 }
 
-/// Loads the state in the middle of a pass: refused, it must change nothing; taken, the next pass must be one.
+/// Loads the state in the middle of a pass. If it is refused, it must change nothing; if accepted, the next pass must
+/// work.
 template <typename Loader>
 void resume(Loader loader, const accelerate::state::LoaderState& state) {
   loader.shard({.rank = 1, .world_size = 2});
@@ -204,6 +205,6 @@ const mutation::Formats& formats() {
 
 int main(int argc, char** argv) {
   accelerate::base::set_log_handler([](auto, std::string_view) {});  // skipped entries are irrelevant here
-  (void)at::arange(4).sum().item<int64_t>();  // LibTorch has its threads and tables before memory is counted
+  (void)at::arange(4).sum().item<int64_t>();  // creates LibTorch's threads and tables before the memory limit is set
   return mutation::run_formats(formats(), argc, argv);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// recorded/*.npy are NumPy's own.
+// recorded/*.npy are files from NumPy.
 #include "tests/data/sources/files.hpp"
 //
 #include <sys/stat.h>
@@ -26,7 +26,7 @@ std::string refused(const fs::path& path) {
   return message([&] { (void)map_npy(path); }, ErrorKind::data);
 }
 
-/// A .npy file with this text as its header, padded as NumPy pads it.
+/// A .npy file with this text as its header, padded as in NumPy.
 std::string npy_bytes(std::string header, const std::string& numbers) {
   header.resize((header.size() + 10 + 1 + 63) / 64 * 64 - 11, ' ');
   header += '\n';
@@ -34,7 +34,7 @@ std::string npy_bytes(std::string header, const std::string& numbers) {
          numbers;
 }
 
-/// KiB of this process that are not a file's.
+/// Memory of this process in KiB, without mapped files.
 int64_t own_memory() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
@@ -127,7 +127,7 @@ TEST_CASE("a mapped file is the system's memory, shared by all who read it, and 
   const auto before = own_memory();
   CHECK(before > 0);
   const auto* const bytes = tensor.const_data_ptr<uint8_t>();
-  CHECK(std::count(bytes, bytes + tensor.numel(), 1) == 64 << 20);  // reads all of it, and allocates nothing
+  CHECK(std::count(bytes, bytes + tensor.numel(), 1) == 64 << 20);  // reads the whole file without allocating memory
   CHECK(own_memory() - before < 16 * 1024);
 }
 
@@ -172,7 +172,8 @@ TEST_CASE("a broken .npy file is refused with path, expected and found") {
   write(path, npy_bytes(dict, numbers));
   CHECK(map_npy(path).equal(torch::arange(1, 7, torch::kFloat).view({2, 3})));
 
-  write(path, npy_bytes("{'descr': '<f4', 'fortran_order': False, 'shape': (2L, 3L), }", numbers));  // of Python 2
+  // written by Python 2
+  write(path, npy_bytes("{'descr': '<f4', 'fortran_order': False, 'shape': (2L, 3L), }", numbers));
   CHECK(map_npy(path).equal(torch::arange(1, 7, torch::kFloat).view({2, 3})));
 
   CHECK(says("PK\3\4....") ==
@@ -313,7 +314,7 @@ TEST_CASE("with skip samples whose label is none are left out, counted and logge
   CHECK(lines == std::vector<std::string>{"npy: 2 of 5 samples are left out; the first: " + y +
                                           " says 3 for sample 1: expected a label from 0 to 2"});
 
-  write(y, array("5, 2", bytes<int64_t>({0, 1, 5, 6, 1, 2, 0, 7, 2, 2})));  // two labels of each sample
+  write(y, array("5, 2", bytes<int64_t>({0, 1, 5, 6, 1, 2, 0, 7, 2, 2})));  // two labels per sample
   CHECK(npy(files).sample_count() == 3);
   write(y, array("5,", bytes<int64_t>({0, 1, 2, 1, 0})));
   CHECK(logged([&] { CHECK(npy(files).sample_count() == 5); }).empty());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// PNG files written by hand, so that a test does not believe the library that it tests.
+// PNG files written by hand, so that the tests do not depend on the tested library.
 #pragma once
 
 #include <zlib.h>

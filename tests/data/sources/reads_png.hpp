@@ -6,7 +6,7 @@
 
 namespace testing {
 
-/// Whether this build has libpng.
+/// True if this build has libpng.
 inline bool reads_png() {
   try {
     (void)accelerate::data::decode_png({});

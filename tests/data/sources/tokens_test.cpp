@@ -15,7 +15,7 @@ namespace {
 
 const fs::path recorded = TEST_SOURCE_DIR "/tests/data/sources/recorded";
 
-/// Tokens first, first + 1 ... as bare numbers.
+/// A file of raw tokens first, first + 1, ...
 template <typename Token>
 void write_tokens(const fs::path& path, Token first, int count) {
   std::string all;
@@ -50,7 +50,7 @@ TEST_CASE("numbers of blocks may be a column of others; those that are none are 
   const Folder folder;
   write_tokens<uint16_t>(folder.path / "x.bin", 0, 40);
   const TokenBlocks blocks({.path = folder.path / "x.bin", .block_size = 3});
-  const auto of = [](const at::Tensor& numbers) { return numbers * 4; };  // their first tokens
+  const auto of = [](const at::Tensor& numbers) { return numbers * 4; };  // the first token of each block
   const auto column = torch::arange(8).view({4, 2}).select(1, 0);
   CHECK(blocks.read(column).data.select(1, 0).equal(of(column)));
   CHECK(message(

@@ -20,7 +20,7 @@ at::Tensor padded(const at::Tensor& images, int64_t padding, double fill) {
   return F::pad(images, F::PadFuncOptions({padding, padding, padding, padding}).value(fill));
 }
 
-/// How often each window of `images`, padded, was cut out; CHECKs that each crop is one.
+/// Counts how often each window of the padded `images` was cut out. CHECKs that each crop is a window.
 std::map<std::pair<int64_t, int64_t>, int> windows(const at::Tensor& images, const at::Tensor& crops) {
   std::map<std::pair<int64_t, int64_t>, int> found;
   for (int64_t i = 0; i < images.size(0); ++i) {
@@ -58,7 +58,7 @@ TEST_CASE("a crop may be smaller than the image, larger than it with padding, or
   CHECK(windows(padded(images, 2, 0), RandomCrop({.size = {9, 11}, .padding = 2})(images, cropped_pass(50))).size() ==
         2);
   CHECK(RandomCrop({.size = {6, 7}})(images, cropped_pass(50)).equal(images));
-  // Windows that hold padding alone.
+  // Windows with padding only.
   const auto dot = torch::ones({40, 1, 1, 1});
   const auto crops = RandomCrop({.size = {1, 1}, .padding = 3})(dot, cropped_pass(40));
   CHECK(crops.sum().item<float>() < 10);

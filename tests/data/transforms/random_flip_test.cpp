@@ -13,7 +13,7 @@ data::TransformContext flipped_pass(int64_t samples, int64_t epoch = 0) {
   return {.pass = {.seed = 11, .epoch = epoch}, .indices = torch::arange(samples)};
 }
 
-/// CHECKs that each image is as it was or mirrored. returns   how many are mirrored
+/// CHECKs that each image is unchanged or mirrored. Returns the number of mirrored images.
 int mirrored(const at::Tensor& images, const at::Tensor& flipped) {
   int count = 0;
   for (int64_t i = 0; i < images.size(0); ++i) {

@@ -9,7 +9,7 @@ using namespace sources;
 
 namespace {
 
-/// One draw of each sample below 1000.
+/// Draws one number below 1000 per sample.
 const auto draw = [](const at::Tensor& rows, const data::TransformContext& context) {
   Numbers drawn;
   for (int64_t i = 0; i < rows.size(0); ++i) drawn.push_back(context.random(i).below(1000));
@@ -17,7 +17,7 @@ const auto draw = [](const at::Tensor& rows, const data::TransformContext& conte
 };
 const auto add_one = [](const at::Tensor& rows) { return rows + 1; };
 
-/// Sample number -> random number drawn for it in this epoch, on all ranks.
+/// Maps each sample number to its random number in this epoch, on all ranks.
 std::map<int64_t, int64_t> drawn_by(const data::SourcePtr<data::Batch>& source, int64_t world, int64_t batch_size,
                                     int64_t epoch, uint64_t seed = 5) {
   std::map<int64_t, int64_t> drawn;
@@ -93,7 +93,7 @@ TEST_CASE("random layers draw apart from one another, in one transform() and in 
   const auto two = data::transform(numbers(5), draw, add);
   CHECK(drawn(two) % 1000 == first);
   CHECK(drawn(two) / 1000 != first);
-  // The lower one is the second layer then.
+  // The lower transform is then the second layer.
   const auto over = drawn(data::transform(data::transform(numbers(5), draw), add));
   CHECK(over / 1000 == first);
   CHECK(over % 1000 == drawn(two) / 1000);

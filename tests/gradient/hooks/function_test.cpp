@@ -90,7 +90,7 @@ TEST_CASE("what is not reduced because the function threw is not stepped on, unt
     bool fails = false;
     Hooked hooked(group, {{3}}, failing_once(fails));
     const auto ones = torch::ones({3}, torch::kDouble);
-    hooked.reduced({ones});  // the buckets are laid out: the next one is launched within the backward
+    hooked.reduced({ones});  // the buckets exist: the next one is launched within the backward
     fails = true;
     CHECK_THROWS_WITH(hooked.reduced({ones}), "mine");
     CHECK_THROWS_WITH(hooked.engine.before_step(),

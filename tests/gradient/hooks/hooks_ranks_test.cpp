@@ -9,8 +9,9 @@ using namespace gradient_testing;
 TEST_CASE("hooks give the mean within their precision, with the same bits on every rank, step after step") {
   const Group& group = testing::world();
   const PowerSgdOptions exact{.matrix_approximation_rank = group.size(), .start_step = 2};
-  const PowerSgdOptions full{.matrix_approximation_rank = 64, .start_step = 2};  // a bucket's square is of any rank
-  // Of one direction, where a warm start of 16 bits is as exact as they are.
+  // 64 is at least the rank of a bucket's square matrix
+  const PowerSgdOptions full{.matrix_approximation_rank = 64, .start_step = 2};
+  // Gradients of rank one, for which a warm start in 16 bits is exact up to 16-bit rounding.
   const auto gradient = [](int64_t rank, int64_t step) {
     return (low_rank(40, 20, 1, 3 * rank) * static_cast<double>(step + 1)).to(at::kFloat);
   };
@@ -18,7 +19,7 @@ TEST_CASE("hooks give the mean within their precision, with the same bits on eve
       {fp16_compress_hook(), 0.001},
       {bf16_compress_hook(), 0.01},
       {power_sgd_hook(exact), 1e-5},
-      {bf16_compress_wrapper(power_sgd_hook(exact)), 0.06},  // all of its arithmetic is in 8 bits, as in PyTorch
+      {bf16_compress_wrapper(power_sgd_hook(exact)), 0.06},  // all arithmetic has 8 bits of precision, as in PyTorch
       {fp16_compress_wrapper({}), 0.001},
       {batched_power_sgd_hook(full), 1e-4},
       {fp16_compress_wrapper(batched_power_sgd_hook(full)), 0.01},

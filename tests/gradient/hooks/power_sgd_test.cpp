@@ -27,7 +27,7 @@ double distance_after_training(const CommHook& hook) {
   return left;
 }
 
-// One reduction of 40 x 20 numbers that differ on two ranks, beside the plain mean.
+// Compares one reduction of 40 x 20 numbers that differ on two ranks with the plain mean.
 void check_within(double tolerance, const CommHook& hook, bool with_factors) {
   run_threads(2, [&](const Group& group) {
     CAPTURE(tolerance);
@@ -35,7 +35,7 @@ void check_within(double tolerance, const CommHook& hook, bool with_factors) {
     const auto gradient = numbers({40, 20}, group.rank(), at::kFloat);
     Hooked plain(group, {{40, 20}}, {}, at::kFloat), hooked(group, {{40, 20}}, hook, at::kFloat);
     CHECK(near(hooked.reduced({gradient})[0], plain.reduced({gradient})[0], tolerance));
-    CHECK((hooked.engine.reducer_state().size() > 1) == with_factors);  // beside the count of steps
+    CHECK((hooked.engine.reducer_state().size() > 1) == with_factors);  // in addition to the step count
   });
 }
 
@@ -45,7 +45,8 @@ TEST_CASE("reductions before the start step are plain, bit for bit; from it on a
   run_threads(2, [](const Group& group) {
     const auto gradient = [&](int64_t step) { return low_rank(40, 20, 1, 10 * step + group.rank()); };
     Hooked plain(group, {{40, 20}, {7}}, {});
-    Hooked hooked(group, {{40, 20}, {7}}, power_sgd_hook(from_step(2, 2)));  // the mean of two of rank 1 is of rank 2
+    // the mean of two matrices of rank 1 has rank 2
+    Hooked hooked(group, {{40, 20}, {7}}, power_sgd_hook(from_step(2, 2)));
     for (int64_t step = 0; step < 5; ++step) {
       CAPTURE(step);
       const auto vector = numbers({7}, step + group.rank());
@@ -194,7 +195,7 @@ TEST_CASE("PowerSGD is not recorded, within another hook neither; a cast is") {
 TEST_CASE(
     "every hook is within 1e-2 of the plain mean of 40 x 20, as Accelerate's test asks; factors of bf16 in 0.06") {
   for (const int64_t start : {1000, 0}) {
-    // Of full rank, where nothing but digits is lost; the factors are larger than the parameter.
+    // Full rank loses only digits; the factors are larger than the parameter.
     const PowerSgdOptions full{.matrix_approximation_rank = 29, .start_step = start, .min_compression_rate = 0.5};
     const double in_bf16 = start == 0 ? 0.06 : 1e-2;  // 8 bits in the factors and all arithmetic on them: 0.01
     const std::vector<std::pair<CommHook, double>> hooks{
@@ -228,7 +229,7 @@ TEST_CASE(
         Hooked first(group, shapes, hook, at::kFloat), second(group, shapes, hook, at::kFloat);
         for (int64_t step = 0; step < saved_after; ++step) first.reduced(gradients(step));
         second.engine.load_reducer_state(first.engine.reducer_state());
-        // Nothing is lost where it is saved again before the first reduction.
+        // A save before the first reduction keeps the loaded state.
         Hooked third(group, shapes, hook, at::kFloat);
         third.engine.load_reducer_state(second.engine.reducer_state());
         for (int64_t step = saved_after; step < saved_after + 4; ++step) {
@@ -254,7 +255,7 @@ TEST_CASE("a saved state of other shapes is passed over, and so is one where not
     const auto mean = plain.reduced({gradient})[0];
     Hooked other(group, {{20, 40}}, power_sgd_hook(from_step(0, 20)));
     other.engine.load_reducer_state(saved.engine.reducer_state());
-    CHECK(near(other.reduced({gradient.t().contiguous()})[0], mean.t(), 1e-12));  // of full rank: nothing was added
+    CHECK(near(other.reduced({gradient.t().contiguous()})[0], mean.t(), 1e-12));  // full rank without an added error
   });
 }
 

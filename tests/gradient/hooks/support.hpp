@@ -13,14 +13,14 @@ namespace gradient_testing {
 using namespace accelerate::gradient;
 using accelerate::comm::run_threads;
 
-/// Parameters of zeros behind an engine with the hook.
+/// Zero-initialised parameters with an engine and the hook.
 struct Hooked {
   Hooked(const Group& group, const std::vector<std::vector<int64_t>>& shapes, const CommHook& hook,
          at::ScalarType dtype = at::kDouble, const BucketOptions& buckets = {})
       : parameters(made(shapes, dtype)),
         engine(group.duplicate(), listed(parameters), {.buckets = buckets, .hook = hook}) {}
 
-  /// What a backward leaves that gives each parameter this gradient on this rank.
+  /// Results of a backward that gives each parameter this gradient on this rank.
   std::vector<at::Tensor> reduced(const std::vector<at::Tensor>& gradients) {
     engine.zero_all();
     at::Tensor loss = torch::zeros({}, parameters[0].options().requires_grad(false));

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of accelerate_config as Hugging Face's Accelerate reads them, and its own as accelerate_config updates them."""
+"""Hugging Face Accelerate reads files of accelerate_config, and accelerate_config updates files of Accelerate."""
 import os
 import subprocess
 import sys

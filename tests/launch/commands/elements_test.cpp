@@ -41,7 +41,7 @@ TEST_CASE("half precision, bfloat16 and integers are compared as numbers, other 
   CHECK(compare_elements("BF16", 16, "\xc0\x3f"s, "\x80\x3f"s).largest == 0.5);
   CHECK(compare_elements("I8", 8, "\xff"s, "\x01"s).largest == 2.0);
   CHECK(compare_elements("U8", 8, "\xff"s, "\x01"s).largest == 254.0);
-  // 2^62 and 2^62 + 1, which are one double
+  // 2^62 and 2^62 + 1, which are equal as doubles
   const auto large = compare_elements("I64", 64, "\0\0\0\0\0\0\0\x40"s, "\1\0\0\0\0\0\0\x40"s);
   CHECK(large.largest == 1.0L);
   CHECK(large.right == std::ldexp(1.0L, 62) + 1);

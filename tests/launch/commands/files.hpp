@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A folder that goes with the test, and small files in it.
+// A temporary folder and small files for tests.
 #pragma once
 
 #include <cstring>
@@ -48,7 +48,7 @@ inline std::string safetensors_of(const std::vector<SmallTensor>& tensors,
   return file;
 }
 
-/// A checkpoint's folder of one model.
+/// Saves a checkpoint folder with one model.
 inline void save_checkpoint(const std::filesystem::path& place, const std::vector<SmallTensor>& tensors, int64_t step) {
   using namespace accelerate::archive;
   NewFolder folder(place, "save_state");

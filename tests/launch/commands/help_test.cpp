@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first page that a newcomer reads of each program.
+// The help page of each program.
 #include <doctest/doctest.h>
 
 #include <algorithm>

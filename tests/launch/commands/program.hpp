@@ -8,7 +8,7 @@
 
 namespace testing {
 
-/// A program of the build's, run as a user runs it.
+/// Runs a program of the build as a user does.
 inline Ran run_program(const std::string& name, std::vector<std::string> arguments,
                        const accelerate::env::Variables& variables = {}) {
   arguments.insert(arguments.begin(), TEST_BINARY_DIR "/bin/" + name);

@@ -31,7 +31,7 @@ TEST_CASE("no ranks are added to what Slurm or the environment says") {
     CAPTURE(name);
     CHECK(test_command({}, {.gpus = 0}, {{name, "4"}}, "/b") ==
           Arguments{"/b/accelerate_launch", "/b/accelerate_test_worker"});
-    CHECK(test_command({}, {.gpus = 0}, {{name, ""}}, "/b").size() == 4);  // which counts as not set
+    CHECK(test_command({}, {.gpus = 0}, {{name, ""}}, "/b").size() == 4);  // an empty value counts as unset
   }
 }
 

@@ -54,7 +54,7 @@ accelerate::base::FileDescriptor connected(int64_t port) {
   return connection;
 }
 
-/// Whoever calls next.
+/// Accepts the next connection.
 accelerate::base::FileDescriptor caller_of(int listener) {
   accelerate::base::FileDescriptor connection;
   while (!connection) connection = accept_from(listener);
@@ -174,7 +174,7 @@ TEST_CASE("a port where something else says a word is told at once") {
   const auto listener = listen_on("127.0.0.1", port);
   auto one = meets(invitation(port, 1, 2));
   auto connection = caller_of(listener.get());
-  send(connection.get(), "220 x", 5, MSG_NOSIGNAL);         // no line's end
+  send(connection.get(), "220 x", 5, MSG_NOSIGNAL);         // an unfinished line
   REQUIRE(one.wait_for(15s) == std::future_status::ready);  // of 30 s and 5 s for machine 0's verdict
   CHECK(one.get() == "accelerate_launch: machine 0 at 127.0.0.1:" + std::to_string(port) +
                          " is no accelerate_launch; is the port another program's?");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that `accelerate config` wrote, in the key sets of its versions.
+// Files from `accelerate config`, with the keys of its versions.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ std::string refusal(const std::string& text) {
   return "";
 }
 
-/// What there is in place of FSDP.
+/// The alternative to FSDP.
 const std::string sharded =
     "sharded training is not here yet; MULTI_GPU keeps the whole model on every rank, and precision::pure_bf16() or "
     "nn::checkpoint() make it smaller";

@@ -22,7 +22,7 @@ TEST_CASE("CUDA_VISIBLE_DEVICES limits them as CUDA does") {
   CHECK(count_gpus(four, " 0 , 2 ") == 2);
   CHECK(count_gpus(four, "") == 0);
   CHECK(count_gpus(four, "-1") == 0);
-  CHECK(count_gpus(four, "0,-1,1") == 1);  // the list ends at the first that is none
+  CHECK(count_gpus(four, "0,-1,1") == 1);  // the list ends at the first entry that names no device
   CHECK(count_gpus(four, "1,9,2") == 1);
   CHECK(count_gpus(four, "NoDevFiles") == 0);
   CHECK(count_gpus(four, "GPU-1d9a,GPU-77ab") == 2);

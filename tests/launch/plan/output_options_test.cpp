@@ -16,7 +16,7 @@ using accelerate::launch::StreamChoice;
 
 namespace {
 
-/// "L" logged, "S" shown, of stdout and stderr of a rank: "LS L-".
+/// Returns "LS L-": L if logged, S if shown, for stdout and stderr of a rank.
 std::string ways(const LaunchOptions& given, int64_t rank) {
   const auto options = output_options(given);
   std::string text;

@@ -15,7 +15,7 @@ namespace {
 const Machine no_gpus{.gpus = 0, .usable_cpus = 16};
 const Machine two_gpus{.gpus = 2, .usable_cpus = 16};
 
-// Of a rank on a CPU.
+// Variables of a rank on the CPU.
 Variables rank_variables(const std::string& rank, const std::string& size) {
   return {{"RANK", rank},
           {"WORLD_SIZE", size},

@@ -52,7 +52,7 @@ TEST_CASE("the CPU and the backend count the same from an option, a variable and
   CHECK_FALSE(on_cpu(resolved({.settings = {.device = "cuda"}}, {{"ACCELERATE_USE_CPU", "1"}}, file("cpu", "true"))));
   CHECK(resolved({}, {{"ACCELERATE_BACKEND", "mpi"}}).settings.backend == "mpi");
   CHECK(resolved({}, {}, file("backend", "mpi")).settings.backend == "mpi");
-  // GPUs use it anyway, the CPU's ranks refuse it.
+  // Ranks on GPUs use it anyway, ranks on the CPU refuse it.
   CHECK_FALSE(resolved({}, {{"ACCELERATE_BACKEND", "nccl"}}).settings.backend.has_value());
   CHECK(resolved({.settings = {.backend = "gloo"}}, {{"ACCELERATE_BACKEND", "mpi"}}, file("backend", "mpi"))
             .settings.backend == "gloo");
@@ -115,7 +115,7 @@ TEST_CASE("hosts and machines that stand elsewhere are not used where the comman
         Lines{"hosts gpu-a:4 is not used: the command line has --runner local"});
   CHECK_FALSE(resolved({.runner = "local"}, {}, file("hostfile", "h")).hostfile);
   CHECK_FALSE(resolved({.runner = "local"}, {}, file("mpirun_hostfile", "h")).mpirun_hostfile);
-  CHECK(resolved({.runner = "local", .hosts = "a"}, hosts).hosts == "a");  // an error, later
+  CHECK(resolved({.runner = "local", .hosts = "a"}, hosts).hosts == "a");  // refused later
   CHECK(resolved({.runner = "ssh"}, hosts).hosts == "gpu-a:4");
   const auto ranks = file("ranks_per_machine", "4,2");
   CHECK(resolved({.num_machines = 2}, {}, ranks).ranks_per_machine == "4,2");

@@ -18,7 +18,7 @@ using accelerate::launch::SubReaper;
 
 namespace {
 
-/// A process that sleeps in a session of its own, forked twice.
+/// Starts a sleeping process in its own session with a double fork.
 void leave_a_daemon() {
   if (fork() == 0) {
     setsid();

@@ -61,7 +61,7 @@ TEST_CASE(
   CHECK_FALSE(judge.verdict(begin + seconds(23)));
   CHECK(judge.verdict(begin + seconds(24)) ==
         "no rank has moved for 30 s; worker 2 is missing, worker 0 waits in call 41");
-  judge.hear(1, {}, begin + seconds(23));  // it moves
+  judge.hear(1, {}, begin + seconds(23));  // progress
   CHECK_FALSE(judge.verdict(begin + seconds(99)));
   judge.hear(1, still({seen(2, 9, 41, 41)}), begin + seconds(60));
   CHECK_FALSE(judge.verdict(begin + seconds(74)));

@@ -16,7 +16,7 @@ using std::chrono::milliseconds;
 
 namespace {
 
-/// A process in a group of its own that ends with this code at once; below zero: that sleeps.
+/// Starts a process in its own group that exits with this code; if the code is negative, it sleeps.
 pid_t start(int code) {
   const pid_t pid = fork();
   if (pid == 0) {
@@ -27,7 +27,7 @@ pid_t start(int code) {
   return pid;
 }
 
-/// Waits until its end can be waited for, which is a moment after all that there is to see of it has gone.
+/// Waits until waitpid() can reap the process, which is slightly later than the end of its output.
 bool ended(pid_t pid) {
   siginfo_t info{};
   return waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) == 0;

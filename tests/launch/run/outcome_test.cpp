@@ -24,7 +24,7 @@ TEST_CASE("an outcome goes through text and comes back, and half of it is none")
 }
 
 TEST_CASE("a refusal is thrown again as it was") {
-  throw_refusal({.exit_code = 3, .cause = "exit code 3"});  // none
+  throw_refusal({.exit_code = 3, .cause = "exit code 3"});  // does not throw
   try {
     throw_refusal(outcome_of(LaunchError(ErrorKind::usage, 126, "x cannot be run")));
     FAIL("nothing was thrown");

@@ -23,7 +23,7 @@ using testing::read_all;
 
 namespace {
 
-/// What a worker writes to.
+/// Write ends of a worker's streams.
 struct Streams {
   FileDescriptor out;
   FileDescriptor err;
@@ -36,7 +36,7 @@ Streams add_worker(Output& output) {
   return {std::move(out.write), std::move(err.write)};
 }
 
-/// As the guardian does it, once something was printed.
+/// Forwards output as the guardian does, after bytes were written.
 void pass_on(Output& output, const FileDescriptor& stream, std::string_view text) {
   REQUIRE(write(stream.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()));
   std::vector<pollfd> waits;
@@ -45,7 +45,7 @@ void pass_on(Output& output, const FileDescriptor& stream, std::string_view text
   output.serve(waits);
 }
 
-/// Writing to it is no SIGPIPE.
+/// True if the stream still has a reader.
 bool is_read(const FileDescriptor& stream) {
   pollfd end{.fd = stream.get(), .events = 0, .revents = 0};
   poll(&end, 1, 0);
@@ -81,7 +81,7 @@ TEST_CASE("a reader that is gone ends a worker by SIGPIPE, but not one that was 
     if (told_to_end) output.hurry();
     console.read.reset();
     pass_on(output, worker.out, "saving\n");
-    CHECK(is_read(worker.out));  // the signal that ended the reader may be on its way to us
+    CHECK(is_read(worker.out));  // the signal that ended the reader may still arrive here
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     pass_on(output, worker.out, "saved\n");
     CHECK(is_read(worker.out) == told_to_end);

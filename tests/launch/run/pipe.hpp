@@ -17,7 +17,7 @@ struct Pipe {
   accelerate::base::FileDescriptor write;
 };
 
-/// Reading does not wait.
+/// Reads do not block.
 inline Pipe open_pipe() {
   std::array<int, 2> ends{};
   REQUIRE(pipe2(ends.data(), O_CLOEXEC) == 0);

@@ -17,7 +17,7 @@ using accelerate::launch::ReservedPort;
 
 namespace {
 
-/// A socket on 127.0.0.1:port, -1 when it cannot be bound (and listen).
+/// A socket on 127.0.0.1:port, or -1 if it cannot be bound (and listen).
 int take(int64_t port, bool reuse, bool listening) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int on = reuse ? 1 : 0;

@@ -14,7 +14,7 @@ using std::chrono::seconds;
 TEST_CASE("a process that sleeps is found asleep, where a debugger is there and may look") {
   testing::Child child({"sh", "-c", "echo up; exec sleep 300"});
   REQUIRE(child.wait_for("up"));
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // until exec
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // waits for exec
   const auto text = stacks_of(child.pid(), seconds(60));
   CAPTURE(text);
   const bool cannot = text.starts_with("no stacks: ") || text.find("not permitted") != std::string::npos;

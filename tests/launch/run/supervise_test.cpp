@@ -23,7 +23,7 @@ using accelerate::launch::supervise;
 
 namespace {
 
-/// A file in place of the launcher's stdout and stderr.
+/// A file that replaces the launcher's stdout and stderr.
 struct Sink {
   Sink() { fd = mkstemp(name); }
   ~Sink() {
@@ -156,7 +156,7 @@ TEST_CASE("a first signal during a failure's grace does not start the grace agai
                   {.grace = std::chrono::seconds(10), .out = out.fd, .err = err.fd}) == 5);
   const auto took = std::chrono::steady_clock::now() - start;
   CHECK(took >= std::chrono::seconds(10));
-  CHECK(took < std::chrono::seconds(15));  // 17 and more, were it started again
+  CHECK(took < std::chrono::seconds(15));  // a restart would take at least 17 s
 }
 
 TEST_CASE("helpers that a rank leaves behind do not outlive it, and no zombie stays") {

@@ -14,10 +14,10 @@ using Words = std::vector<std::string>;
 
 namespace {
 
-/// Of gloo: nothing waits for MPI's start.
+/// Uses gloo, so that no rank waits in MPI_Init.
 const std::string typed_to = TEST_BINARY_DIR "/bin/accelerate_launch --main_process_port 0 --backend gloo --quiet ";
 
-/// In a shell that gives each job a process group of its own, as one that a user types to.
+/// A shell that gives each job its own process group, as an interactive shell does.
 Words shell(const std::string& script) { return {"bash", "-c", "set -m; " + script}; }
 
 bool has(const std::string& screen, const std::string& text) { return screen.find(text) != std::string::npos; }
@@ -57,7 +57,7 @@ TEST_CASE("a rank 0 that does not read takes a line, what else is typed stays in
   AtTerminal terminal(shell(typed_to + "sh -c 'echo up; exec sleep 3'; read x; echo left $x"));
   CHECK(terminal.see("up\r\n"));
   terminal.type("one\n");
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // so that it is not one reading
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // separates the two reads
   terminal.type("two\n");
   const auto screen = terminal.read_all();
   CAPTURE(screen);
@@ -107,7 +107,7 @@ TEST_CASE("a launcher in the background neither reads the terminal nor is stoppe
                             "fg > /dev/null"));
   CHECK(terminal.see("up\r\n"));
   terminal.type("one\n");
-  CHECK(terminal.see("one\r\nshell got one\r\n"));  // the echo, and no stopped job between
+  CHECK(terminal.see("one\r\nshell got one\r\n"));  // the echo, without a stopped job in between
   terminal.type("two\n");
   const auto screen = terminal.read_all();
   CAPTURE(screen);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the runners would start.
+// Plans of the runners.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -246,7 +246,7 @@ TEST_CASE("launchers around ranks are told the version of the one that starts th
   const auto mpirun = plan_mpirun({.command = {"x"}}, {{"a", 1}, {"b", 1}}, outer, "id", "/bin/self");
   CHECK(said(mpirun) == ours);
   const Words& words = mpirun.workers[0].command;
-  CHECK(std::find(words.begin(), words.end(), name) != words.end());  // -x takes it to the other hosts
+  CHECK(std::find(words.begin(), words.end(), name) != words.end());  // -x forwards it to the other hosts
   CHECK(said(plan_srun({.command = {"x"}}, outer, "id", "/bin/self")) == ours);
   CHECK_FALSE(plan_srun({.command = {"x"}}, outer, "id", "").workers[0].environment.contains(name));
   CHECK_FALSE(plan_task({.command = {"x"}}, outer).workers[0].environment.contains(name));

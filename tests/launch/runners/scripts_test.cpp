@@ -89,7 +89,7 @@ TEST_CASE("a dry run of a task that srun started: its program, in the place that
            {"SLURM_LOCALID", "1"},
            {"SLURM_NODEID", "1"}});
   CHECK(ran.out == "3 4 a b\n");
-  CHECK(script.find("ACCELERATE_JOB_ID") == std::string::npos);  // each task would draw another
+  CHECK(script.find("ACCELERATE_JOB_ID") == std::string::npos);  // each task would generate another one
 }
 
 TEST_CASE("a dry run by hand: the ranks of this machine, at the place where all meet") {

@@ -40,7 +40,7 @@ highest=$?
 exit $highest
 )";
 
-/// Runs ranks under our launcher in an allocation.
+/// Runs ranks under accelerate_launch in an allocation.
 ///
 /// \param more  Further variables that Slurm would set; "" removes one.
 Ran in_allocation(const Words& options, const std::string& of_rank_1, const accelerate::env::Variables& more = {}) {

@@ -78,7 +78,7 @@ const Words with_daemons{"sh", "-c",
                          "export RANK; setsid sh -c 'echo daemon$RANK pid $$; exec sleep 300' & "
                          "echo rank$RANK pid $$; exec sleep 300"};
 
-/// The four of them.
+/// Process ids of both ranks and both daemons.
 std::vector<pid_t> ranks_and_daemons(Child& child) {
   for (const char* each : {"rank0 pid", "rank1 pid", "daemon0 pid", "daemon1 pid"}) REQUIRE(child.wait_for(each));
   const auto found = pids(child.out());
@@ -86,7 +86,7 @@ std::vector<pid_t> ranks_and_daemons(Child& child) {
   return found;
 }
 
-/// The one that has this word in its command line, and this host there or in its environment.
+/// The process with this word in its command line, and this host there or in its environment.
 pid_t process_with(const std::string& word, const std::string& host) {
   const auto contents = [](const std::filesystem::path& path) {
     std::stringstream text;
@@ -153,7 +153,7 @@ TEST_CASE("the first rank that fails decides, on whichever host: it is named the
   CAPTURE(ran.err);
   CHECK(ran.code == 7);
   CHECK(ran.err.find("accelerate_launch: worker 1 (") != std::string::npos);
-  // Both launchers exit with the code; the order in which their ends are seen is random.
+  // Both launchers exit with the code; the order in which their ends are detected is random.
   const auto report = std::max(ran.err.rfind("accelerate_launch: machine 0 (a, ") + 1,
                                ran.err.rfind("accelerate_launch: machine 1 (b, ") + 1);
   REQUIRE(report > 0);
@@ -249,7 +249,7 @@ TEST_CASE("a signal ends ranks over there also behind input that rank 0 never re
   close(file);
   Child child({"sh", "-c", line + " < " + name}, ssh.variables());
   REQUIRE(child.wait_for("up\n"));
-  std::this_thread::sleep_for(std::chrono::seconds(1));  // so that all is full
+  std::this_thread::sleep_for(std::chrono::seconds(1));  // fills all buffers
   kill(child.pid(), SIGTERM);
   CHECK(child.wait(std::chrono::seconds(30)).code == 128 + SIGTERM);
   unlink(name);
@@ -311,7 +311,7 @@ TEST_CASE("a dry run over ssh shows no value of the user's variables, and its sc
     CHECK(script.code == 0);
     CHECK(script.out.find("my-secret") == std::string::npos);
     CHECK(script.out.find(" HF_TOKEN ") != std::string::npos);
-    CHECK(script.out.find("BASH_FUNC_x%%") == std::string::npos);  // no shell can name it
+    CHECK(script.out.find("BASH_FUNC_x%%") == std::string::npos);  // not a valid name in a shell
     const auto ran = Child({"sh", "-c", script.out}, variables).wait();
     CAPTURE(ran.err);
     CHECK(ran.out == value + "|set|");

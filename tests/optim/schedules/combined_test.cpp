@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What parity.py cannot compare, because PyTorch does not do it.
+// Cases that parity.py cannot compare, because PyTorch does not support them.
 #include "tests/testing.hpp"
 //
 #include "accelerate/optim/schedules/chained.hpp"

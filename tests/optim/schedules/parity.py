@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules in PyTorch and transformers and ours (probe.cpp), with the same arguments: every rate and momentum must agree.
+"""Compares the schedules with PyTorch and transformers (probe.cpp) for equal arguments: every rate and momentum must agree.
 
 parity.py PROBE RECORDED         compares; PyTorch's are computed, transformers' read from RECORDED
 parity.py --record RECORDED      writes RECORDED, where transformers is installed
@@ -51,7 +51,7 @@ def simple_cases():
 
 
 def moved_by_hand():
-    """Rates follow from those in force, whoever set them."""
+    """Rates depend on the current rates, including those set by other code."""
     parts = [part("StepLR", step_size=5, gamma=0.5), part("LinearLR", start_factor=0.1, end_factor=1.0, total_iters=20),
              part("CosineAnnealingLR", T_max=20, eta_min=1e-3), part("ExponentialLR", gamma=0.9),
              part("PolynomialLR", total_iters=20, power=2.0), part("ConstantLR", factor=0.5, total_iters=12)]

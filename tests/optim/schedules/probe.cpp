@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs schedules for parity.py: a JSON list of cases on stdin, a list of results on stdout.
+// Runs schedules for parity.py: reads a JSON list of cases from stdin, writes a list of results to stdout.
 //
-// A case: {"schedule", "args", "optimizer", "lrs": of each group, "default_lr", "steps", "set_lr": {step: rate}}; for
-// ReduceLROnPlateau "metrics" in place of "steps". A result: {"lrs": [step][group], "momenta": [step][group]}. Half-way
-// each schedule is saved and loaded into one with another optimizer.
+// A case: {"schedule", "args", "optimizer", "lrs": one per group, "default_lr", "steps", "set_lr": {step: rate}}; for
+// ReduceLROnPlateau "metrics" instead of "steps". A result: {"lrs": [step][group], "momenta": [step][group]}. After
+// half of the steps each schedule is saved and loaded into one with another optimizer.
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/rmsprop.h>
@@ -206,7 +206,7 @@ struct Course {
   }
 };
 
-/// move(schedule, n): step n
+/// \param move  move(schedule, n) runs step n.
 template <typename Make, typename Move>
 json run(const json& one, int64_t steps, const Make& make_one, const Move& move) {
   auto optimizer = optimizer_of(one);

@@ -85,7 +85,7 @@ TEST_CASE("the state of another kind of schedule, or of other groups, is refused
   CHECK(scheduler.get_last_lr() == Rates{0.5});
 }
 
-// tests/checkpoint/parity.py lets PyTorch go on from it.
+// tests/checkpoint/parity.py continues from it in PyTorch.
 TEST_CASE("a state says what PyTorch's remembers beside it: of a part's turn, and in the optimizer's groups") {
   auto optimizer = sgd({1.0});
   SequentialLR sequence(optimizer,

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-/// One parameter group of each rate.
+/// One parameter group per rate.
 inline torch::optim::SGD sgd(const std::vector<double>& rates, double momentum = 0) {
   std::vector<torch::optim::OptimizerParamGroup> groups;
   for (const double rate : rates) {

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes image_folder.txt: the order of torchvision's ImageFolder, "label<TAB>path" for each sample: python record_image_folder.py
-(torchvision 0.26.0 wrote the one that is here)."""
+(the recorded file is from torchvision 0.26.0)."""
 import pathlib
 import tempfile
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the images in images/, and what Pillow decodes of each: python record_images.py (Pillow 13.0.0 and NumPy wrote
-those that are here)."""
+"""Writes the images in images/ and the pixels that Pillow decodes from each: python record_images.py (the recorded files
+are from Pillow 13.0.0 and NumPy)."""
 import pathlib
 
 import numpy as np

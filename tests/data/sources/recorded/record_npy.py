@@ -22,7 +22,7 @@ np.save(here / "column_in_fortran_order.npy", np.asfortranarray(np.arange(3.0).r
 np.save(here / "number.npy", np.float32(2.5))
 np.save(here / "empty.npy", np.zeros((0, 3), "f4"))
 
-# Python 2 wrote this one, of shape "(2L,)": it comes with NumPy's tests.
+# A file of Python 2 with shape "(2L,)", from NumPy's tests.
 shutil.copy(pathlib.Path(np.__file__).parent / "lib" / "tests" / "data" / "win64python2.npy", here / "python2.npy")
 
 np.save(here / "fortran.npy", np.asfortranarray(six.astype("f4")))
