@@ -19,7 +19,7 @@ class TrackedRun {
   /// Begins a run of the trackers in log_with, in the folder <logging_dir>/<project_name>; one that runs ends. config:
   /// what the run was configured with, {{"lr", 1e-3}, {"net", "basic"}}. What is logged is kept by the main process
   /// alone, unless a tracker of one's own says otherwise; every rank may call all of this.
-  /// Throws Error: usage for a name that is no folder's, io for a folder that cannot be written.
+  /// Throws Error: usage for a name that is not a directory's, io for a folder that cannot be written.
   void init_trackers(const std::string& project_name, const tracking::Values& config = {}) {
     trackers_.start(project_name, config);
   }

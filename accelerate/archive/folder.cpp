@@ -250,7 +250,7 @@ std::optional<std::string> why_no_checkpoint(const fs::path& place) {
   std::error_code error;
   if (has_own_manifest(place) || fs::exists(place / mark_of_accelerate, error)) return std::nullopt;
   const std::string_view why = fs::exists(place / manifest_name, error) ? "another program wrote its" : "it has no";
-  return fmt::format("{} is there and is no checkpoint ({} {})", place.string(), why, manifest_name);
+  return fmt::format("{} exists and is not a checkpoint ({} {})", place.string(), why, manifest_name);
 }
 
 void check_replaceable(const fs::path& place, std::string_view operation) {
@@ -431,7 +431,7 @@ NewestWhole newest_whole(const fs::path& parent, std::string_view operation, boo
     newest.passed_over.push_back(fmt::format("{}: {}", folder.filename().string(), *wrong));
   }
   base::fail(
-      ErrorKind::io, {}, operation, "there is no whole checkpoint in {} ({})", parent.string(),
+      ErrorKind::io, {}, operation, "no complete checkpoint found in {} ({})", parent.string(),
       newest.passed_over.empty() ? "no folder checkpoint_N" : fmt::format("{}", fmt::join(newest.passed_over, "; ")));
 }
 

@@ -21,8 +21,8 @@ struct JsonLimits {
 /// The value, in time and memory that grow with the text alone.
 ///
 /// what   "header", for errors
-/// Throws Error (data) for what is no JSON, is beyond the limits, or names something twice in an object: parsers differ
-/// in which of two counts.
+/// Throws Error (data) for what is not JSON, is beyond the limits, or names something twice in an object: parsers
+/// differ in which of two counts.
 [[nodiscard]] nlohmann::json parse_json(std::string_view text, std::string_view what, const JsonLimits& limits,
                                         const Origin& origin);
 

@@ -35,15 +35,15 @@ struct SafetensorsHeader {
 
 /// file   all bytes of the file, or, with file_bytes, as many as the header has
 /// Throws Error (data) unless everything holds: the header is of its length, at most 100 MB, JSON, without a name that
-/// comes twice; every tensor has as many bytes as shape and dtype say; together they cover the rest of the file without
-/// gap and overlap.
+/// appears twice; every tensor has as many bytes as shape and dtype say; together they cover the rest of the file
+/// without gap and overlap.
 [[nodiscard]] SafetensorsHeader read_safetensors(std::string_view file, const Origin& origin,
                                                  std::optional<uint64_t> file_bytes = std::nullopt);
 
 /// tensors   begin and end are filled in, one tensor after another, largest elements first, so that each is aligned
 /// returns   what a file begins with: 8 bytes of length and the JSON, a multiple of 8 bytes in all; the tensors' bytes
 ///           follow in the order in which `tensors` now are
-/// Throws Error (usage) where a name comes twice, is "__metadata__", or a dtype is unknown.
+/// Throws Error (usage) where a name appears twice, is "__metadata__", or a dtype is unknown.
 [[nodiscard]] std::string write_safetensors(std::vector<SafetensorsEntry>& tensors,
                                             const std::map<std::string, std::string>& metadata,
                                             std::string_view operation);

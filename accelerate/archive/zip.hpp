@@ -21,13 +21,13 @@ struct ZipMember {
   bool operator==(const ZipMember&) const = default;
 };
 
-/// Whether the file is of the format that torch.save wrote before PyTorch 1.6, which is no ZIP file.
+/// Whether the file is of the format that torch.save wrote before PyTorch 1.6, which is not a ZIP file.
 [[nodiscard]] bool is_torch_before_1_6(std::string_view file);
 
 /// The members of a ZIP file, in the order of its directory.
 ///
-/// Throws Error (data) for what is no ZIP file, was cut, has members that are compressed, encrypted, lie outside of the
-/// file or over one another, or names that come twice; for files that torch.save wrote before version 1.6 with the
+/// Throws Error (data) for what is not a ZIP file, was cut, has members that are compressed, encrypted, lie outside of
+/// the file or over one another, or names that come twice; for files that torch.save wrote before version 1.6 with the
 /// remedy. Data is not read; check_member() does.
 /// left_out   members of such names are passed over, compressed ones too: nobody reads them. Null: none
 [[nodiscard]] std::vector<ZipMember> read_zip(std::string_view file, const Origin& origin,

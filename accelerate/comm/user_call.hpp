@@ -11,7 +11,7 @@
 namespace accelerate::comm {
 
 /// Returns the Error under the user's operation: "backward: the gradients of the model are not averaged: waited 60 s in
-/// operation 3 ([34] float32); rank 0 has not come." instead of "all_reduce: waited ...", which the user never called.
+/// operation 3 ([34] float32); rank 0 did not join." instead of "all_reduce: waited ...", which the user never called.
 [[nodiscard]] Error told_as(std::string_view call, std::string_view what, const Place& place, const Error& error);
 
 /// What the collective returns, which runs for the user's call. Code of the user's is no part of it.

@@ -56,7 +56,7 @@ void add_model(const ModelCore& model, const Names& names, const Shared& shared,
   }
 }
 
-// "exp_avg of fc1.weight". Only of optimizers that are known: another one's state is asked for by making a copy.
+// "exp_avg of fc1.weight". Only of optimizers that are known: another one's state is requested by making a copy.
 void add_state(OptimizerCore& core, const Names& names, const Shared& shared, KnownTensors& all) {
   if (core.fused() == nullptr) return;
   const auto state = optim::state_of(core.optimizer(), shared.place);

@@ -18,7 +18,7 @@ std::optional<Endpoint> roll_call_place(const env::ProcessEnv& process, const en
 
 /// Reports to the other ranks that this one waits, collects their reports for two seconds and returns the silent ranks.
 /// Rank 0 listens at the endpoint and the others connect to it; if it does not answer, they know no other rank.
-/// Returns "nothing was heard from rank 2", "all ranks are there, MPI does not connect them", or "" if rank 0 cannot
+/// Returns "no response from rank 2", "all ranks are there, MPI does not connect them", or "" if rank 0 cannot
 /// listen. Takes at most three seconds.
 std::string call_roll(const Endpoint& place, const env::ProcessEnv& process) noexcept;
 
