@@ -137,7 +137,7 @@ void exchange(const fs::path& made, const fs::path& place, std::string_view oper
 
 // As we and Hugging Face Accelerate call them: "model_1.safetensors", "model-00001-of-00002.safetensors".
 bool is_named_as_a_checkpoints(std::string_view name) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 17> names{{{"model", ".safetensors"},
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 18> names{{{"model", ".safetensors"},
                                                                                  {"model", ".safetensors.index.json"},
                                                                                  {"pytorch_model", ".bin"},
                                                                                  {"pytorch_model", ".bin.index.json"},
@@ -148,6 +148,7 @@ bool is_named_as_a_checkpoints(std::string_view name) {
                                                                                  {"sampler", ".bin"},
                                                                                  {"dl_state_dict", ".bin"},
                                                                                  {"loader_state", ".bin"},
+                                                                                 {"loader_generator", ".bin"},
                                                                                  {"random_states", ".pkl"},
                                                                                  {"custom_checkpoint", ".pkl"},
                                                                                  {"window", ".bin"},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The README's table of exit codes: every row's words are in a test that the row names.
+// docs/reference/exit_codes.md: the message of every row is in a test that the row names.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ Texts split(const std::string& text, const std::string& by) {
 
 /// The cells of each row, without the two lines of the head.
 std::vector<Texts> rows() {
-  const std::string readme = contents(top / "launch/README.md");
+  const std::string readme = contents(top / "docs/reference/exit_codes.md");
   const auto begin = readme.find("## Exit codes\n|");
   REQUIRE(begin != std::string::npos);
   const auto lines = split(readme.substr(begin, readme.find("\n\n", begin) - begin), "\n");
