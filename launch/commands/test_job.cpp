@@ -72,7 +72,7 @@ std::vector<std::string> test_command(const Arguments& arguments, const Machine&
 Answer test_job(const Arguments& arguments) {
   CommandLine line(std::string(tester),
                    "Checks whether a job works here: every collective, and a training that equals the one on one "
-                   "rank.\nAccepts accelerate_launch's options and starts the ranks in the same way: one rank per GPU, "
+                   "rank.\nAccepts accelerate_launch's options and starts the ranks as it does: one rank per GPU, "
                    "or without GPUs "
                    "two on the CPU,\nunless an option, a variable or Slurm sets the number.\n"
                    "Exit code: 0, 1 where a check failed, else accelerate_launch's.\n",

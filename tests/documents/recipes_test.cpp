@@ -61,6 +61,9 @@ void on_two_ranks(const Body& body) {
 namespace first_page {
 // block: README.md: Accelerate for C++
 }
+namespace first_tutorial {
+// block: docs/tutorial/first_loop.md: The loop
+}
 namespace plain_libtorch {
 // block: docs/migration/plain_libtorch.md: From plain LibTorch
 }
@@ -70,8 +73,10 @@ namespace with_trainer {
 
 #undef main
 
-TEST_CASE("the programs of the README train: on its first page, in plain LibTorch, with a Trainer") {
-  for (const auto program : {&first_page::body, &plain_libtorch::body, &with_trainer::body}) CHECK_NOTHROW(program());
+TEST_CASE("the programs of the documentation train: the first page, the tutorial, plain LibTorch, a Trainer") {
+  for (const auto program : {&first_page::body, &first_tutorial::body, &plain_libtorch::body, &with_trainer::body}) {
+    CHECK_NOTHROW(program());
+  }
 }
 
 TEST_CASE("a batch of one's own") {

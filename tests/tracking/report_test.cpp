@@ -123,7 +123,7 @@ TEST_CASE("a page has every run, its curves and its numbers, and what is hostile
                   "<td class=\"number\">1</td><td class=\"number\">3</td>") != std::string::npos);
   CHECK(page.find("loss: 1 values were NaN or infinite and are not drawn.") != std::string::npos);
   CHECK(page.find("3.0 MiB") != std::string::npos);
-  CHECK(page.find("1 lines of &lt;script&gt;/metrics.jsonl are not JSON and were left out.") != std::string::npos);
+  CHECK(page.find("1 lines of &lt;script&gt;/metrics.jsonl are not JSON and were skipped.") != std::string::npos);
   CHECK(page.find("http") == std::string::npos);  // nothing is fetched
 }
 
