@@ -165,7 +165,7 @@ int64_t last_start(const fs::path& folder) {
   } catch (const std::exception& error) {
     failure.text = error.what();
   } catch (...) {
-    failure.text = "something that is no std::exception";
+    failure.text = "an exception that is not a std::exception";
   }
   failure.fields.rank = here.rank;
   if (failure.fields.host.empty()) failure.fields.host = base::host_name();
@@ -265,7 +265,8 @@ void check_end(int code, const fs::path& folder, int64_t num_processes) {
     if (!failure.empty()) rethrow(failure, num_processes);
   }
   if (code != 0) {
-    fail_workers(ErrorKind::peer, "a rank ended with exit code {} and left no word; the launcher named it on stderr",
+    fail_workers(ErrorKind::peer,
+                 "a rank ended with exit code {} without an error text; see the launcher's output on stderr",
                  code_in_words(code));
   }
   for (int64_t rank = 0; rank < num_processes; ++rank) {

@@ -140,7 +140,7 @@ void exchange(const fs::path& made, const fs::path& place, std::string_view oper
 // True for names that this library or Hugging Face Accelerate gives to files: "model_1.safetensors",
 // "model-00001-of-00002.safetensors".
 bool is_named_as_a_checkpoints(std::string_view name) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 17> names{{{"model", ".safetensors"},
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 18> names{{{"model", ".safetensors"},
                                                                                  {"model", ".safetensors.index.json"},
                                                                                  {"pytorch_model", ".bin"},
                                                                                  {"pytorch_model", ".bin.index.json"},
@@ -151,6 +151,7 @@ bool is_named_as_a_checkpoints(std::string_view name) {
                                                                                  {"sampler", ".bin"},
                                                                                  {"dl_state_dict", ".bin"},
                                                                                  {"loader_state", ".bin"},
+                                                                                 {"loader_generator", ".bin"},
                                                                                  {"random_states", ".pkl"},
                                                                                  {"custom_checkpoint", ".pkl"},
                                                                                  {"window", ".bin"},
@@ -254,7 +255,7 @@ std::optional<std::string> why_no_checkpoint(const fs::path& place) {
   std::error_code error;
   if (has_own_manifest(place) || fs::exists(place / mark_of_accelerate, error)) return std::nullopt;
   const std::string_view why = fs::exists(place / manifest_name, error) ? "another program wrote its" : "it has no";
-  return fmt::format("{} is there and is no checkpoint ({} {})", place.string(), why, manifest_name);
+  return fmt::format("{} exists and is not a checkpoint ({} {})", place.string(), why, manifest_name);
 }
 
 void check_replaceable(const fs::path& place, std::string_view operation) {
@@ -436,7 +437,7 @@ NewestWhole newest_whole(const fs::path& parent, std::string_view operation, boo
     newest.passed_over.push_back(fmt::format("{}: {}", folder.filename().string(), *wrong));
   }
   base::fail(
-      ErrorKind::io, {}, operation, "there is no whole checkpoint in {} ({})", parent.string(),
+      ErrorKind::io, {}, operation, "no complete checkpoint found in {} ({})", parent.string(),
       newest.passed_over.empty() ? "no folder checkpoint_N" : fmt::format("{}", fmt::join(newest.passed_over, "; ")));
 }
 

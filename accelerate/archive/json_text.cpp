@@ -37,7 +37,7 @@ class JsonBuilder final : public nlohmann::json_sax<json> {
     return true;
   }
   bool parse_error(size_t, const std::string&, const json::exception& error) override {
-    origin_.broken("the {} is no JSON: {}", what_, error.what());
+    origin_.broken("the {} is not JSON: {}", what_, error.what());
   }
 
  private:

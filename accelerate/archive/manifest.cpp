@@ -48,7 +48,7 @@ json parse_manifest(std::string_view text, const Origin& origin) {
   try {
     return json::parse(text);
   } catch (const json::exception& error) {
-    origin.broken("the manifest is no JSON: {}", error.what());
+    origin.broken("the manifest is not JSON: {}", error.what());
   }
 }
 
@@ -74,7 +74,7 @@ void check_own_checksum(std::string_view text, const json& parsed, const std::st
   all.erase("checksum");
   const std::string now = checksum_of(text_of(all));
   if (now != written) {
-    origin.broken("the manifest has checksum {}, it says {}: its bytes were changed", now, in_quotes(written));
+    origin.broken("the manifest has checksum {}, but records {}: its bytes were changed", now, in_quotes(written));
   }
 }
 

@@ -90,7 +90,7 @@ SafetensorsEntry entry_of(const std::string& name, const json& tensor, const Ori
   entry.end = natural(offsets[1], name, "data_offsets", origin);
   const auto bytes = bytes_of(entry, *bits);
   if (entry.end < entry.begin || !bytes || *bytes != entry.end - entry.begin) {
-    origin.broken("tensor {} lies in bytes {} to {}, but {} of shape {} is {} bytes", in_quotes(name), entry.begin,
+    origin.broken("tensor {} occupies bytes {} to {}, but {} of shape {} is {} bytes", in_quotes(name), entry.begin,
                   entry.end, entry.dtype, json(entry.shape).dump(), bytes ? std::to_string(*bytes) : "too many");
   }
   return entry;
@@ -128,7 +128,7 @@ std::string dumped(const nlohmann::ordered_json& header, std::string_view operat
   try {
     return header.dump();
   } catch (const json::exception& error) {  // names are UTF-8
-    base::fail(ErrorKind::usage, {}, operation, "a tensor's name or a text of the metadata is no UTF-8: {}",
+    base::fail(ErrorKind::usage, {}, operation, "a tensor's name or a text of the metadata is not UTF-8: {}",
                error.what());
   }
 }
@@ -148,7 +148,7 @@ SafetensorsHeader read_safetensors(std::string_view file, const Origin& origin, 
   std::memcpy(&length, file.data(), sizeof(length));
   if (length > most_header) origin.broken("the header has {} bytes, at most {} are read", length, most_header);
   if (length > file.size() - sizeof(length)) {
-    origin.broken("the header has {} bytes, but {} follow its length; the file was cut, or is no safetensors file",
+    origin.broken("the header has {} bytes, but {} follow its length; the file was cut, or is not a safetensors file",
                   length, file.size() - sizeof(length));
   }
   const json header = parse_json(file.substr(sizeof(length), length), "header", header_limits, origin);
@@ -184,7 +184,7 @@ std::string write_safetensors(std::vector<SafetensorsEntry>& tensors,
     }
     if (!names.insert(entry.name).second) {
       base::fail(ErrorKind::usage, {}, operation, "the tensor name {} {}; each needs a name of its own", entry.name,
-                 entry.name == metadata_name ? "has another meaning in safetensors" : "comes twice");
+                 entry.name == metadata_name ? "has another meaning in safetensors" : "appears twice");
     }
     entry.begin = at;
     entry.end = at += bytes_of(entry, *bits).value();

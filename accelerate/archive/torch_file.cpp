@@ -149,7 +149,7 @@ TorchTensor TorchArchive::tensor(const PickleValue& value, const std::string& pa
   TorchTensor tensor{.path = path};
   const auto* storage = arguments[0].as<PicklePersistent>();
   if (storage == nullptr || storage->id->size() < 5) {
-    origin_.broken("the tensor {} lies in {}, expected a storage", in_quotes(path), arguments[0].kind());
+    origin_.broken("the tensor {} refers to {}, expected a storage", in_quotes(path), arguments[0].kind());
   }
   const PickleItems& id = *storage->id;
   const TorchType* type = torch_type_of(found->dtype != nullptr ? *found->dtype : id[1]);
@@ -196,7 +196,7 @@ void TorchArchive::place(TorchTensor& tensor, const PickleItems& id) const {
   const auto* name = id[2].as<std::string>();
   const auto member = name == nullptr ? members_.end() : members_.find("data/" + *name);
   if (member == members_.end()) {
-    origin_.broken("the tensor {} lies in the storage {}, which the file does not hold", in_quotes(tensor.path),
+    origin_.broken("the tensor {} refers to the storage {}, which the file does not contain", in_quotes(tensor.path),
                    name == nullptr ? id[2].kind() : in_quotes(*name));
   }
   tensor.storage = *name;

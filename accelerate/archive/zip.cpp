@@ -111,7 +111,7 @@ class Reader {
       if (found + end_bytes <= file_.size() && is_end(found)) return found;
     }
     origin_.broken("{}", file_.starts_with("PK\x03\x04") ? "the file was cut: a ZIP file ends with its directory"
-                                                         : "the file is no ZIP file, as torch.save writes them");
+                                                         : "the file is not a ZIP file, as torch.save writes them");
   }
 
   [[nodiscard]] Directory end_record(uint64_t place) const {
@@ -172,7 +172,7 @@ class Reader {
     const auto extra = at(place + directory_bytes + name_bytes, extra_bytes, "a member's extra fields");
     take_zip64(extra, member, packed, header);
     const uint64_t next = place + directory_bytes + name_bytes + extra_bytes + comment_bytes;
-    if (!names_.insert(member.name).second) origin_.broken("the member {} comes twice", in_quotes(member.name));
+    if (!names_.insert(member.name).second) origin_.broken("the member {} appears twice", in_quotes(member.name));
     if (left_out_ != nullptr && left_out_(member.name)) return next;
     if ((flags & 1) != 0) origin_.broken("the member {} is encrypted", in_quotes(member.name));
     if (method != 0 || packed != member.size) {

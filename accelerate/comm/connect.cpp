@@ -29,15 +29,14 @@ std::shared_ptr<Connection> connect_row(const BackendRow& row, const ConnectionC
     throw;
   } catch (const DeadlinePassed& error) {
     const bool one = error.missing.size() == 1;
-    const auto text =
-        fmt::format("{} could not connect the {} ranks within {:g} s; {}", row.name, context.process.world_size,
-                    seconds(context.options.timeout),
-                    error.missing.empty() ? "a rank cannot be reached"
-                                          : fmt::format("{} {} {} not come", one ? "rank" : "ranks",
-                                                        fmt::join(error.missing, ", "), one ? "has" : "have"));
+    const auto text = fmt::format("{} could not connect the {} ranks within {:g} s; {}", row.name,
+                                  context.process.world_size, seconds(context.options.timeout),
+                                  error.missing.empty() ? "a rank cannot be reached"
+                                                        : fmt::format("{} {} did not join", one ? "rank" : "ranks",
+                                                                      fmt::join(error.missing, ", ")));
     throw Error(ErrorKind::peer, context.place, "connect", text, error.missing);
   } catch (const std::exception& error) {
-    base::log(base::LogLevel::debug, context.place, "connect: {} says: {}", row.name, error.what());
+    base::log(base::LogLevel::debug, context.place, "connect: {} reports: {}", row.name, error.what());
     const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begun);
     throw Error(
         ErrorKind::peer, context.place, "connect",

@@ -19,7 +19,7 @@ at::Tensor checked_indices(std::string_view source, const at::Tensor& indices, i
   const auto* const numbers = own.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < own.numel(); ++i) {
     if (numbers[i] >= 0 && numbers[i] < samples) continue;
-    base::fail(ErrorKind::usage, {}, source, "sample {} is asked for, there are {} samples", numbers[i], samples);
+    base::fail(ErrorKind::usage, {}, source, "sample {} is requested, there are {} samples", numbers[i], samples);
   }
   return own;
 }

@@ -26,7 +26,7 @@ void check_there(const env::DeviceName& asked, const AcceleratorType& accelerato
     instead = of_that_type ? fmt::format("at most {}:{} or cpu", known, accelerator.count - 1)
                            : fmt::format("{} or cpu", known);
   }
-  base::fail(ErrorKind::device, place, operation, "{} is asked for{}, {} {} visible; ask for {}{}", asked.str(), by,
+  base::fail(ErrorKind::device, place, operation, "{} is requested{}, {} {} visible; request {}{}", asked.str(), by,
              counted(accelerator), accelerator.count == 1 ? "is" : "are", instead,
              accelerator.type == c10::DeviceType::CUDA ? ", or look at nvidia-smi and CUDA_VISIBLE_DEVICES" : "");
 }

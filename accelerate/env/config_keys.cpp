@@ -150,7 +150,7 @@ void check_distributed_type(const std::map<std::string, std::string>& values, co
   const auto environment = values.find("compute_environment");
   if (environment != values.end() && environment->second == "AMAZON_SAGEMAKER") {
     base::fail(ErrorKind::environment, {}, "settings",
-               "{} has compute_environment AMAZON_SAGEMAKER, which is Python's; LOCAL_MACHINE is what is here", path);
+               "{} has compute_environment AMAZON_SAGEMAKER, which only Python supports; use LOCAL_MACHINE", path);
   }
   const auto found = values.find("distributed_type");
   if (found == values.end()) return check_groups(values, path);

@@ -117,7 +117,7 @@ void refuse_half(const LauncherSet& set) {
                said(set));
   }
   base::fail(ErrorKind::environment, {}, "environment",
-             "{} from {} without {}; set what is missing, or unset all of them to run as one process", said(set),
+             "{} from {} without {}; set the missing variables, or unset all of them to run as one process", said(set),
              name(set.source), join(missing(set)));
 }
 

@@ -143,8 +143,9 @@ void check_half(const LauncherSet& half, const ProcessEnv& chosen) {
   const bool same_place = rank.text && size.text && parse_integer(*rank.text) == chosen.rank &&
                           parse_integer(*size.text) == chosen.world_size;
   if (half.source == Source::torchrun && rank.text && size.text && !same_place) refuse_half(half);
-  base::log_once(base::LogLevel::debug, {}, "environment: {} says {}; {} is half a set of {} and is not used",
-                 name(chosen.source), describe(chosen), said(half), name(half.source));
+  base::log_once(base::LogLevel::debug, {},
+                 "environment: using {} with {}; {} is an incomplete set of {} and is ignored", name(chosen.source),
+                 describe(chosen), said(half), name(half.source));
 }
 
 void look_at_others(const std::vector<LauncherSet>& sets, const ProcessEnv& chosen) {
@@ -156,7 +157,7 @@ void look_at_others(const std::vector<LauncherSet>& sets, const ProcessEnv& chos
     }
     const std::string says = describe(other);
     if (says == describe(chosen)) continue;
-    base::log_once(base::LogLevel::debug, {}, "environment: {} says {}; {} says {} and is not used",
+    base::log_once(base::LogLevel::debug, {}, "environment: using {} with {}; {} has {} and is ignored",
                    name(chosen.source), describe(chosen), name(other.source), says);
   }
 }

@@ -60,7 +60,7 @@ void for_each_setting(Each&& each) {
                .key = "gradient_accumulation_steps",
                .variable = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
                .option = {"gradient_accumulation_steps", "N",
-                          "Micro-batches per optimizer step where the program does not say."},
+                          "Micro-batches per optimizer step if the program does not set it."},
                .type = Integer{.lowest = 1},
                .otherwise = Settings{}.gradient_accumulation_steps,
                .member = [](auto& all) { return &all.gradient_accumulation_steps; }});
@@ -83,7 +83,7 @@ void for_each_setting(Each&& each) {
       .variable = "ACCELERATE_BACKEND",
       .option = {"backend", "NAME", backend_choice("cpu") + " on the CPU, " + backend_choice("cuda") + " on GPUs."},
       .type = Word{[](std::string_view text) { return text == any_backend || is_backend(text); }, backend_choice()},
-      .otherwise = FoundOut{"auto, what is there"},
+      .otherwise = FoundOut{"auto: the best available"},
       .member = [](auto& all) { return &all.backend; }});
   // Larger seconds or thread counts would overflow the clock or LibTorch.
   each(Setting{.name = "timeout",

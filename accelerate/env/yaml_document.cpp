@@ -50,7 +50,7 @@ YAML::Node yaml_document(const std::string& text, const std::string& path, std::
   try {
     documents = documents_of(text);
   } catch (const YAML::Exception& error) {
-    base::fail(ErrorKind::environment, {}, who, "{} line {} is no YAML: {}", path, error.mark.line + 1, error.msg);
+    base::fail(ErrorKind::environment, {}, who, "{} line {} is not YAML: {}", path, error.mark.line + 1, error.msg);
   }
   if (documents.size() > 1) {
     base::fail(ErrorKind::environment, {}, who,

@@ -6,7 +6,7 @@
 namespace accelerate::job {
 
 void wait_in_turn(const comm::Group& group, std::string_view call) {
-  comm::in_user_call(call, "the ranks do not meet", group.place(), [&] { group.barrier(); });
+  comm::in_user_call(call, "the ranks did not synchronise", group.place(), [&] { group.barrier(); });
 }
 
 }  // namespace accelerate::job

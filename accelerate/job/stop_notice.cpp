@@ -40,7 +40,7 @@ StopNotice::StopNotice(std::initializer_list<int> signals) {
       const int error = errno;
       notice_lives = false;
       restore(before_);
-      base::fail(ErrorKind::usage, {}, "StopNotice", "signal {} cannot be heard: {}", signal, std::strerror(error));
+      base::fail(ErrorKind::usage, {}, "StopNotice", "signal {} cannot be handled: {}", signal, std::strerror(error));
     }
     before_.push_back(before);
   }

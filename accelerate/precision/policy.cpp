@@ -73,10 +73,10 @@ void check(const Policy& policy, c10::Device device, const LowPrecision& can, co
     if (!dtype || *dtype == ScalarType::Float) continue;
     if (!can.autocast) {
       base::fail(ErrorKind::device, place, "mixed_precision",
-                 "{} is asked for, LibTorch has no autocast for {}; ask for no", name_of(*dtype), device.str());
+                 "{} is requested, LibTorch has no autocast for {}; ask for no", name_of(*dtype), device.str());
     }
     if (supports(can, *dtype)) continue;
-    base::fail(ErrorKind::device, place, "mixed_precision", "{} is asked for, {} computes in {} only; ask for {}",
+    base::fail(ErrorKind::device, place, "mixed_precision", "{} is requested, {} computes in {} only; ask for {}",
                name_of(*dtype), device.str(), what_it_can("float32", " and ", can), what_it_can("no", " or ", can));
   }
 }

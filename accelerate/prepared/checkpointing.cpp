@@ -261,7 +261,7 @@ LoadedState Checkpointing::newest(const fs::path& parent, const LoadOptions& opt
   if (chosen.path.empty() && options.if_any && chosen.passed_over.empty()) return chosen;
   if (chosen.path.empty()) {
     base::fail(
-        ErrorKind::io, shared_->place, "load_state", "there is no whole checkpoint in {} ({})", parent.string(),
+        ErrorKind::io, shared_->place, "load_state", "no complete checkpoint found in {} ({})", parent.string(),
         chosen.passed_over.empty() ? "no folder checkpoint_N" : fmt::format("{}", fmt::join(chosen.passed_over, "; ")));
   }
   if (group.rank() != 0) return chosen;
@@ -283,7 +283,7 @@ LoadedState Checkpointing::choose(const fs::path& folder, const LoadOptions& opt
     archive::recover(place);
     std::error_code error;
     if (!fs::is_directory(place, error) && !options.if_any) {
-      base::fail(ErrorKind::io, shared_->place, "load_state", "{} is no folder", folder.string());
+      base::fail(ErrorKind::io, shared_->place, "load_state", "{} is not a directory", folder.string());
     }
     by_name = is_checkpoint(place);
     if (by_name) check_whole(place, options.verify);

@@ -14,7 +14,7 @@ nlohmann::json parsed(const std::string& text) {
   auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) {
     base::fail(ErrorKind::data, {}, "load_state",
-               "the saved state of a registered object is no JSON, expected that of a schedule, a loader or a loss "
+               "the saved state of a registered object is not JSON, expected that of a schedule, a loader or a loss "
                "scale; were the objects registered in another order?");
   }
   return json;

@@ -323,7 +323,7 @@ void Profiler::merge_traces() const {
   for (const int64_t rank : merged.left_out) {
     base::log(
         base::LogLevel::warning, group_.place(),
-        "profile: rank {}'s trace is no JSON with traceEvents: {} was cut, as on a full disk, or LibTorch wrote a "
+        "profile: rank {}'s trace is not JSON with traceEvents: {} was cut, as on a full disk, or LibTorch wrote a "
         "text without escaping its quotes; profile.json goes without it",
         rank, trace_file(rank));
   }

@@ -68,7 +68,7 @@ void AppendFile::replace(std::string_view text) {
     const int cause = errno;
     ::unlink(beside.c_str());
     errno = cause;
-    fail("cannot be written anew");
+    fail("cannot be rewritten");
   }
   open();
 }

@@ -111,7 +111,7 @@ std::string file_html(const LoggedFile& file) {
     html += run_html(run, title);
   }
   if (file.logs.unreadable_lines > 0) {
-    html += fmt::format("<p class=\"note\">{} lines of {}metrics.jsonl are no JSON and were left out.</p>\n",
+    html += fmt::format("<p class=\"note\">{} lines of {}metrics.jsonl are not JSON and were skipped.</p>\n",
                         file.logs.unreadable_lines, file.name.empty() ? "" : html_text(file.name) + "/");
   }
   return html;
@@ -175,7 +175,8 @@ std::string report_html(const LoggedFolder& folder) {
     html += profile_html(profile.ranks, profile.name.empty() ? "Profile" : "Profile in " + profile.name);
   }
   for (const auto& name : folder.unreadable_profiles) {
-    html += fmt::format("<p class=\"note\">{} is no profile of ours and was left out.</p>\n", html_text(name));
+    html +=
+        fmt::format("<p class=\"note\">{} is not a profile of this library and was skipped.</p>\n", html_text(name));
   }
   for (const auto& text : folder.unreadable_files) {
     html += fmt::format("<p class=\"note\">{}; it was left out.</p>\n", html_text(text));

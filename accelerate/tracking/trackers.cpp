@@ -41,7 +41,7 @@ std::vector<std::shared_ptr<Tracker>> made_of(const LogWith& with, const Place& 
   if (auto one = make_tracker(with.name())) return {std::move(one)};
   if (with.name().empty()) base::fail(ErrorKind::usage, place, "log_with", "a tracker is null, must be an object");
   base::fail(ErrorKind::usage, place, "log_with",
-             "there is no tracker '{}', there are: {}, all; one of your own is given as a shared_ptr", with.name(),
+             "there is no tracker '{}'; available: {}, all; pass a user-defined tracker as a shared_ptr", with.name(),
              fmt::join(tracker_names(), ", "));
 }
 
@@ -59,7 +59,7 @@ Trackers::Trackers(const TrackingOptions& options, const Place& place)
       }
       if (tracker->requires_logging_directory() && !logging_dir_) {
         base::fail(ErrorKind::usage, place, "log_with",
-                   "'{}' writes files and there is no folder for them; give one as logging_dir", tracker->name());
+                   "'{}' writes files, but logging_dir is not set; set it to a folder", tracker->name());
       }
       if (place.rank == 0 || !tracker->main_process_only()) here_.push_back(tracker);
       all_.push_back(std::move(tracker));
@@ -157,8 +157,9 @@ void Trackers::say_failed(const Tracker& tracker, std::string_view what, std::st
     const std::string name = tracker.name();
     if (!failed_.insert(name).second) return;
     base::log(base::LogLevel::warning, place_,
-              "tracker {}: {}: {}; training goes on, and what else fails in this tracker is not said", name, what, why);
-  } catch (...) {  // from the tracker's name(), or from the program's log handler
+              "tracker {}: {}: {}; training continues, and further failures of this tracker are not logged", name, what,
+              why);
+  } catch (...) {  // its name, or the program's log handler
   }
 }
 

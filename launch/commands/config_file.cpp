@@ -98,7 +98,7 @@ void check_keys(const YAML::Node& node, const std::string& path) {
     if (!node.IsMap()) continue;
     if (!entry.first.IsScalar()) refuse_config("{} has a key that is a list or a map", path);
     if (!keys.insert(entry.first.Scalar()).second) {
-      refuse_config("{} line {} has the key {} a second time; leave one of the two", path, entry.first.Mark().line + 1,
+      refuse_config("{} line {} has the key {} twice; remove one of them", path, entry.first.Mark().line + 1,
                     entry.first.Scalar());
     }
     check_keys(entry.second, path);

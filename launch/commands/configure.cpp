@@ -38,7 +38,7 @@ void check_config_name(const fs::path& path) {
 
 Answer ask(const fs::path& path, const Machine& machine) {
   Questions questions(std::cin, std::cerr);
-  if (fs::exists(path) && !questions.yes(fmt::format("{} is there already. Write over it?", path.string()), false)) {
+  if (fs::exists(path) && !questions.yes(fmt::format("{} exists already. Overwrite it?", path.string()), false)) {
     return {fmt::format("{} stays as it is.\n", path.string())};
   }
   return write_config(path, yaml_of(ask_for_config(questions, machine)));
@@ -51,7 +51,7 @@ Answer write_default(const fs::path& path, const Machine& machine, const std::st
   }
   if (fs::exists(path)) {
     base::fail(ErrorKind::usage, {}, configurator,
-               "{} is there already; 'accelerate_config' asks before it writes over it, 'update' keeps what it says",
+               "{} exists already; 'accelerate_config' overwrites it after a question, 'update' keeps its values",
                path.string());
   }
   return write_config(path, yaml_of(default_config(machine, precision)));
@@ -78,8 +78,9 @@ Answer configure(const Arguments& arguments) {
   };
   add_path(line.app());
   auto* const defaults =
-      line.app().add_subcommand("default", "A rank per GPU, without GPUs one on the CPU; asks nothing.");
-  auto* const updates = line.app().add_subcommand("update", "Today's keys for an old file; what it says stays.");
+      line.app().add_subcommand("default", "One rank per GPU, or one on the CPU without GPUs; no questions.");
+  auto* const updates =
+      line.app().add_subcommand("update", "Converts an old file to today's keys and keeps its values.");
   for (auto* const what : {defaults, updates}) {
     what->set_help_flag("--help,-h", "Print this page and exit.");
     add_path(*what);

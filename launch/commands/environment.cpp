@@ -154,7 +154,7 @@ Facts facts_of_variables(const env::Variables& variables) {
 Answer environment(const Arguments& arguments) {
   const auto variables = env::current_variables();
   CommandLine line("accelerate_env",
-                   "Prints what a bug report should say: versions, system, processors, GPUs, programs that were found, "
+                   "Prints the facts for a bug report: versions, system, processors, GPUs, programs that were found, "
                    "settings.\n",
                    {"accelerate_env", "accelerate_env --config_file train.yaml > report.txt"});
   std::string config = default_config_path(variables).string();

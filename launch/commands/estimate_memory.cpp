@@ -102,7 +102,7 @@ std::string report(const std::string& name, const ModelSize& size, const Optimiz
   std::vector<std::vector<std::string>> training{
       {"", "largest layer", "weights", "gradients", std::string(optimizer.name), "training"}};
   for (const TrainingRow& row : rows) training.push_back(cells_of(row, size));
-  return text + table_of(training) + "Activations, and what the system and its libraries take, come on top.\n";
+  return text + table_of(training) + "Activations and the memory of the system and its libraries are not included.\n";
 }
 
 }  // namespace
@@ -154,8 +154,8 @@ ModelSize size_of(const std::vector<Weight>& weights) {
 Answer estimate_memory(const Arguments& arguments) {
   CommandLine line(
       std::string(estimator),
-      "Says how much memory a model takes: its weights, and with gradients and optimizer. Reads the header "
-      "of FILE\nonly, whatever its size.\n",
+      "Estimates the memory of a model: its weights, and with gradients and optimizer. Reads only the header "
+      "of FILE.\n",
       {"accelerate_estimate_memory model.safetensors",
        "accelerate_estimate_memory --optimizer momentum checkpoints/checkpoint_7"});
   std::string file;

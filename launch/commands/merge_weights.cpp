@@ -82,7 +82,7 @@ std::vector<WeightFile> shards_of(const fs::path& index) {
   if (shards.empty()) base::fail(ErrorKind::data, {}, merger, "{}: the index lists no tensor", index.string());
   for (const WeightFile& shard : shards) {
     if (shard.others.empty() && shard.file->path().extension() == ".safetensors") continue;
-    base::fail(ErrorKind::data, {}, merger, "{} is no safetensors file", shard.file->path().string());
+    base::fail(ErrorKind::data, {}, merger, "{} is not a safetensors file", shard.file->path().string());
   }
   return shards;
 }

@@ -61,7 +61,7 @@ std::string Questions::line(const std::string& prompt) {
   if (!std::getline(answers_, answer)) {
     screen_ << "\n";
     base::fail(ErrorKind::usage, {}, "accelerate_config",
-               "the answers ended at '{}'; 'accelerate_config default' asks nothing",
+               "the input ended at '{}'; 'accelerate_config default' needs no answers",
                prompt.substr(0, prompt.find('\n')));
   }
   const auto first = answer.find_first_not_of(" \t\r");
@@ -89,7 +89,7 @@ int64_t Questions::number(const std::string& question, int64_t lowest, int64_t h
     const std::string answer = line(fmt::format("{} [{}]: ", question, by_default));
     if (answer.empty()) return by_default;
     if (const auto value = number_in(answer, lowest, highest)) return *value;
-    say(fmt::format("'{}' is no whole number from {} to {}", answer, lowest, highest));
+    say(fmt::format("'{}' is not an integer from {} to {}", answer, lowest, highest));
   }
 }
 

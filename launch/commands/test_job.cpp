@@ -70,13 +70,13 @@ std::vector<std::string> test_command(const Arguments& arguments, const Machine&
 }
 
 Answer test_job(const Arguments& arguments) {
-  CommandLine line(
-      std::string(tester),
-      "Says check by check whether a job works here: every collective, a training that equals the one on one "
-      "rank.\nTakes accelerate_launch's options and starts the ranks as that would; a rank per GPU, without GPUs "
-      "two on the CPU,\nunless an option, a variable or Slurm says how many.\n"
-      "Exit code: 0, 1 where a check failed, else accelerate_launch's.\n",
-      {"accelerate_test", "accelerate_test --num_processes 4 --backend gloo"});
+  CommandLine line(std::string(tester),
+                   "Checks whether a job works here: every collective, and a training that equals the one on one "
+                   "rank.\nAccepts accelerate_launch's options and starts the ranks as it does: one rank per GPU, "
+                   "or without GPUs "
+                   "two on the CPU,\nunless an option, a variable or Slurm sets the number.\n"
+                   "Exit code: 0, 1 where a check failed, else accelerate_launch's.\n",
+                   {"accelerate_test", "accelerate_test --num_processes 4 --backend gloo"});
   const bool asks = std::any_of(arguments.begin(), arguments.end(), [](const std::string& argument) {
     return argument == "--help" || argument == "-h" || argument == "--version";
   });

@@ -27,7 +27,7 @@ std::vector<std::string> wrong_ranges(const archive::Manifest& manifest, const s
     if (found == elements.end()) {
       wrong.push_back(fmt::format("{} lacks {}, which is {}", file, range.key, range.tensor));
     } else if (found->second != range.end - range.begin) {
-      wrong.push_back(fmt::format("{}: {} has {} elements, the manifest says {}", file, range.key, found->second,
+      wrong.push_back(fmt::format("{}: {} has {} elements, the manifest lists {}", file, range.key, found->second,
                                   range.end - range.begin));
     }
   }

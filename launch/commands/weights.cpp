@@ -87,8 +87,8 @@ std::vector<WeightFile> read_sharded(const fs::path& index, std::string_view ope
         origin.broken("{} holds {}, which the index does not name", name, archive::in_quotes(weight.name));
       }
       if (where->second != name) {
-        origin.broken("the index says that {} lies in {}, but {} holds it too", archive::in_quotes(weight.name),
-                      where->second, name);
+        origin.broken("the index maps {} to {}, but {} contains it too", archive::in_quotes(weight.name), where->second,
+                      name);
       }
       found.insert(weight.name);
     }
@@ -109,7 +109,7 @@ std::vector<WeightFile> read_sharded(const fs::path& index, std::string_view ope
   }
   for (const auto& [tensor, file] : listed) {
     if (!found.contains(tensor)) {
-      origin.broken("the index says that {} lies in {}, which does not hold it", archive::in_quotes(tensor), file);
+      origin.broken("the index maps {} to {}, which does not contain it", archive::in_quotes(tensor), file);
     }
   }
   return shards;

@@ -86,7 +86,7 @@ class Gathering {
     Member member{.machine = hello->machine, .host = hello->host, .connection = std::move(guest.connection)};
     auto why_not = mismatch(invitation_.own, *hello);
     if (const auto holder = who_is(member.machine); !why_not && holder) {
-      why_not = fmt::format("{} comes, but {} is machine {} already", name_of(member), *holder, member.machine);
+      why_not = fmt::format("{} tried to join, but {} is already machine {}", name_of(member), *holder, member.machine);
     }
     if (why_not) tell(member, message_of(End{.exit_code = 1, .text = *why_not}));
     if (why_not) refuse_all(*why_not);
@@ -108,9 +108,9 @@ class Gathering {
     for (int64_t machine = 1; machine < invitation_.own.machines; ++machine) {
       if (!members_.contains(machine)) missing.push_back(machine);
     }
-    return fmt::format("{} not come to {}:{} within {:g} s; start accelerate_launch there, or look at the network",
-                       missing.size() == 1 ? fmt::format("machine {} has", missing.front())
-                                           : fmt::format("machines {} have", fmt::join(missing, ", ")),
+    return fmt::format("{} did not join at {}:{} within {:g} s; start accelerate_launch there, or check the network",
+                       missing.size() == 1 ? fmt::format("machine {}", missing.front())
+                                           : fmt::format("machines {}", fmt::join(missing, ", ")),
                        invitation_.address, invitation_.port,
                        std::chrono::duration<double>(invitation_.timeout).count());
   }

@@ -40,7 +40,7 @@ base::FileDescriptor connect(const Invitation& invitation, Clock::time_point unt
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   } while (Clock::now() < until);
-  fail(ErrorKind::peer, "{} does not answer within {}: {}; start accelerate_launch there, or look at the network",
+  fail(ErrorKind::peer, "{} does not answer within {}: {}; start accelerate_launch there, or check the network",
        machine_0_at(invitation), seconds(invitation.timeout), std::strerror(error));
 }
 
@@ -53,14 +53,15 @@ std::string answer(const Invitation& invitation, Member& zero, Clock::time_point
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
     pollfd wait{.fd = zero.connection.get(), .events = POLLIN, .revents = 0};
     if (left <= 0 || poll(&wait, 1, static_cast<int>(std::min<int64_t>(left, 60'000))) < 0) {
-      fail(ErrorKind::peer, "{} does not say within {} that all machines have come", machine_0_at(invitation),
+      fail(ErrorKind::peer, "{} did not confirm within {} that all machines joined", machine_0_at(invitation),
            seconds(invitation.timeout));
     }
     if (wait.revents == 0) continue;
     const ssize_t count = read(zero.connection.get(), bytes.data(), bytes.size());
     if (count > 0) zero.received.append(bytes.data(), static_cast<size_t>(count));
     if (count == 0 || (count < 0 && errno != EAGAIN)) {
-      fail(ErrorKind::peer, "{} hung up before all machines had come: it ended, or it belongs to another job",
+      fail(ErrorKind::peer,
+           "{} closed the connection before all machines had joined: it ended, or it belongs to another job",
            machine_0_at(invitation));
     }
   }
@@ -82,7 +83,7 @@ Gathered join(const Invitation& invitation) {
     return gathered;
   }
   if (const auto end = read_end(message)) fail(ErrorKind::peer, "{}", end->text);
-  fail(ErrorKind::peer, "{} is no accelerate_launch; is the port another program's?", machine_0_at(invitation));
+  fail(ErrorKind::peer, "{} is not accelerate_launch; does another program use the port?", machine_0_at(invitation));
 }
 
 }  // namespace

@@ -162,7 +162,7 @@ std::optional<std::string> mismatch(const Hello& first, const Hello& other) {
   if (first.hang_ms != other.hang_ms)
     return differ("hang_timeout", seconds_of_ms(first.hang_ms), seconds_of_ms(other.hang_ms));
   if (other.machine >= first.machines) {
-    return fmt::format("machine {} ({}) comes to a job of {} machines", other.machine, other.host, first.machines);
+    return fmt::format("machine {} ({}) tried to join a job of {} machines", other.machine, other.host, first.machines);
   }
   return std::nullopt;
 }

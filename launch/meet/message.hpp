@@ -90,7 +90,7 @@ bool may_be_ours(std::string_view received);
 /// Removes the first complete message from the buffer and returns it. Returns nothing while it is incomplete.
 std::optional<std::string> take_message(std::string& buffer);
 
-/// Returns the first setting that differs: "machine 1 (gpu-b) says num_processes 6, machine 0 (gpu-a) says 4". Returns
+/// Returns the first setting that differs: "machine 1 (gpu-b) has num_processes 6, machine 0 (gpu-a) has 4". Returns
 /// nothing if both launchers belong to the same job.
 std::optional<std::string> mismatch(const Hello& first, const Hello& other);
 

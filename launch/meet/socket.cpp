@@ -36,8 +36,9 @@ void notice_lost_peers(int connection) {
 [[noreturn]] void cannot_listen(const std::string& host, int64_t port, int error) {
   if (error == EADDRNOTAVAIL) {
     fail(ErrorKind::environment,
-         "main_process_ip {} is no address of this machine, which is machine_rank 0; give the address of this one, or "
-         "this one another rank",
+         "main_process_ip {} is not an address of this machine, which is machine_rank 0; set the address of this one, "
+         "or "
+         "give it another machine_rank",
          host);
   }
   if (error == EADDRINUSE) {
@@ -71,7 +72,7 @@ std::vector<SocketAddress> addresses_of(const std::string& host) {
   addrinfo* found = nullptr;
   const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found);
   if (error != 0) {
-    fail(ErrorKind::environment, "main_process_ip {} is no host that this machine knows: {}", host,
+    fail(ErrorKind::environment, "main_process_ip {} cannot be resolved on this machine: {}", host,
          gai_strerror(error));
   }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);

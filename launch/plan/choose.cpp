@@ -60,10 +60,10 @@ Runner by_name(const std::string& name) {
 void check_hosts(const LaunchOptions& options, Runner runner) {
   const bool any = options.hosts || options.hostfile;
   if (options.hosts && options.hostfile) {
-    fail(ErrorKind::usage, "--hosts and --hostfile are both given; one of them says where the ranks run");
+    fail(ErrorKind::usage, "--hosts and --hostfile are both given; use only one of them");
   }
   if (any && options.mpirun_hostfile) {
-    fail(ErrorKind::usage, "--mpirun_hostfile and --{} are both given; one of them says where the ranks run",
+    fail(ErrorKind::usage, "--mpirun_hostfile and --{} are both given; use only one of them",
          options.hosts ? "hosts" : "hostfile");
   }
   if (runner == Runner::ssh && !any) {

@@ -57,7 +57,7 @@ class OnePage : public CLI::Formatter {
   std::string make_description(const CLI::App* /*app*/) const override { return ""; }
   std::string make_footer(const CLI::App* /*app*/) const override {
     return fmt::format(
-        "\nOptions may be spelled --num-processes too. Everything after the program is the program's; -- may stand "
+        "\nOptions may be spelled --num-processes too. Arguments after the program belong to the program; -- may stand "
         "before it.\nAll but those under Other have a variable too, ACCELERATE_NUM_PROCESSES and the like, with "
         "another "
         "name\n{}.\n",
@@ -103,7 +103,7 @@ void declare(CLI::App& app, LaunchOptions& o, bool& help, bool& version) {
     add(app, row.option, row.type, row.default_text(), row.of(o))->group(std::string(group));
   });
   env::for_each_setting([&](const auto& row) {
-    add(app, row.option, row.type, row.default_text(), row.of(o.settings))->group("What the ranks are told");
+    add(app, row.option, row.type, row.default_text(), row.of(o.settings))->group("Settings of the ranks");
   });
   const std::string rest = "Other";
   add(app, {"config_file", "FILE", "YAML, as `accelerate config` writes it."}, Text{"a file's name"},

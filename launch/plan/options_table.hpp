@@ -34,9 +34,9 @@ void for_each_option(Each&& each) {
   using env::Setting;
   using env::Word;
   constexpr std::string_view ranks = "Ranks and machines";
-  constexpr std::string_view hosts = "Who starts them";
-  constexpr std::string_view print = "What they print";
-  constexpr std::string_view ends = "How they end";
+  constexpr std::string_view hosts = "How they are started";
+  constexpr std::string_view print = "Output";
+  constexpr std::string_view ends = "Failures and restarts";
   each(ranks, Setting{.name = "num_processes",
                       .key = "num_processes",
                       .variable = "ACCELERATE_NUM_PROCESSES",
@@ -47,14 +47,14 @@ void for_each_option(Each&& each) {
   each(ranks, Setting{.name = "num_machines",
                       .key = "num_machines",
                       .variable = "ACCELERATE_NUM_MACHINES",
-                      .option = {"num_machines", "N", "Machines, each with as many ranks."},
+                      .option = {"num_machines", "N", "Number of machines, each with the same number of ranks."},
                       .type = Integer{1, most_machines},
                       .otherwise = 1,
                       .member = [](auto& all) { return &all.num_machines; }});
   each(ranks, Setting{.name = "machine_rank",
                       .key = "machine_rank",
                       .variable = "ACCELERATE_MACHINE_RANK",
-                      .option = {"machine_rank", "K", "Which of them this is, from 0."},
+                      .option = {"machine_rank", "K", "Index of this machine, from 0."},
                       .type = Integer{0, most_machines - 1},
                       .otherwise = 0,
                       .member = [](auto& all) { return &all.machine_rank; }});
@@ -68,7 +68,7 @@ void for_each_option(Each&& each) {
   each(ranks, Setting{.name = "main_process_port",
                       .key = "main_process_port",
                       .variable = "ACCELERATE_MAIN_PROCESS_PORT",
-                      .option = {"main_process_port", "PORT", "Where the ranks meet; 0: a free one."},
+                      .option = {"main_process_port", "PORT", "Port of the rendezvous; 0 selects a free one."},
                       .type = Integer{0, 65535},
                       .otherwise = default_port,
                       .member = [](auto& all) { return &all.main_process_port; }});
@@ -82,20 +82,20 @@ void for_each_option(Each&& each) {
   each(ranks, Setting{.name = "multi_gpu",
                       .key = "multi_gpu",
                       .variable = "ACCELERATE_MULTI_GPU",
-                      .option = {"multi_gpu", "", "An error unless there are several ranks with a GPU each."},
+                      .option = {"multi_gpu", "", "Fail unless there are several ranks with one GPU each."},
                       .type = Flag{},
                       .member = [](auto& all) { return &all.multi_gpu; }});
   each(ranks,
        Setting{.name = "enable_cpu_affinity",
                .key = "enable_cpu_affinity",
                .variable = "ACCELERATE_ENABLE_CPU_AFFINITY",
-               .option = {"enable_cpu_affinity", "", "Ranks keep to their shares of the processors and NUMA nodes."},
+               .option = {"enable_cpu_affinity", "", "Bind each rank to its share of the processors and NUMA nodes."},
                .type = Flag{},
                .member = [](auto& all) { return &all.enable_cpu_affinity; }});
   each(ranks, Setting{.name = "ranks_per_machine",
                       .key = "ranks_per_machine",
                       .variable = "ACCELERATE_RANKS_PER_MACHINE",
-                      .option = {"ranks_per_machine", "LIST", "Ranks of each machine where they differ, 4,2."},
+                      .option = {"ranks_per_machine", "LIST", "Number of ranks per machine if they differ, like 4,2."},
                       .type = Word{is_list_of_ranks, "a list of ranks like 4,2"},
                       .member = [](auto& all) { return &all.ranks_per_machine; }});
   each(hosts, Setting{.name = "runner",
@@ -103,7 +103,7 @@ void for_each_option(Each&& each) {
                       .variable = "ACCELERATE_RUNNER",
                       .option = {"runner", "NAME", "local, ssh, srun or mpirun."},
                       .type = Word{is_runner, "local, ssh, srun or mpirun"},
-                      .otherwise = FoundOut{"what the other options ask for"},
+                      .otherwise = FoundOut{"derived from the other options"},
                       .member = [](auto& all) { return &all.runner; }});
   each(hosts, Setting{.name = "hostfile",
                       .key = "hostfile",
@@ -126,13 +126,13 @@ void for_each_option(Each&& each) {
   each(hosts, Setting{.name = "same_network",
                       .key = "same_network",
                       .variable = "ACCELERATE_SAME_NETWORK",
-                      .option = {"same_network", "", "Taken and without effect: all machines must reach one another."},
+                      .option = {"same_network", "", "Accepted without effect: all machines must reach each other."},
                       .type = Flag{},
                       .member = [](auto& all) { return &all.same_network; }});
   each(hosts, Setting{.name = "rdzv_backend",
                       .key = "rdzv_backend",
                       .variable = "ACCELERATE_RDZV_BACKEND",
-                      .option = {"rdzv_backend", "static", "Taken and without effect: others are not here."},
+                      .option = {"rdzv_backend", "static", "Accepted without effect: there are no others."},
                       .type = Word{is_static, "static"},
                       .otherwise = std::string("static"),
                       .member = [](auto& all) { return &all.rdzv_backend; }});
@@ -146,7 +146,7 @@ void for_each_option(Each&& each) {
   each(ends, Setting{.name = "monitor_interval",
                      .key = "monitor_interval",
                      .variable = "ACCELERATE_MONITOR_INTERVAL",
-                     .option = {"monitor_interval", "SECONDS", "Taken and without effect: ends are noticed at once."},
+                     .option = {"monitor_interval", "SECONDS", "Accepted without effect: exits are detected at once."},
                      .type = Duration{},
                      .member = [](auto& all) { return &all.monitor_interval; }});
   const Word streams{is_stream_choice, "0 none, 1 stdout, 2 stderr, 3 both, or by rank, each once, like 0:3,1:0"};
@@ -173,7 +173,7 @@ void for_each_option(Each&& each) {
   each(print, Setting{.name = "local_ranks_filter",
                       .key = "local_ranks_filter",
                       .variable = "ACCELERATE_LOCAL_RANKS_FILTER",
-                      .option = {"local_ranks_filter", "LIST", "Show what these ranks print, like 0,2."},
+                      .option = {"local_ranks_filter", "LIST", "Show the output of these ranks only, like 0,2."},
                       .type = Word{is_rank_filter, "ranks like 0,2"},
                       .otherwise = FoundOut{"all"},
                       .member = [](auto& all) { return &all.local_ranks_filter; }});
@@ -186,34 +186,33 @@ void for_each_option(Each&& each) {
   each(print, Setting{.name = "quiet",
                       .key = "quiet",
                       .variable = "ACCELERATE_QUIET",
-                      .option = {"quiet", "", "No lines of the launcher's own but errors and reports."},
+                      .option = {"quiet", "", "Only errors and reports of the launcher itself."},
                       .type = Flag{},
                       .member = [](auto& all) { return &all.quiet; }});
   each(ends, Setting{.name = "max_restarts",
                      .key = "max_restarts",
                      .variable = "ACCELERATE_MAX_RESTARTS",
-                     .option = {"max_restarts", "N", "How often all ranks start again after one failed."},
+                     .option = {"max_restarts", "N", "Number of restarts after a rank has failed."},
                      .type = Integer{0, 1'000'000},
                      .otherwise = 0,
                      .member = [](auto& all) { return &all.max_restarts; }});
   each(ends, Setting{.name = "resume_code",
                      .key = "resume_code",
                      .variable = "ACCELERATE_RESUME_CODE",
-                     .option = {"resume_code", "CODE",
-                                "Ranks that end so have saved and start again; after a signal we end so too."},
+                     .option = {"resume_code", "CODE", "Exit code with which ranks request a restart after saving."},
                      .type = Integer{1, 255},
                      .member = [](auto& all) { return &all.resume_code; }});
   each(ends, Setting{.name = "hang_timeout",
                      .key = "hang_timeout",
                      .variable = "ACCELERATE_HANG_TIMEOUT",
-                     .option = {"hang_timeout", "SECONDS", "The job ends when no rank moves so long; 0: never."},
+                     .option = {"hang_timeout", "SECONDS", "End the job after this time without progress; 0: never."},
                      .type = Duration{},
                      .otherwise = std::chrono::milliseconds(0),
                      .member = [](auto& all) { return &all.hang_timeout; }});
   each(ends, Setting{.name = "grace_time",
                      .key = "grace_time",
                      .variable = "ACCELERATE_GRACE_TIME",
-                     .option = {"grace_time", "SECONDS", "For ranks that are told to end, before they are killed."},
+                     .option = {"grace_time", "SECONDS", "Time between SIGTERM and SIGKILL."},
                      .type = Duration{},
                      .otherwise = default_grace,
                      .member = [](auto& all) { return &all.grace_time; }});

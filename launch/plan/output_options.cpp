@@ -31,7 +31,7 @@ OutputOptions output_options(const LaunchOptions& given) {
                         .labels = given.label.value_or(false),
                         .debug = given.settings.debug.value_or(false)};
   if ((given.tee || given.redirects) && !given.log_dir) {
-    fail(ErrorKind::usage, "--{} is {}, but there is no --log_dir for the files; give one",
+    fail(ErrorKind::usage, "--{} is {}, but --log_dir is not set; set it to a folder for the files",
          given.tee ? "tee" : "redirects", given.tee ? *given.tee : *given.redirects);
   }
   options.tee = StreamChoice::parse(value_of(given, &LaunchOptions::tee)).value();

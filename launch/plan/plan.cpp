@@ -144,7 +144,7 @@ std::optional<std::string> what_was_chosen(const LaunchOptions& options, const M
 std::optional<std::string> address_not_used(const LaunchOptions& options) {
   const auto& given = options.main_process_ip;
   if (!given || given == default_address || value_of(options, &LaunchOptions::num_machines) > 1) return std::nullopt;
-  return fmt::format("main_process_ip {} is not used on one machine, whose ranks meet at {}", *given, default_address);
+  return fmt::format("main_process_ip {} is not used on one machine; its ranks use {}", *given, default_address);
 }
 
 std::optional<std::string> too_many_for_the_processors(const LaunchOptions& options, const Machine& machine) {
@@ -156,7 +156,7 @@ std::optional<std::string> too_many_for_the_processors(const LaunchOptions& opti
 
 void check_multi_gpu(const LaunchOptions& options, int64_t ranks) {
   if (!options.multi_gpu.value_or(false)) return;
-  if (on_cpu(options)) fail(ErrorKind::usage, "--multi_gpu, but the CPU is asked for too");
+  if (on_cpu(options)) fail(ErrorKind::usage, "--multi_gpu is given, but the CPU is requested too");
   if (ranks < 2) fail(ErrorKind::usage, "--multi_gpu with num_processes {}, must be at least 2", ranks);
 }
 
@@ -179,7 +179,7 @@ void check_gpus(const LaunchOptions& options, const Machine& machine) {
   const std::string& backend = *options.settings.backend;
   if (on_cpu(options)) {
     fail(ErrorKind::usage,
-         "--backend {} needs GPUs, but ACCELERATE_USE_CPU, ACCELERATE_TORCH_DEVICE or the config file asks for the "
+         "--backend {} needs GPUs, but ACCELERATE_USE_CPU, ACCELERATE_TORCH_DEVICE or the config file requests the "
          "CPU; use {}",
          backend, env::backend_choice("cpu"));
   }

@@ -89,7 +89,7 @@ std::string failure_report(const Failure& failure, const JobEnd& end) {
     return fmt::format("accelerate_launch: {} {}; all were stopped. {}", failure.cause, place, last_words(end));
   }
   if (end.signal != 0) {
-    return fmt::format("{} ended with {} after signal {} was passed on.\n", who, failure.cause, end.signal);
+    return fmt::format("{} ended with {} after signal {} was forwarded.\n", who, failure.cause, end.signal);
   }
   if (end.workers > 1 && is_machine) {  // the machine's launcher knows which rank failed first
     return fmt::format("{} ended with {}{}.\n", who, failure.cause,

@@ -70,7 +70,7 @@ void FailureWatch::look_at_start() {
   if (now < *start_deadline_) return;
   start_deadline_.reset();
   fail(worker_of(absent.front().rank),
-       fmt::format("{} not come to MPI_Init within {:g} s, where others wait", names(absent),
+       fmt::format("{} did not reach MPI_Init within {:g} s, where others wait", names(absent),
                    seconds_of(options_.mpi_start)),
        1);
   failure_->never_came = true;
@@ -80,7 +80,7 @@ void FailureWatch::look_at_start() {
 std::string FailureWatch::waited_for_whom(const Worker& worker) const {
   if (mpi_ == nullptr || !mpi_->not_finalized(worker.rank)) return "";
   const auto absent = absent_of(at_mpi_start(lifetimes_.workers(), *mpi_));
-  return absent.empty() ? "" : fmt::format(" in MPI_Init, to which {} not come", names(absent));
+  return absent.empty() ? "" : fmt::format(" in MPI_Init, which {} did not reach", names(absent));
 }
 
 void FailureWatch::name_straggler() {

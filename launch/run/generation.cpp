@@ -216,7 +216,7 @@ class Generation {
   /// Called if the launcher was killed: only this process can still end the workers and remove their files.
   void go_on_alone() {
     abandoned_ = true;
-    output_.say("accelerate_launch: the launcher was killed; the ranks are told to end\n");
+    output_.say("accelerate_launch: the launcher was killed; sending SIGTERM to the ranks\n");
     if (told_ == 0) told_ = SIGTERM;
     output_.hurry();
     lifetimes_.stop(SIGTERM);

@@ -82,7 +82,7 @@ std::string lone_hang_cause(const StillRank& rank, std::chrono::milliseconds sti
 std::string hang_lines(const std::vector<StillRank>& ranks) {
   std::string text;
   for (const auto& [rank, pid, beat, does] : ranks) {
-    const auto where = beat.beats == 0 ? "it has not come to its first operation"
+    const auto where = beat.beats == 0 ? "it has not reached its first operation"
                        : beat.waits_in < 0
                            ? fmt::format("it made {} steps and waits for a message", beat.step)
                            : fmt::format("it made {} steps {} {}", beat.step,

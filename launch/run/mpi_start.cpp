@@ -34,7 +34,7 @@ std::vector<AtMpiStart> awaited(const std::vector<AtMpiStart>& ranks) {
 std::string names(const std::vector<AtMpiStart>& ranks) {
   std::string list;
   for (const auto& each : ranks) list += fmt::format("{}{}", list.empty() ? "" : ", ", each.rank);
-  return fmt::format("{} {} {}", ranks.size() == 1 ? "worker" : "workers", list, ranks.size() == 1 ? "has" : "have");
+  return fmt::format("{} {}", ranks.size() == 1 ? "worker" : "workers", list);
 }
 
 }  // namespace accelerate::launch

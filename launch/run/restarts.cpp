@@ -44,7 +44,7 @@ RestartDecision decide(const std::vector<FailedStart>& starts, const RestartOpti
     return {.line = line + "\n"};
   }
   const auto wait = backoff(failed_at_once(starts, options, false), options);
-  const auto why = last.asks_for_another ? fmt::format("the ranks ask for another start ({})", last.cause)
+  const auto why = last.asks_for_another ? fmt::format("the ranks requested a restart ({})", last.cause)
                                          : fmt::format("restart {} of {}", failed, options.max_restarts);
   return {.after = wait, .line = fmt::format("accelerate_launch: {} in {:g} s\n", why, seconds_of(wait))};
 }

@@ -74,14 +74,15 @@ void Sink::flush() {
 
 std::optional<std::string> Sink::take_failure() {
   if (failed_ == 0 || std::exchange(told_, true)) return std::nullopt;
-  return fmt::format("accelerate_launch: {} cannot be written: {}; the ranks go on, what they print there is lost\n",
-                     name_, std::strerror(failed_));
+  return fmt::format(
+      "accelerate_launch: {} cannot be written: {}; the ranks continue, and their output to it is lost\n", name_,
+      std::strerror(failed_));
 }
 
 std::optional<std::string> Sink::unread() const {
   const size_t bytes = dropped_ + waiting();
   if (bytes == 0) return std::nullopt;
-  return fmt::format("accelerate_launch: the last {} bytes for {} are lost: nobody read them\n", bytes, name_);
+  return fmt::format("accelerate_launch: the last {} bytes for {} are lost: no process read them\n", bytes, name_);
 }
 
 }  // namespace accelerate::launch

@@ -101,8 +101,8 @@ class Job {
 
   int leave_it_to_the_caller(int exit_code) {
     err_.add(
-        fmt::format("accelerate_launch: the ranks ended with exit code {} after signal {} was passed on; they ask "
-                    "for another start\n",
+        fmt::format("accelerate_launch: the ranks ended with exit code {} after signal {} was forwarded; they request "
+                    "a restart\n",
                     exit_code, told_ != 0 ? told_ : noticed_));
     return exit_code;
   }
@@ -110,8 +110,8 @@ class Job {
   /// The same for a signal that arrived while no rank ran.
   int leave_it_with(int number, int exit_code) {
     err_.add(
-        fmt::format("accelerate_launch: signal {} came after the ranks had ended with exit code {}; they ask for "
-                    "another start\n",
+        fmt::format("accelerate_launch: signal {} arrived after the ranks had ended with exit code {}; they request "
+                    "a restart\n",
                     number, exit_code));
     return exit_code;
   }

@@ -38,7 +38,7 @@ std::optional<ToldFailure> told_failure(std::string_view line) {
   const auto text = before_last_words(line.substr(begin));
   if (!text) return std::nullopt;
   if (text->find(" has not moved for ") != text->npos && text->ends_with("; all were stopped")) {
-    return ToldFailure{.cause = "a rank that stood still", .exit_code = exit_code_of_hang};
+    return ToldFailure{.cause = "a hung rank", .exit_code = exit_code_of_hang};
   }
   const auto at = text->find(how);
   if (at == text->npos) return std::nullopt;

@@ -99,8 +99,8 @@ class Agent {
 
   /// Called if the launcher that requested the job is gone.
   void lose() {
-    constexpr std::chrono::minutes for_its_ranks{2};  // longer than the ranks' own grace time
-    if (!launcher_) fail(ErrorKind::peer, "nobody said what to start");
+    constexpr std::chrono::minutes for_its_ranks{2};  // which have their own, shorter grace
+    if (!launcher_) fail(ErrorKind::peer, "no job was received");
     lost_ = true;
     kill_at_ = Clock::now() + for_its_ranks;
     launcher_->tell(SIGTERM);

@@ -18,7 +18,7 @@ bool is_kind(char kind) { return std::string_view("JIESA").find(kind) != std::st
 
 [[noreturn]] void refuse_bytes() {
   fail(ErrorKind::peer,
-       "what comes over the connection is not from accelerate_launch; does a shell start-up file print?");
+       "the data on the connection is not from accelerate_launch; does a shell start-up file print text?");
 }
 
 void add(std::string& bytes, std::string_view word) { bytes.append(word).push_back('\0'); }

@@ -47,7 +47,7 @@ bool decide_mpi(const Call& call, const Here& here) {
   if (!why_not) return true;
   if (named_backend(here.options)) {
     fail(ErrorKind::environment,
-         "backend mpi is asked for, but {}, and mpirun is not in PATH; backend gloo works without", *why_not);
+         "backend mpi is requested, but {}, and mpirun is not in PATH; backend gloo works without", *why_not);
   }
   call.note(fmt::format("{}; the ranks use gloo, which is slower than mpi on one machine", *why_not));
   return false;

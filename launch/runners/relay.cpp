@@ -77,10 +77,11 @@ class Relay {
     while ((code = ssh_.exit_code()) < 0) step();
     if (code == 255) {
       const auto seconds = std::chrono::duration<double>(Clock::now() - start_).count();
-      fmt::print(stderr,
-                 "accelerate_launch: ssh to {} ended after {:.1f} s: the host could not be reached, let us not in, the "
-                 "connection was lost, or a rank ended with 255\n",
-                 host_, seconds);
+      fmt::print(
+          stderr,
+          "accelerate_launch: ssh to {} ended after {:.1f} s: the host was unreachable or refused the login, the "
+          "connection was lost, or a rank ended with 255\n",
+          host_, seconds);
     }
     return code;
   }

@@ -64,8 +64,7 @@ LaunchPlan plan_task(const LaunchOptions& options, const env::Variables& inherit
   if (options.num_processes && fmt::to_string(*options.num_processes) != tasks) {
     fail(ErrorKind::usage,
          "num_processes is {}, but srun started {} tasks, each of which is a rank; leave it out, let srun start one "
-         "task "
-         "per node, or say --runner local for a job of this task's own",
+         "task per node, or use --runner local for a separate job in this task",
          *options.num_processes, tasks);
   }
   check_multi_gpu_of(options, tasks);

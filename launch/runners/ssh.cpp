@@ -42,8 +42,8 @@ void check_others_reach(const std::string& first, const std::vector<HostSlots>& 
   for (const auto& host : hosts) {
     if (!says_loopback(first) || says_loopback(without_user(host.name))) continue;
     fail(ErrorKind::usage,
-         "the ranks would meet at the first host, {}, which on {} is {} itself; give the first one's name in the "
-         "network, or --main_process_ip",
+         "the rendezvous would be at the first host, {}, which on {} is {} itself; use the first host's network name "
+         "or --main_process_ip",
          first, host.name, host.name);
   }
 }
@@ -51,8 +51,8 @@ void check_others_reach(const std::string& first, const std::vector<HostSlots>& 
 void check_no_slots(const std::string& ranks, const std::vector<HostSlots>& hosts) {
   for (const auto& host : hosts) {
     if (host.slots == 0) continue;
-    fail(ErrorKind::usage, "ranks_per_machine is {}, and {} has {} slots; one of them says how many ranks a host has",
-         ranks, host.name, host.slots);
+    fail(ErrorKind::usage, "ranks_per_machine is {}, and {} has {} slots; use only one of them", ranks, host.name,
+         host.slots);
   }
 }
 

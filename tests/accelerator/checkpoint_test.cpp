@@ -212,11 +212,11 @@ TEST_CASE("no folder, and one that is not there, are said") {
       ": no folder is given and AcceleratorOptions::project.project_dir is empty; give one of them";
   CHECK(refusal([&] { accelerator.save_state(); }).ends_with("save_state" + no_folder));
   CHECK(refusal([&] { accelerator.load_state(); }).ends_with("load_state" + no_folder));
-  CHECK(refusal([&] { accelerator.load_state("/nowhere/c"); }).ends_with("load_state: /nowhere/c is no folder"));
+  CHECK(refusal([&] { accelerator.load_state("/nowhere/c"); }).ends_with("load_state: /nowhere/c is not a directory"));
   const SharedFolder folder;
   CHECK(refusal([&] {
           accelerator.load_state(folder.path);
-        }).ends_with("there is no whole checkpoint in " + folder.path.string() + " (no folder checkpoint_N)"));
+        }).ends_with("no complete checkpoint found in " + folder.path.string() + " (no folder checkpoint_N)"));
 }
 
 TEST_CASE("what does not fit what is prepared is refused, and nothing is changed") {
@@ -694,7 +694,7 @@ TEST_CASE("schedules, loaders and a loss scale of this library are registered as
         }).ends_with("load_state: the saved state has no \"epoch\"; it was not written by this library"));
   accelerate::state::SchedulerState state;
   CHECK(refusal([&] { accelerate::prepared::read_json("no JSON", state); }) ==
-        "load_state: the saved state of a registered object is no JSON, expected that of a schedule, a loader or a "
+        "load_state: the saved state of a registered object is not JSON, expected that of a schedule, a loader or a "
         "loss scale; were the objects registered in another order?");
 }
 

@@ -144,14 +144,15 @@ TEST_CASE("a rank that is gone is told by the user's call: what ranks agree on")
     leave();
     (void)accelerator.gather_for_metrics(std::vector<std::string>{"one"});
   });
-  check_told("main_process_first: the ranks do not meet", [](Accelerator& accelerator, const Leave& leave) {
+  check_told("main_process_first: the ranks did not synchronise", [](Accelerator& accelerator, const Leave& leave) {
     leave();
     accelerator.main_process_first([] {});
   });
-  check_told("local_main_process_first: the ranks do not meet", [](Accelerator& accelerator, const Leave& leave) {
-    leave();
-    accelerator.local_main_process_first([] {});
-  });
+  check_told("local_main_process_first: the ranks did not synchronise",
+             [](Accelerator& accelerator, const Leave& leave) {
+               leave();
+               accelerator.local_main_process_first([] {});
+             });
 }
 
 TEST_CASE("a rank that is gone is told by the user's call: what ranks tell one another") {
@@ -190,11 +191,11 @@ TEST_CASE("a rank that is gone is told by the user's call: what ranks tell one a
     leave();
     (void)accelerator.broadcast_object("one", 1);
   });
-  check_told("logger.in_order: the ranks do not meet", [](Accelerator& accelerator, const Leave& leave) {
+  check_told("logger.in_order: the ranks did not synchronise", [](Accelerator& accelerator, const Leave& leave) {
     leave();
     accelerator.logger().in_order().info("one");
   });
-  check_told("wait_for_everyone: the ranks do not meet", [](Accelerator& accelerator, const Leave& leave) {
+  check_told("wait_for_everyone: the ranks did not synchronise", [](Accelerator& accelerator, const Leave& leave) {
     leave();
     accelerator.wait_for_everyone();
   });
@@ -212,9 +213,10 @@ TEST_CASE("a reduce() that one rank alone calls is told as reduce(), with what t
   CHECK(said[0] == prefix_of(0) +
                        "reduce: the ranks' values are not reduced: operation 1 of this rank is all_reduce, rank 1's "
                        "operation 1 is barrier; all ranks must call the same operations in the same order.");
-  CHECK(said[1] == prefix_of(1) +
-                       "wait_for_everyone: the ranks do not meet: operation 1 of this rank is barrier, rank 0's "
-                       "operation 1 is all_reduce; all ranks must call the same operations in the same order.");
+  CHECK(said[1] ==
+        prefix_of(1) +
+            "wait_for_everyone: the ranks did not synchronise: operation 1 of this rank is barrier, rank 0's "
+            "operation 1 is all_reduce; all ranks must call the same operations in the same order.");
 }
 
 TEST_CASE("debug: a reduce() on one rank beside a backward on the other: each is told, with what the other calls") {

@@ -138,7 +138,7 @@ TEST_CASE("the newest whole checkpoint is found by number, not by name, past tho
   const Folder at;
   CHECK_THROWS_WITH(
       newest_whole(at.path, "load_state", true),
-      ("load_state: there is no whole checkpoint in " + at.path.string() + " (no folder checkpoint_N)").c_str());
+      ("load_state: no complete checkpoint found in " + at.path.string() + " (no folder checkpoint_N)").c_str());
   for (const int n : {2, 9, 10, 11}) save(at.path / ("checkpoint_" + std::to_string(n)), "x");
   fs::create_directory(at.path / "checkpoint_99_old");
   std::ofstream(at.path / "checkpoint_100") << "a file";
@@ -157,7 +157,7 @@ TEST_CASE("what is no checkpoint is not replaced, neither at the beginning nor a
   const auto place = at.path / "home";
   fs::create_directory(place);
   const std::string refusal = "save_state: " + place.string() +
-                              " is there and is no checkpoint (it has no manifest.json), so it is not replaced; save "
+                              " exists and is not a checkpoint (it has no manifest.json), so it is not replaced; save "
                               "to another place, or remove it";
   {
     NewFolder begun(place, "save_state");  // an empty folder is replaced
@@ -180,7 +180,7 @@ TEST_CASE("a folder whose manifest.json another program wrote is not replaced; o
   std::getline(std::ifstream(manifest), ours, '\0');
   const auto write = [&](const std::string& text) { std::ofstream(manifest, std::ios::trunc) << text; };
   const std::string refusal = "save_state: " + place.string() +
-                              " is there and is no checkpoint (another program wrote its manifest.json), so it is not "
+                              " exists and is not a checkpoint (another program wrote its manifest.json), so it is not "
                               "replaced; save to another place, or remove it";
   for (const std::string foreign :
        {"{\"name\": \"my web app\"}", "{\n \"version\": \"1.0\",\n \"library\": \"x\"\n}", "{\n \"version\": 1\n}",
@@ -262,7 +262,7 @@ TEST_CASE("of a checkpoint that is removed what is not of it stays") {
   const auto kept = remove_checkpoint(place);
   CHECK(std::set<fs::path>(kept.begin(), kept.end()) == std::set<fs::path>{place / "pictures", place / "scores.csv"});
   CHECK(names_in(place) == std::set<std::string>{"pictures", "scores.csv"});
-  CHECK(why_no_checkpoint(place) == place.string() + " is there and is no checkpoint (it has no manifest.json)");
+  CHECK(why_no_checkpoint(place) == place.string() + " exists and is not a checkpoint (it has no manifest.json)");
 }
 
 TEST_CASE("what killed processes left of numbered checkpoints is taken away, what a load would put back stays") {

@@ -17,8 +17,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const std::vector<std::string> files{"custom_checkpoint_0.pkl", "model.safetensors",   "model_1.safetensors",
-                                     "optimizer.bin",           "random_states_0.pkl", "scheduler.bin"};
+// One file of each kind of checkpoint/names.hpp.
+const std::vector<std::string> files{
+    "buffers_1.bin",          "comm_hooks_0.bin",   "custom_checkpoint_0.pkl",    "loader_generator.bin",
+    "loader_generator_1.bin", "loader_state_1.bin", "master_weights.safetensors", "model.safetensors",
+    "model_1.safetensors",    "optimizer.bin",      "random_states_0.pkl",        "scaler.pt",
+    "scheduler.bin",          "window_0.bin"};
 
 void save(const fs::path& place) {
   NewFolder folder(place, "save_state");

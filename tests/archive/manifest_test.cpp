@@ -69,7 +69,7 @@ TEST_CASE(
   CHECK(refusal("\"kind\": \"model\"", "\"kind\": 3") == told + "'kind' of parts[0] is an integer, expected a text");
   CHECK(refusal("\"end\": 128", "\"end\": 128, \"begin\": 129") ==
         told + "the manifest has elements 129 to 128 of 'model.0/first.weight'");
-  CHECK(refusal("{", "").starts_with(told + "the manifest is no JSON: "));
+  CHECK(refusal("{", "").starts_with(told + "the manifest is not JSON: "));
   CHECK_THROWS_WITH(static_cast<void>(read_manifest("[]", origin)),
                     "load_state: manifest.json: the manifest is a list, expected a dict");
   CHECK(refusal("\"kind\": \"model\"", "\"kind\": " + std::string(50, '[') + std::string(50, ']')) ==

@@ -61,9 +61,9 @@ TEST_CASE("a file that was cut, or whose header lies about its length, is refuse
   CHECK(refusal(std::string(7, '\xff') + '\x7f' + "{}") ==
         "load: f: the header has 9223372036854775807 bytes, at most 100000000 are read");
   CHECK(refusal(with_length("{ }").substr(0, 10)) ==
-        "load: f: the header has 3 bytes, but 2 follow its length; the file was cut, or is no safetensors file");
+        "load: f: the header has 3 bytes, but 2 follow its length; the file was cut, or is not a safetensors file");
   CHECK(refusal_of("[1]", 0) == "load: f: the header is array, expected an object");
-  CHECK(refusal_of("{", 0).starts_with("load: f: the header is no JSON: "));
+  CHECK(refusal_of("{", 0).starts_with("load: f: the header is not JSON: "));
 }
 
 TEST_CASE("tensors that overlap, leave gaps, are cut or have other bytes than their shape are refused by name") {
@@ -79,15 +79,15 @@ TEST_CASE("tensors that overlap, leave gaps, are cut or have other bytes than th
   CHECK(refusal_of("{" + a + "," + tensor("b", R"("dtype":"U8","shape":[2],"data_offsets":[9,11])") + "}", 11) ==
         "load: f: tensor 'b' begins at byte 9 of the data, expected 8: tensors leave a gap");
   CHECK(refusal_of("{" + tensor("a", R"("dtype":"F32","shape":[3],"data_offsets":[0,8])") + "}", 8) ==
-        "load: f: tensor 'a' lies in bytes 0 to 8, but F32 of shape [3] is 12 bytes");
+        "load: f: tensor 'a' occupies bytes 0 to 8, but F32 of shape [3] is 12 bytes");
   CHECK(refusal_of("{" + tensor("a", R"("dtype":"F32","shape":[3],"data_offsets":[8,0])") + "}", 8) ==
-        "load: f: tensor 'a' lies in bytes 8 to 0, but F32 of shape [3] is 12 bytes");
+        "load: f: tensor 'a' occupies bytes 8 to 0, but F32 of shape [3] is 12 bytes");
   CHECK(
       refusal_of("{" + tensor("a", R"("dtype":"F64","shape":[4294967296,4294967296],"data_offsets":[0,8])") + "}", 8) ==
-      "load: f: tensor 'a' lies in bytes 0 to 8, but F64 of shape [4294967296,4294967296] is too many bytes");
+      "load: f: tensor 'a' occupies bytes 0 to 8, but F64 of shape [4294967296,4294967296] is too many bytes");
   CHECK(
       refusal_of("{" + tensor("a", R"("dtype":"U8","shape":[0,9223372036854775808],"data_offsets":[0,0])") + "}", 0) ==
-      "load: f: tensor 'a' lies in bytes 0 to 0, but U8 of shape [0,9223372036854775808] is too many bytes");
+      "load: f: tensor 'a' occupies bytes 0 to 0, but U8 of shape [0,9223372036854775808] is too many bytes");
   CHECK(refusal_of("{" + tensor("a", R"("dtype":"U8","shape":[0,7],"data_offsets":[0,0])") + "}", 0).empty());
 }
 
@@ -137,11 +137,11 @@ TEST_CASE(
     return std::string();
   };
   CHECK(refused({{.name = "a", .dtype = "F32"}, {.name = "a", .dtype = "F32"}}) ==
-        "save_model: the tensor name a comes twice; each needs a name of its own");
+        "save_model: the tensor name a appears twice; each needs a name of its own");
   CHECK(refused({{.name = "__metadata__", .dtype = "F32"}}) ==
         "save_model: the tensor name __metadata__ has another meaning in safetensors; each needs a name of its own");
   CHECK(refused({{.name = "a", .dtype = "C128"}}) ==
         "save_model: tensor a has dtype C128, which safetensors does not know");
   CHECK(refused({{.name = "\xff", .dtype = "F32"}})
-            .starts_with("save_model: a tensor's name or a text of the metadata is no UTF-8: "));
+            .starts_with("save_model: a tensor's name or a text of the metadata is not UTF-8: "));
 }

@@ -115,8 +115,8 @@ TEST_CASE("tensors that lie about their place are refused by name") {
   CHECK(of_a(tensor(where, -1, {n(2)}, {n(1)})) ==
         "load: f: the tensor 'a' has -1 in its shape, expected an integer from 0");
   CHECK(of_a(tensor(storage("FloatStorage", "9", 6), 0, {}, {})) ==
-        "load: f: the tensor 'a' lies in the storage '9', which the file does not hold");
-  CHECK(of_a(tensor(n(3), 0, {}, {})) == "load: f: the tensor 'a' lies in an integer, expected a storage");
+        "load: f: the tensor 'a' refers to the storage '9', which the file does not contain");
+  CHECK(of_a(tensor(n(3), 0, {}, {})) == "load: f: the tensor 'a' refers to an integer, expected a storage");
   CHECK(of_a(call("torch._utils", "_rebuild_tensor_v2", {n(3)})) ==
         "load: f: the tensor 'a' is made of 1 values, expected at least 6");
   CHECK(of_a(call("torch._utils", "_rebuild_parameter", {})) == "load: f: the parameter 'a' is made of nothing");

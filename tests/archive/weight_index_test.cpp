@@ -26,19 +26,19 @@ TEST_CASE("an index says which file holds which tensor") {
 }
 
 TEST_CASE("what is no index, or names files outside of its folder, is refused") {
-  CHECK(refusal("{").starts_with("load: i: the index is no JSON: "));
+  CHECK(refusal("{").starts_with("load: i: the index is not JSON: "));
   CHECK(refusal("[]") == "load: i: the index has no 'weight_map' from tensors to files");
   CHECK(refusal("{}") == "load: i: the index has no 'weight_map' from tensors to files");
   CHECK(refusal(R"({"weight_map":[]})") == "load: i: the index has no 'weight_map' from tensors to files");
   CHECK(refusal(R"({"weight_map":{"a":"../x"}})") ==
-        "load: i: the index says that 'a' lies in '../x', expected a file's name without folders");
+        "load: i: the index maps 'a' to '../x', expected a file's name without folders");
   CHECK(refusal(R"({"weight_map":{"a":"/etc/passwd"}})") ==
-        "load: i: the index says that 'a' lies in '/etc/passwd', expected a file's name without folders");
+        "load: i: the index maps 'a' to '/etc/passwd', expected a file's name without folders");
   CHECK(refusal(R"({"weight_map":{"a":".."}})") ==
-        "load: i: the index says that 'a' lies in '..', expected a file's name without folders");
+        "load: i: the index maps 'a' to '..', expected a file's name without folders");
   CHECK(refusal(R"({"weight_map":{"a":"1.st","b":"1.st","a":"2.st"}})") == "load: i: the index names 'a' twice");
   CHECK(refusal(R"({"weight_map":{"a":"1.st"},"weight_map":{}})") == "load: i: the index names 'weight_map' twice");
   CHECK(refusal(std::string(30, '[') + std::string(30, ']')) == "load: i: the index is nested more than 20 deep");
   CHECK(refusal(R"({"weight_map":{"a":7}})") ==
-        "load: i: the index says that 'a' lies in '7', expected a file's name without folders");
+        "load: i: the index maps 'a' to '7', expected a file's name without folders");
 }

@@ -89,7 +89,7 @@ TEST_CASE("a file cut anywhere, or with any byte of its directory changed, is re
 
 TEST_CASE("what is no ZIP file, is too old, was cut or changed is told apart") {
   const std::string file = two_members();
-  CHECK(refusal("") == "load: f: the file is no ZIP file, as torch.save writes them");
+  CHECK(refusal("") == "load: f: the file is not a ZIP file, as torch.save writes them");
   CHECK(refusal(file.substr(0, 200)) == "load: f: the file was cut: a ZIP file ends with its directory");
   CHECK(refusal("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9") ==
         "load: f: the file is of PyTorch's format before 1.6; load it in Python and save it again, with "
@@ -146,5 +146,5 @@ TEST_CASE("directories that lie are refused: compressed, encrypted, outside, ove
   zip.add("a", "1");
   zip.add("a", "2");
   zip.finish();
-  CHECK(refusal(twice.text()) == "load: f: the member 'a' comes twice");
+  CHECK(refusal(twice.text()) == "load: f: the member 'a' appears twice");
 }

@@ -95,7 +95,7 @@ def two_ranks():
     process = started(on_two(folder / "two", "--resume_code", str(RESUME)), folder / "two")
     os.kill(ranks_of(folder / "two")[-1], signal.SIGUSR1)
     code, said = ended(process)
-    assert code == 0 and "the ranks ask for another start (exit code 75)" in said and "goes on after step" in said, (code, said)
+    assert code == 0 and "the ranks requested a restart (exit code 75)" in said and "goes on after step" in said, (code, said)
     assert weights(folder / "two") == weights(folder / "calm_two"), "the weights differ"
 
     process = started(on_two(folder / "ended"), folder / "ended")

@@ -107,7 +107,7 @@ inline void check_all_name_rank_1(const std::string& out, const std::string& end
     const auto line = fmt::format("{}> [rank 0 of 2, {}] {}; ", name, accelerate::base::host_name(), text);
     CAPTURE(line);
     const bool one_of_both =
-        out.find(line + end) != std::string::npos || out.find(line + "rank 1 has not come.\n") != std::string::npos;
+        out.find(line + end) != std::string::npos || out.find(line + "rank 1 did not join.\n") != std::string::npos;
     CHECK(one_of_both);
   }
 }

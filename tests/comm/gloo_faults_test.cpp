@@ -8,7 +8,7 @@ using namespace faults;  // NOLINT
 
 TEST_CASE("gloo: a rank that does not come to an operation is named after the timeout") {
   const auto ranks = run_gloo("late");
-  const std::string why = "waited 2 s in operation 1 ([4] float32); nothing was heard from rank 1.";
+  const std::string why = "waited 2 s in operation 1 ([4] float32); no response from rank 1.";
   CHECK(ranks[0].out == at_rank(0, "all_reduce: " + why) +
                             at_rank(0, "barrier: this group is broken since operation 1 (all_reduce): " + why));
   CHECK(ranks[0].code == 3);
@@ -16,19 +16,19 @@ TEST_CASE("gloo: a rank that does not come to an operation is named after the ti
 }
 
 TEST_CASE("gloo: whatever is waited for, the missing rank is named") {
-  check_all_name_rank_1(run_gloo("late_to_all")[0].out, "nothing was heard from rank 1.\n");
+  check_all_name_rank_1(run_gloo("late_to_all")[0].out, "no response from rank 1.\n");
   const int port = free_port(), other_port = free_port();
   const auto ranks =
       run({rank_command(0, 2, port, "late_barrier"), rank_command(1, 2, port, "late_barrier"),
            rank_command(0, 2, other_port, "late_message"), rank_command(1, 2, other_port, "late_message")});
-  CHECK(ranks[0].out == at_rank(0, "barrier: waited 2 s in operation 1 (no tensor); nothing was heard from rank 1."));
-  CHECK(ranks[2].out == at_rank(0, "recv: waited 2 s in a message ([2] float32); nothing was heard from rank 1."));
+  CHECK(ranks[0].out == at_rank(0, "barrier: waited 2 s in operation 1 (no tensor); no response from rank 1."));
+  CHECK(ranks[2].out == at_rank(0, "recv: waited 2 s in a message ([2] float32); no response from rank 1."));
 }
 
 TEST_CASE("gloo: rows of a reduction know a deadline of their own, and what follows a failure says which it was") {
   CHECK(run_gloo("rows_late")[0].out ==
-        at_rank(0, "reduce_scatter: waited 0.5 s in operation 1 ([4] float32); nothing was heard from rank 1."));
-  const std::string why = "waited 0.5 s in operation 1 ([2] float32); nothing was heard from rank 1.";
+        at_rank(0, "reduce_scatter: waited 0.5 s in operation 1 ([4] float32); no response from rank 1."));
+  const std::string why = "waited 0.5 s in operation 1 ([2] float32); no response from rank 1.";
   CHECK(run_gloo("late_and_next")[0].out ==
         at_rank(0, "all_reduce: " + why) +
             at_rank(0, "all_reduce: this group is broken since operation 1 (all_reduce): " + why));
@@ -72,7 +72,7 @@ TEST_CASE("gloo: a rank that died is named at once") {
   const auto ranks = run_gloo("rank_1_dies");
   CHECK(ranks[0].out == at_rank(0,
                                 "all_reduce: operation 2 ([4] float32) lost the connection to a peer; "
-                                "nothing was heard from rank 1."));
+                                "no response from rank 1."));
   CHECK(ranks[0].code == 3);
   CHECK(ranks[1].code == 7);
   check_quiet(ranks[0]);
@@ -126,7 +126,7 @@ TEST_CASE("gloo: an error has the ranks that did not join as a field") {
 
 TEST_CASE("gloo: a rank that never came to the meeting is named") {
   const auto ranks = run({rank_command(0, 2, free_port(), "connect")});
-  CHECK(ranks[0].out == at_rank(0, "connect: waited 2 s for rank 1, it has not come"));
+  CHECK(ranks[0].out == at_rank(0, "connect: waited 2 s for rank 1, which did not join"));
   CHECK(ranks[0].code == 3);
   check_quiet(ranks[0]);
 }
@@ -137,7 +137,7 @@ TEST_CASE("gloo: rank 0 gives up first, and the others still see who never came"
                           fmt::format("sh -c 'sleep 0.3; exec {}'", rank_command(1, 3, port, "connect"))});
   for (const int rank : {0, 1}) {
     CHECK(ranks[static_cast<size_t>(rank)].out ==
-          fmt::format("peer: [rank {} of 3, {}] connect: waited 2 s for rank 2, it has not come\n", rank,
+          fmt::format("peer: [rank {} of 3, {}] connect: waited 2 s for rank 2, which did not join\n", rank,
                       accelerate::base::host_name()));
   }
 }
@@ -145,7 +145,7 @@ TEST_CASE("gloo: rank 0 gives up first, and the others still see who never came"
 TEST_CASE("gloo: when rank 0 never came its address is named") {
   const int port = free_port();
   const auto ranks = run({rank_command(1, 2, port, "connect")});
-  CHECK(ranks[0].out == at_rank(1, fmt::format("connect: waited 2 s for rank 0 at 127.0.0.1:{}, it has not come; "
+  CHECK(ranks[0].out == at_rank(1, fmt::format("connect: waited 2 s for rank 0 at 127.0.0.1:{}, it did not join; "
                                                "start it, or check MASTER_ADDR and MASTER_PORT",
                                                port)));
   check_quiet(ranks[0]);
@@ -179,8 +179,8 @@ TEST_CASE("gloo: an address of another machine, no address that resolves, and no
 
 TEST_CASE("gloo: an interface that is not there is told with those that are") {
   const std::string text = fmt::format(
-      "environment: [rank 0 of 2, {}] connect: GLOO_SOCKET_IFNAME is 'nosuch0', and 'nosuch0' is no network interface "
-      "of this machine that is up and has an address; there are: lo",
+      "environment: [rank 0 of 2, {}] connect: GLOO_SOCKET_IFNAME is 'nosuch0', and 'nosuch0' is not a network "
+      "interface of this machine that is up and has an address; there are: lo",
       accelerate::base::host_name());
   const int port = free_port();
   const auto on = [&](int rank, const std::string& name) {
@@ -198,7 +198,7 @@ TEST_CASE("gloo: an interface that is not there is told with those that are") {
 TEST_CASE("gloo: a rank that came to the meeting and not to gloo is waited for, and named") {
   const int port = free_port();
   const auto ranks = run({rank_command(0, 2, port, "connect"), rank_command(1, 2, port, "meets_only")});
-  CHECK(ranks[0].out == at_rank(0, "connect: gloo could not connect the 2 ranks within 2 s; rank 1 has not come"));
+  CHECK(ranks[0].out == at_rank(0, "connect: gloo could not connect the 2 ranks within 2 s; rank 1 did not join"));
   check_quiet(ranks[0]);
 }
 
@@ -218,15 +218,15 @@ TEST_CASE("gloo: a rank that dies while gloo connects the ranks is named") {
   const auto ranks = run({command(0), command(1), command(2)});
   const auto text = [](int rank) {
     return fmt::format(
-        "peer: [rank {} of 3, {}] connect: gloo could not connect the 3 ranks within 2 s; a rank has not "
-        "come or cannot be reached; ",
+        "peer: [rank {} of 3, {}] connect: gloo could not connect the 3 ranks within 2 s; a rank did not join or "
+        "cannot be reached; ",
         rank, accelerate::base::host_name());
   };
-  CHECK(ranks[0].out == text(0) + "nothing was heard from rank 2.\n");
+  CHECK(ranks[0].out == text(0) + "no response from rank 2.\n");
   CHECK(ranks[1].out.starts_with(text(1)));
   const bool store_is_gone =
-      ranks[1].out.find(", which rank 0 keeps, is gone.\n") != std::string::npos;  // rank 0 has exited
-  CHECK((store_is_gone || ranks[1].out == text(1) + "nothing was heard from rank 2.\n"));
+      ranks[1].out.find(", which rank 0 keeps, is gone.\n") != std::string::npos;  // rank 0 ended
+  CHECK((store_is_gone || ranks[1].out == text(1) + "no response from rank 2.\n"));
   for (const size_t rank : {size_t{0}, size_t{1}}) CHECK(ranks[rank].code == 3);
 }
 
@@ -263,7 +263,7 @@ TEST_CASE("gloo: sizes that differ end the process in our words, with the rank a
   const auto ranks = run_gloo("shapes");
   const std::string text =
       "gloo: the ranks give tensors of different sizes to one operation, and gloo ends the process for that; with "
-      "ACCELERATE_DEBUG_MODE=1 (accelerate_launch --debug) every rank says which call it is\n";
+      "ACCELERATE_DEBUG_MODE=1 (accelerate_launch --debug) every rank reports its call\n";
   bool told = false;
   for (int rank : {0, 1}) {
     const auto& ended = ranks[static_cast<size_t>(rank)];

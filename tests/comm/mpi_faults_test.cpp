@@ -24,7 +24,7 @@ TEST_CASE("mpi: a rank that does not come breaks the group after the timeout, an
   for (const auto& [scenario, elements] : {std::pair("late", 4), std::pair("late_large", 3'000'000)}) {
     const auto job = run_mpi(scenario);
     CAPTURE(job[0].out);
-    const auto why = fmt::format("waited 2 s in operation 1 ([{}] float32); rank 1 has not come.", elements);
+    const auto why = fmt::format("waited 2 s in operation 1 ([{}] float32); rank 1 did not join.", elements);
     CHECK(job[0].out.find(at_rank(0, "all_reduce: " + why)) != std::string::npos);
     CHECK(job[0].out.find(at_rank(0, "barrier: this group is broken since operation 1 (all_reduce): " + why)) !=
           std::string::npos);
@@ -39,21 +39,21 @@ TEST_CASE("mpi: whatever is waited for, the missing rank is named") {
     CAPTURE(out);
     CHECK(out.find(at_rank(0, text)) != std::string::npos);
   };
-  check_all_name_rank_1(told("late_to_all"), "rank 1 has not come.\n");
-  contains(told("late_barrier"), "barrier: waited 2 s in operation 1 (no tensor); rank 1 has not come.");
-  contains(told("late_second"), "all_reduce: waited 0.5 s in operation 2 ([3] float32); rank 1 has not come.");
-  contains(told("late_message"), "recv: waited 2 s in a message ([2] float32); rank 1 has not come.");
+  check_all_name_rank_1(told("late_to_all"), "rank 1 did not join.\n");
+  contains(told("late_barrier"), "barrier: waited 2 s in operation 1 (no tensor); rank 1 did not join.");
+  contains(told("late_second"), "all_reduce: waited 0.5 s in operation 2 ([3] float32); rank 1 did not join.");
+  contains(told("late_message"), "recv: waited 2 s in a message ([2] float32); rank 1 did not join.");
   const auto out = told("stops");
   CAPTURE(out);
   CHECK(out.find("all_reduce: waited 2 s in operation 1 ([100000000] float32); ") != std::string::npos);
-  const bool in_the_middle = out.find("nothing was heard from rank 1.") != std::string::npos;
-  CHECK((in_the_middle || out.find("rank 1 has not come.") != std::string::npos));
+  const bool in_the_middle = out.find("no response from rank 1.") != std::string::npos;
+  CHECK((in_the_middle || out.find("rank 1 did not join.") != std::string::npos));
 }
 
 TEST_CASE("mpi: what is under way when another operation fails is told of that one") {
   const auto out = run_mpi("late_and_next")[0].out;
   CAPTURE(out);
-  const std::string why = "waited 0.5 s in operation 1 ([2] float32); rank 1 has not come.";
+  const std::string why = "waited 0.5 s in operation 1 ([2] float32); rank 1 did not join.";
   CHECK(out.find(at_rank(0, "all_reduce: " + why) +
                  at_rank(0, "all_reduce: this group is broken since operation 1 (all_reduce): " + why)) !=
         std::string::npos);
@@ -72,8 +72,8 @@ TEST_CASE("mpi: so it is among nine ranks, whose sums are MPI's own") {
     }
     CHECK(by_any);
   };
-  told("late_of_many", "all_reduce: waited 2 s in operation 2 ([2000000] float32); rank 1 has not come.");
-  told("stops_of_many", "all_reduce: waited 2 s in operation 2 ([20000000] float32); nothing was heard from rank 1.");
+  told("late_of_many", "all_reduce: waited 2 s in operation 2 ([2000000] float32); rank 1 did not join.");
+  told("stops_of_many", "all_reduce: waited 2 s in operation 2 ([20000000] float32); no response from rank 1.");
 }
 
 TEST_CASE("mpi: calls that differ are told on every rank, without debug mode") {
@@ -116,10 +116,10 @@ TEST_CASE("mpi, debug: an operation that one rank alone calls between two steps 
 TEST_CASE("mpi: a rank that stays away from MPI's start is waited for until the timeout, and the launcher names it") {
   const auto job = run_mpi("stays_away");
   CHECK(job[0].out == at_rank(0,
-                              "connect: waited 2 s for the other ranks in MPI's start; one has not come, or cannot be "
+                              "connect: waited 2 s for the other ranks in MPI's start; one did not join, or cannot be "
                               "reached"));
   CAPTURE(job[0].err);
-  CHECK(job[0].err.find(") ended first, exit code 3 in MPI_Init, to which worker 1 has not come; the others were "
+  CHECK(job[0].err.find(") ended first, exit code 3 in MPI_Init, which worker 1 did not reach; the others were "
                         "stopped.") != std::string::npos);
   CHECK(job[0].code == 3);
 }
@@ -144,16 +144,16 @@ TEST_CASE("mpi: whoever waits for a rank that an exception took out of the group
        {std::pair("caught_while_waited_for", 4), std::pair("caught_while_waited_for_large", 3'000'000)}) {
     const auto job = run_mpi(scenario);
     CHECK(job[0].out ==
-          at_rank(0, fmt::format("all_reduce: operation 2 ([{}] float32) cannot end: rank 1 gave up after an error of "
-                                 "its own",
-                                 elements)));
+          at_rank(0, fmt::format(
+                         "all_reduce: operation 2 ([{}] float32) cannot end: rank 1 aborted after an error of its own",
+                         elements)));
   }
   CHECK(run_mpi("caught_and_again")[0].out == "sum 2\nsum 2\n");
   const auto out = run_mpi("refused_while_waited_for")[0].out;
   CAPTURE(out);
-  CHECK(out.find(at_rank(0,
-                         "all_reduce: operation 1 ([4] float32) cannot end: rank 1 gave up after an error of its "
-                         "own")) != std::string::npos);
+  CHECK(out.find(
+            at_rank(0, "all_reduce: operation 1 ([4] float32) cannot end: rank 1 aborted after an error of its own")) !=
+        std::string::npos);
 }
 
 TEST_CASE("mpi: an operation that a rank which has ended will not come to cannot end") {
@@ -168,7 +168,7 @@ TEST_CASE("mpi: a message of or to a rank that has left cannot end, and what it 
         "the first message\n" + at_rank(0, "recv: a message ([2] float32) cannot end: rank 1 has ended"));
   CHECK(out("message_to_who_ended") == at_rank(0, "send: a message ([3000000] float32) cannot end: rank 1 has ended"));
   CHECK(out("caught_while_received_from") ==
-        at_rank(0, "recv: a message ([4] float32) cannot end: rank 1 gave up after an error of its own"));
+        at_rank(0, "recv: a message ([4] float32) cannot end: rank 1 aborted after an error of its own"));
 }
 
 TEST_CASE("mpi: a rank that died is named by the launcher, which stops the others") {
@@ -183,7 +183,7 @@ TEST_CASE("mpi: a rank that died is named by the launcher, which stops the other
 
 TEST_CASE("mpi: when rank 0 is frozen the others are told after the timeout, and the launcher says that it is") {
   const auto job = run_mpi("rank_0_freezes");
-  CHECK(job[0].out == at_rank(1, "all_reduce: waited 2 s in operation 2 ([4] float32); rank 0 has not come."));
+  CHECK(job[0].out == at_rank(1, "all_reduce: waited 2 s in operation 2 ([4] float32); rank 0 did not join."));
   CAPTURE(job[0].err);
   CHECK(job[0].err.find(") ended first, exit code 3, while worker 0 was suspended by a signal; the others were "
                         "stopped.") != std::string::npos);
@@ -225,7 +225,7 @@ TEST_CASE("mpi: a world that is not MPI's is refused with both") {
   const auto ranks = run({fmt::format(
       "env RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 ACCELERATE_BACKEND=mpi {} slow_connect", FAULT_RANKS)});
   CHECK(ranks[0].out ==
-        fmt::format("environment: [rank 0 of 2, {}] connect: MPI says rank 0 of 1, the environment says rank 0 of 2; "
+        fmt::format("environment: [rank 0 of 2, {}] connect: MPI has rank 0 of 1, the environment has rank 0 of 2; "
                     "start the program with mpirun or accelerate_launch, or use backend gloo\n",
                     accelerate::base::host_name()));
   CHECK(ranks[0].code == 3);

@@ -64,8 +64,8 @@ TEST_CASE("a data set with size() and get(i) is a source, and its samples are co
   CHECK(tensor.equal(torch::tensor({{3, 3}, {1, 1}, {3, 3}})));
   CHECK(list(number) == Numbers{3, 1, 3});
   CHECK(name == Strings{"f3", "f1", "f3"});
-  CHECK_THROWS_WITH((void)source->read(index({0, 5})), "dataset: sample 5 is asked for, there are 5 samples");
-  CHECK_THROWS_WITH((void)source->read(index({-1})), "dataset: sample -1 is asked for, there are 5 samples");
+  CHECK_THROWS_WITH((void)source->read(index({0, 5})), "dataset: sample 5 is requested, there are 5 samples");
+  CHECK_THROWS_WITH((void)source->read(index({-1})), "dataset: sample -1 is requested, there are 5 samples");
   CHECK_THROWS_WITH((void)source->read(torch::zeros(2)),
                     "dataset: the indices are CPUFloatType[2], must be [B] int64 on the CPU");
   CHECK_THROWS_WITH((void)source->read({}), "dataset: the indices are no tensor, must be [B] int64 on the CPU");

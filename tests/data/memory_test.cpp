@@ -33,7 +33,7 @@ TEST_CASE("a struct of tensors, maps and lists in memory is read in batches of t
   CHECK(batch.names == Strings{"e", "a", "e"});
   CHECK(batch.scale == 0.5);
   CHECK(source->read(index({})).names.empty());
-  CHECK_THROWS_WITH((void)source->read(index({5})), "memory_source: sample 5 is asked for, there are 5 samples");
+  CHECK_THROWS_WITH((void)source->read(index({5})), "memory_source: sample 5 is requested, there are 5 samples");
 }
 
 TEST_CASE("two ranks read their shares of a struct in memory") {
@@ -145,5 +145,5 @@ TEST_CASE("rows are gathered as index_select gathers them: any size of a row, or
 
 TEST_CASE("the convenient pair names a sample that is not there") {
   CHECK_THROWS_WITH((void)memory_source(torch::arange(5))->read(index({0, -1})),
-                    "memory_source: sample -1 is asked for, there are 5 samples");
+                    "memory_source: sample -1 is requested, there are 5 samples");
 }

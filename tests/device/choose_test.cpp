@@ -68,16 +68,16 @@ TEST_CASE("cuda without a number is the GPU of the local rank, with the usual co
 TEST_CASE("a GPU by name that is not there is refused with the count and what to do") {
   const std::string who = "device: [rank 0 of 1, gpu-a] device: ";
   const std::string where =
-      " is asked for (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in the config file), ";
+      " is requested (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in the config file), ";
   const std::string look = "cpu, or look at nvidia-smi and CUDA_VISIBLE_DEVICES";
   CHECK(refusal(local(0, 1), {.device = cuda()}, gpus(0)) ==
-        who + "cuda" + where + "0 GPUs are visible; ask for " + look);
+        who + "cuda" + where + "0 GPUs are visible; request " + look);
   CHECK(refusal(local(0, 1), {.device = cuda(64)}, gpus(0)) ==
-        who + "cuda:64" + where + "0 GPUs are visible; ask for " + look);
+        who + "cuda:64" + where + "0 GPUs are visible; request " + look);
   CHECK(refusal(local(0, 1), {.device = cuda(1)}, gpus(1)) ==
-        who + "cuda:1" + where + "1 GPU is visible; ask for at most cuda:0 or " + look);
+        who + "cuda:1" + where + "1 GPU is visible; request at most cuda:0 or " + look);
   CHECK(refusal(local(0, 1), {.device = cuda(300)}, gpus(4)) ==
-        who + "cuda:300" + where + "4 GPUs are visible; ask for at most cuda:3 or " + look);
+        who + "cuda:300" + where + "4 GPUs are visible; request at most cuda:3 or " + look);
 }
 
 TEST_CASE("the accelerator may be of any type: its name is asked for, and stands in the errors") {
@@ -86,15 +86,15 @@ TEST_CASE("the accelerator may be of any type: its name is asked for, and stands
   CHECK(device::choose(local(0, 1), {.device = DeviceName{.type = "xpu", .index = 1}}, xpus) == c10::Device("xpu:1"));
   const std::string who = "device: [rank 0 of 1, gpu-a] device: ";
   const std::string where =
-      " is asked for (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in the config file), ";
+      " is requested (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in the config file), ";
   CHECK(refusal(local(0, 1), {.device = cuda(1)}, xpus) ==
-        who + "cuda:1" + where + "2 xpu devices are visible; ask for xpu or cpu");
+        who + "cuda:1" + where + "2 xpu devices are visible; request xpu or cpu");
   CHECK(refusal(local(0, 4), {}, xpus).find("4 ranks on this machine, 2 xpu devices visible; start at most 2, ") !=
         std::string::npos);
   CHECK(refusal(local(0, 1), {.device = DeviceName{.type = "xpu", .index = 2}}, xpus) ==
-        who + "xpu:2" + where + "2 xpu devices are visible; ask for at most xpu:1 or cpu");
+        who + "xpu:2" + where + "2 xpu devices are visible; request at most xpu:1 or cpu");
   CHECK(refusal(local(0, 1), {.device = DeviceName{.type = "gpu"}}, gpus(1)) ==
-        who + "gpu" + where + "1 GPU is visible; ask for cuda or cpu, or look at nvidia-smi and CUDA_VISIBLE_DEVICES");
+        who + "gpu" + where + "1 GPU is visible; request cuda or cpu, or look at nvidia-smi and CUDA_VISIBLE_DEVICES");
   CHECK(refusal(local(0, 4), {}, xpus).find("4 ranks on this machine, 2 xpu devices visible; start at most 2,") !=
         std::string::npos);
 }
@@ -112,9 +112,9 @@ TEST_CASE("a device that a call names is the CPU, or there, or refused with the 
   for (const char* there : {"cpu", "cpu:0", "meta", "cuda", "cuda:1"}) CHECK(refused(there, gpus(2)).empty());
   const std::string look = "cpu, or look at nvidia-smi and CUDA_VISIBLE_DEVICES";
   CHECK(refused("cuda:2", gpus(2)) ==
-        "DataParallel: cuda:2 is asked for, 2 GPUs are visible; ask for at most cuda:1 or " + look);
-  CHECK(refused("cuda", gpus(0)) == "DataParallel: cuda is asked for, 0 GPUs are visible; ask for " + look);
-  CHECK(refused("xpu:0", gpus(1)) == "DataParallel: xpu:0 is asked for, 1 GPU is visible; ask for cuda or " + look);
+        "DataParallel: cuda:2 is requested, 2 GPUs are visible; request at most cuda:1 or " + look);
+  CHECK(refused("cuda", gpus(0)) == "DataParallel: cuda is requested, 0 GPUs are visible; request " + look);
+  CHECK(refused("xpu:0", gpus(1)) == "DataParallel: xpu:0 is requested, 1 GPU is visible; request cuda or " + look);
 }
 
 TEST_CASE("the GPUs of this machine are counted as LibTorch counts them") {

@@ -8,6 +8,8 @@ from pathlib import Path
 
 TOP = Path(sys.argv[1])
 FOLDERS = ("accelerate", "launch", "examples", "tests", "bench", "cmake")
+ARCHITECTURE, CHAIN, NAMES = (TOP / "docs" / page for page in
+                              ("design/architecture.md", "design/collectives.md", "migration/hugging_face.md"))
 wrong = []
 
 
@@ -87,7 +89,7 @@ def check_rooms(page, text):
     for cmake in sorted((TOP / "accelerate").glob("*/CMakeLists.txt")):
         room = cmake.parent
         expect((room / "README.md").exists(), page, f"{room.name} has no README.md")
-        expect(f"](accelerate/{room.name}/README.md)" in text, page, f"no link to {room.name}'s README.md")
+        expect(f"](../../accelerate/{room.name}/README.md)" in text, page, f"no link to {room.name}'s README.md")
         check_file_table(room)
     check_file_table(TOP / "launch")
     check_file_table(TOP / "examples")
@@ -95,13 +97,14 @@ def check_rooms(page, text):
 
 
 def check_chain(page, text, most=8):
-    """Each file of the table "| passes | comes in as | goes on by |" contains both names, and calls the next file by the
-    name in its row. The table has at most `most` rows."""
-    rows = re.search(r"^\| passes \|.*\n\|[-|]*\|\n((?:\|.*\n)*)", text, flags=re.MULTILINE)
+    """Each file of the table "| file | entry | continues with |" contains both, and continues with the name of the next
+    entry; there are at most `most` files."""
+    rows = re.search(r"^\| file \| entry \|.*\n\|[-|]*\|\n((?:\|.*\n)*)", text, flags=re.MULTILINE)
     chain = [re.findall(r"`([^`]+)`", row) for row in rows.group(1).splitlines()] if rows else []
     expect(0 < len(chain) <= most, page, f"an all-reduce passes {len(chain)} files, at most {most} may be")
     for file, *code in chain:
-        there = (page.parent / file).read_text(encoding="utf-8") if (page.parent / file).exists() else ""
+        path = TOP / "accelerate/comm" / file
+        there = path.read_text(encoding="utf-8") if path.exists() else ""
         for each in code:
             expect(each in there, page, f"{file} of the chain has no {each}")
     for (file, *_, on), (following, came, *_) in zip(chain, chain[1:]):
@@ -132,9 +135,9 @@ for each in pages():
     check_links(each, without_code(everything))
     check_files(each, without_code(everything))
     check_diffs(each, everything)
-check_rooms(TOP / "README.md", (TOP / "README.md").read_text(encoding="utf-8"))
-check_chain(TOP / "accelerate/comm/README.md", (TOP / "accelerate/comm/README.md").read_text(encoding="utf-8"))
-check_names(TOP / "accelerate/README.md", (TOP / "accelerate/README.md").read_text(encoding="utf-8"))
+check_rooms(ARCHITECTURE, ARCHITECTURE.read_text(encoding="utf-8"))
+check_chain(CHAIN, CHAIN.read_text(encoding="utf-8"))
+check_names(NAMES, NAMES.read_text(encoding="utf-8"))
 if wrong:
     sys.exit("\n".join(wrong))
 print("all links and names lead somewhere")

@@ -55,15 +55,15 @@ def main():
     names = of_accelerator(top).union(*(imported(top, name) for name in PACKAGES),
                                       *(defined(tree(top, module).body) for module in MODULES))
     assert len(names) > 400, f"only {len(names)} names were read in {top}"
-    listed = rows((Path(sys.argv[1]) / "accelerate/README.md").read_text(encoding="utf-8"))
+    listed = rows((Path(sys.argv[1]) / "docs/migration/hugging_face.md").read_text(encoding="utf-8"))
     patterns = [name for name in listed if "*" in name and name.strip("*")]
     missing = [name for name in sorted(names - listed)
                if not any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
     if missing:
-        sys.exit(f"accelerate/README.md: no row for {', '.join(missing)}")
+        sys.exit(f"docs/migration/hugging_face.md: no row for {', '.join(missing)}")
     idle = [pattern for pattern in patterns if not any(fnmatch.fnmatchcase(name, pattern) for name in names)]
     if idle:
-        sys.exit(f"accelerate/README.md: no name is meant by {', '.join(idle)}")
+        sys.exit(f"docs/migration/hugging_face.md: no name is meant by {', '.join(idle)}")
     print(f"all {len(names)} names of Hugging Face Accelerate have a row")
 
 

@@ -61,23 +61,28 @@ void on_two_ranks(const Body& body) {
 namespace first_page {
 // block: README.md: Accelerate for C++
 }
+namespace first_tutorial {
+// block: docs/tutorial/first_loop.md: The loop
+}
 namespace plain_libtorch {
-// block: README.md: From plain LibTorch in three steps
+// block: docs/migration/plain_libtorch.md: From plain LibTorch
 }
 namespace with_trainer {
-// block: README.md: From plain LibTorch in three steps, 2
+// block: docs/migration/plain_libtorch.md: From plain LibTorch, 2
 }
 
 #undef main
 
-TEST_CASE("the programs of the README train: on its first page, in plain LibTorch, with a Trainer") {
-  for (const auto program : {&first_page::body, &plain_libtorch::body, &with_trainer::body}) CHECK_NOTHROW(program());
+TEST_CASE("the programs of the documentation train: the first page, the tutorial, plain LibTorch, a Trainer") {
+  for (const auto program : {&first_page::body, &first_tutorial::body, &plain_libtorch::body, &with_trainer::body}) {
+    CHECK_NOTHROW(program());
+  }
 }
 
 TEST_CASE("a batch of one's own") {
   accelerate::simulate(2, [] {
     Accelerator accelerator;
-    // block: accelerate/README.md: A batch of one's own
+    // block: docs/how_to/batches.md: Use your own batch type
     CHECK(photos.size() == 2);  // 100 samples, 32 a batch, two ranks
   });
 }
@@ -85,7 +90,7 @@ TEST_CASE("a batch of one's own") {
 TEST_CASE("accumulation") {
   on_two_ranks([](Program& program) {
     auto& [net, adamw, digits, test_digits] = program;
-    // block: accelerate/README.md: Accumulation
+    // block: docs/how_to/accumulation.md: Accumulate gradients
     CHECK(accelerator.sync_gradients());
   });
 }
@@ -94,7 +99,7 @@ TEST_CASE("metrics") {
   on_two_ranks([](Program& program) {
     Accelerator accelerator;
     auto [model, test_loader] = accelerator.prepare(program.net, program.test_digits);
-    // block: accelerate/README.md: Metrics
+    // block: docs/how_to/metrics.md: Compute metrics over all ranks
     CHECK(seen == 30);
   });
 }
@@ -103,7 +108,7 @@ TEST_CASE("a schedule") {
   on_two_ranks([](Program& program) {
     auto& [net, adamw, digits, test_digits] = program;
     Accelerator accelerator;
-    // block: accelerate/README.md: A schedule
+    // block: docs/how_to/schedules.md: Schedule the learning rate
     CHECK(schedule.get_last_lr()[0] == doctest::Approx(1e-2 / 25 / 1e4));
   });
 }
@@ -113,7 +118,7 @@ TEST_CASE("clipping") {
     Accelerator accelerator;
     auto [model, optimizer, loader] = accelerator.prepare(program.net, program.adamw, program.digits);
     for (auto& [images, labels] : loader) {
-      // block: accelerate/README.md: Clipping
+      // block: docs/how_to/clipping.md: Clip gradients
       CHECK(norm.item<double>() > 0);
       optimizer.zero_grad();
     }
@@ -126,7 +131,7 @@ TEST_CASE("a checkpoint, and a second start that has nothing left to do") {
   for (int start = 0; start < 2; ++start) {
     on_two_ranks([&](Program& program) {
       auto& [net, adamw, digits, test_digits] = program;
-      // block: accelerate/README.md: A checkpoint
+      // block: docs/how_to/checkpoints.md: Save and resume
       CHECK(epoch == 2);
       CHECK(loader->epoch() == 2);
     });
@@ -139,7 +144,7 @@ TEST_CASE("a checkpoint, and a second start that has nothing left to do") {
 namespace {
 
 int with_errors_and_logs(Accelerator& accelerator, const std::function<void(Accelerator&)>& train) {
-  // block: accelerate/README.md: Errors and logs
+  // block: docs/how_to/errors_and_logs.md: Handle errors and log
   return 0;
 }
 
@@ -165,7 +170,7 @@ TEST_CASE("loaders of others") {
   on_two_ranks([](Program& program) {
     Accelerator accelerator;
     auto model = accelerator.prepare(program.net);
-    // block: accelerate/README.md: Loaders of others
+    // block: docs/how_to/existing_loaders.md: Use an existing data loader
     CHECK(accelerator.prepare(sharded).size() == 2);
   });
 }
@@ -175,7 +180,7 @@ TEST_CASE("in a program that is there") {
     auto& [net, adamw, digits, test_digits] = program;
     Accelerator accelerator;
     const auto images = first_digits(16).data;
-    // block: accelerate/README.md: In a program that is there
+    // block: docs/how_to/existing_program.md: Add data parallelism to an existing program
     accelerator.check_synchronized(model);
     CHECK(model.parameters()[0].grad().defined());
   });
@@ -184,7 +189,7 @@ TEST_CASE("in a program that is there") {
 TEST_CASE("results that are bit-equal to plain LibTorch") {
   on_two_ranks([](Program& program) {
     auto& [net, adamw, digits, test_digits] = program;
-    // block: accelerate/README.md: Results that are bit-equal to plain LibTorch
+    // block: docs/how_to/bit_equal.md: Get results that are bit-equal to plain LibTorch
     CHECK(optimizer.core().fused() == nullptr);
   });
 }
@@ -193,9 +198,9 @@ TEST_CASE("functions that take what was prepared") {
   on_two_ranks([](Program& program) {
     auto& [net, adamw, digits, test_digits] = program;
     Accelerator accelerator;
-    // block: accelerate/README.md: Functions that take what was prepared
+    // block: docs/how_to/functions.md: Pass prepared objects to functions
     CHECK(adamw.param_groups()[0].options().get_lr() == doctest::Approx(5e-4));
-    // block: accelerate/README.md: Functions that take what was prepared, 2
+    // block: docs/how_to/functions.md: Pass prepared objects to functions, 2
     CHECK(part >= 0);
     CHECK(part <= 1);
     CHECK(part * 64 == doctest::Approx(std::round(part * 64)));  // of 64 samples
@@ -208,7 +213,7 @@ TEST_CASE("functions that take what was prepared") {
 TEST_CASE("a function returns what it prepared of its locals") {
   on_two_ranks([](Program&) {
     Accelerator accelerator;
-    // block: accelerate/README.md: Lifetimes
+    // block: docs/explanation/ownership.md: Ownership and lifetimes
     accelerator.backward(model(first_digits(4).data).pow(2).mean());
     optimizer.step();
     accelerator.check_synchronized(model);

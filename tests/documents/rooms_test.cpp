@@ -83,7 +83,7 @@ TEST_CASE("comm: a group and its operations") {
   using accelerate::comm::ReduceOp;
   const auto process = accelerate::env::read(accelerate::env::current_variables());
   const auto loss = torch::ones({1}), predictions = torch::ones({3, 2}), bucket = torch::ones({4});
-  // block: accelerate/comm/README.md: comm: what ranks do together
+  // block: accelerate/comm/README.md: comm
   pending.wait();
   CHECK(rows.equal(predictions));
   CHECK(node.size() == 1);
@@ -94,7 +94,7 @@ TEST_CASE("data: loaders of every kind of source") {
   const auto features = torch::rand({40, 2}), labels = torch::arange(40);
   int64_t samples = 0;
   const auto train = [&](const torch::Tensor& x, const torch::Tensor&) { samples += x.size(0); };
-  // block: accelerate/data/README.md: data
+  // block: docs/how_to/load_data.md: Built-in sources
   CHECK(samples == digits.sample_count());
   if (testing::reads_png()) CHECK(images.begin()->data.sizes() == at::IntArrayRef({1, 3, 64, 64}));
   CHECK(table.begin()->data.sizes() == at::IntArrayRef({2, 2}));
@@ -109,7 +109,7 @@ TEST_CASE("data: data sets of one's own, sources of sources, transforms") {
   const Texts my_texts;
   const std::pair my_struct(torch::zeros({40, 3, 32, 32}, at::kByte), torch::arange(40));
   const std::vector<double> mean{0.5, 0.5, 0.5}, std{0.2, 0.2, 0.2};
-  // block: accelerate/data/README.md: data, 2
+  // block: docs/how_to/load_data.md: Your own data set
   CHECK(files.size() == 2);
   for (auto& [batch, mask] : texts) CHECK(batch.sizes() == mask.sizes());
   CHECK(parts[1]->size() == 4);
@@ -121,7 +121,7 @@ TEST_CASE("data: a pass that goes on") {
   for (auto& batch : loader) {
     if (batch.data[0].item<int64_t>() == 4) break;
   }
-  // block: accelerate/data/README.md: data, 3
+  // block: docs/how_to/load_data.md: Resume within an epoch
   CHECK(loader.begin()->data[0].item<int64_t>() == 6);
 }
 
@@ -177,7 +177,7 @@ TEST_CASE("profile: a loop watched") {
   auto& [accelerator, net, model] = prepared;
   auto loader = accelerator.prepare(data::from_tensors(torch::rand({64, 2}), {}, {.batch_size = 8}));
   const auto train = [&, &model = model](const data::Batch& batch) { model(batch.data).sum().backward(); };
-  // block: accelerate/profile/README.md: profile
+  // block: docs/how_to/profile.md: Profile a run
   CHECK(profiler.summary().steps == 3);
   CHECK(fs::exists(folder.path / "traces/profile.json"));
 }
@@ -187,7 +187,7 @@ TEST_CASE("tracking: a run's numbers") {
   const auto logs = folder.path.string();
   const accelerate::Place place;
   const int64_t step = 3;
-  // block: accelerate/tracking/README.md: tracking
+  // block: docs/how_to/track.md: Track a run
   CHECK(testing::lines_of(folder.path / "digits/metrics.csv").size() == 2);
 }
 
@@ -205,7 +205,7 @@ accelerate::Metrics accuracy(const accelerate::EvalPrediction& prediction) {
   return {{"accuracy", right.to(torch::kDouble).mean().item<double>()}};
 }
 
-// block: accelerate/trainer/README.md: trainer
+// block: docs/how_to/trainer.md: Train with Trainer
 
 }  // namespace of_trainer
 

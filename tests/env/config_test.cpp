@@ -53,10 +53,10 @@ TEST_CASE("what is no flat YAML is refused") {
   CHECK(parse_refusal("cpu: 1\ntimeout: 5\ncpu: 0\n") ==
         Refusal{ErrorKind::environment, "settings: job.yaml has cpu twice"});
   CHECK(parse_refusal("cpu: 1\nbackend: gloo: x\n") ==
-        Refusal{ErrorKind::environment, "settings: job.yaml line 2 is no YAML: illegal map value"});
-  // yaml-cpp alone would not terminate.
+        Refusal{ErrorKind::environment, "settings: job.yaml line 2 is not YAML: illegal map value"});
+  // yaml-cpp alone would go on for ever.
   CHECK(parse_refusal("# a\n,# b\ncpu: 1\n") ==
-        Refusal{ErrorKind::environment, "settings: job.yaml line 2 is no YAML: no value begins with this"});
+        Refusal{ErrorKind::environment, "settings: job.yaml line 2 is not YAML: no value begins with this"});
 }
 
 TEST_CASE("the config file is the one ACCELERATE_CONFIG_FILE names") {

@@ -125,9 +125,8 @@ TEST_CASE("another set that differs is told in one debug line, one that agrees i
   {
     Lines lines;
     env::read(with(slurm, torchrun));
-    CHECK(lines.all == std::vector<std::string>{
-                           "environment: torchrun says rank 3 of 4, 1 of 2 here; Slurm says rank 6 of 7, 0 of 1 "
-                           "here and is not used"});
+    CHECK(lines.all == std::vector<std::string>{"environment: using torchrun with rank 3 of 4, 1 of 2 here; Slurm has "
+                                                "rank 6 of 7, 0 of 1 here and is ignored"});
   }
   {
     Lines lines;
@@ -138,8 +137,8 @@ TEST_CASE("another set that differs is told in one debug line, one that agrees i
     Lines lines;
     env::read(with(torchrun, with(open_mpi, {{"OMPI_COMM_WORLD_RANK", "one"}})));
     CHECK(lines.all ==
-          std::vector<std::string>{"environment: torchrun says rank 3 of 4, 1 of 2 here; Open MPI says environment: "
-                                   "OMPI_COMM_WORLD_RANK is 'one', must be an integer and is not used"});
+          std::vector<std::string>{"environment: using torchrun with rank 3 of 4, 1 of 2 here; Open MPI has "
+                                   "environment: OMPI_COMM_WORLD_RANK is 'one', must be an integer and is ignored"});
   }
 }
 
@@ -161,8 +160,8 @@ const Variables one_task_step{{"SLURM_JOB_ID", "100"},
 
 TEST_CASE("RANK and WORLD_SIZE that differ are refused when the rest is missing, whatever other set is complete") {
   CHECK(refusal(with(one_task_step, {{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}})) ==
-        "environment: RANK=3, WORLD_SIZE=4 and LOCAL_RANK=1 from torchrun without LOCAL_WORLD_SIZE; set what is "
-        "missing, or unset all of them to run as one process");
+        "environment: RANK=3, WORLD_SIZE=4 and LOCAL_RANK=1 from torchrun without LOCAL_WORLD_SIZE; set the missing "
+        "variables, or unset all of them to run as one process");
   CHECK(refusal(with(one_task_step, {{"RANK", "0"}, {"WORLD_SIZE", "4"}})).find("RANK=0 and WORLD_SIZE=4") !=
         std::string::npos);
   CHECK(refusal(with(open_mpi, {{"RANK", "one"}, {"WORLD_SIZE", "2"}})).find("RANK=one") != std::string::npos);
@@ -176,17 +175,17 @@ TEST_CASE("half a set beside the one that is taken is told in one debug line, un
   };
   using Said = std::vector<std::string>;
   CHECK(said(with(open_mpi, {{"LOCAL_RANK", "0"}})) ==
-        Said{"environment: Open MPI says rank 1 of 2, 1 of 2 here; LOCAL_RANK=0 is half a set of torchrun and is not "
-             "used"});
+        Said{"environment: using Open MPI with rank 1 of 2, 1 of 2 here; LOCAL_RANK=0 is an incomplete set of torchrun "
+             "and is ignored"});
   CHECK(said(with(one_task_step, {{"WORLD_SIZE", "4"}})) ==
-        Said{"environment: Slurm says rank 0 of 1, 0 of 1 here; WORLD_SIZE=4 is half a set of torchrun and is not "
-             "used"});
+        Said{"environment: using Slurm with rank 0 of 1, 0 of 1 here; WORLD_SIZE=4 is an incomplete set of torchrun "
+             "and is ignored"});
   CHECK(said(with(one_task_step, {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "1"}})) ==
-        Said{"environment: Slurm says rank 0 of 1, 0 of 1 here; RANK=0, WORLD_SIZE=1 and LOCAL_RANK=1 is half a set "
-             "of torchrun and is not used"});
+        Said{"environment: using Slurm with rank 0 of 1, 0 of 1 here; RANK=0, WORLD_SIZE=1 and LOCAL_RANK=1 is an "
+             "incomplete set of torchrun and is ignored"});
   CHECK(said(with(one_task_step, {{"OMPI_COMM_WORLD_RANK", "1"}})) ==
-        Said{"environment: Slurm says rank 0 of 1, 0 of 1 here; OMPI_COMM_WORLD_RANK=1 is half a set of Open MPI and "
-             "is not used"});
+        Said{"environment: using Slurm with rank 0 of 1, 0 of 1 here; OMPI_COMM_WORLD_RANK=1 is an incomplete set of "
+             "Open MPI and is ignored"});
   CHECK(said(with(open_mpi, {{"RANK", "1"}, {"WORLD_SIZE", "2"}})).empty());
   CHECK(said(with(torchrun, {{"PMIX_RANK", "9"}})).empty());
   CHECK(said(with(torchrun, {{"PMI_RANK", "9"}, {"PMI_SIZE", "12"}})).empty());
@@ -231,20 +230,18 @@ TEST_CASE("torchrun's restart count and agent store are read") {
 
 TEST_CASE("half a set is refused: what is there, what is missing, what to do") {
   CHECK(refusal({{"WORLD_SIZE", "2"}}) ==
-        "environment: WORLD_SIZE=2 from torchrun without RANK, LOCAL_RANK and LOCAL_WORLD_SIZE; set what is missing, "
-        "or unset all of them to run as one process");
-  CHECK(
-      refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}}) ==
-      "environment: RANK=0, WORLD_SIZE=2 and LOCAL_RANK=0 from torchrun without LOCAL_WORLD_SIZE; set what is missing, "
-      "or unset all of them to run as one process");
-  CHECK(
-      refusal({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}}) ==
-      "environment: OMPI_COMM_WORLD_RANK=1 and OMPI_COMM_WORLD_SIZE=2 from Open MPI without "
-      "OMPI_COMM_WORLD_LOCAL_RANK and OMPI_COMM_WORLD_LOCAL_SIZE; set what is missing, or unset all of them to run as "
-      "one process");
+        "environment: WORLD_SIZE=2 from torchrun without RANK, LOCAL_RANK and LOCAL_WORLD_SIZE; set the missing "
+        "variables, or unset all of them to run as one process");
+  CHECK(refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}}) ==
+        "environment: RANK=0, WORLD_SIZE=2 and LOCAL_RANK=0 from torchrun without LOCAL_WORLD_SIZE; set the missing "
+        "variables, or unset all of them to run as one process");
+  CHECK(refusal({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}}) ==
+        "environment: OMPI_COMM_WORLD_RANK=1 and OMPI_COMM_WORLD_SIZE=2 from Open MPI without "
+        "OMPI_COMM_WORLD_LOCAL_RANK and OMPI_COMM_WORLD_LOCAL_SIZE; set the missing variables, or unset all of them to "
+        "run as one process");
   CHECK(refusal({{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "1"}}) ==
         "environment: SLURM_PROCID=1 from Slurm without SLURM_STEP_NUM_TASKS, SLURM_LOCALID and "
-        "SLURM_STEP_TASKS_PER_NODE; set what is missing, or unset all of them to run as one process");
+        "SLURM_STEP_TASKS_PER_NODE; set the missing variables, or unset all of them to run as one process");
   CHECK(refusal({{"PMIX_RANK", "1"}}) ==
         "environment: PMIX_RANK=1 is set, but PMIx has no variable for the number of processes; start with mpirun, "
         "srun, torchrun or accelerate_launch, or set RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE");

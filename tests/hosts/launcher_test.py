@@ -109,7 +109,7 @@ class Right(Launcher):
                 self.assertEqual(job.codes(SECONDS_TO_END), [code], job.text())
                 self.assertEqual(job.text().count("start 0\n"), 2, job.text())
                 self.assertGreaterEqual(job.text().count("start 1\n"), 1, job.text())
-                self.assertIn("accelerate_launch: the ranks ask for another start (exit code 75) in 0.5 s\n", job.text())
+                self.assertIn("accelerate_launch: the ranks requested a restart (exit code 75) in 0.5 s\n", job.text())
                 for host in hosts:
                     self.check_nothing_left(host)
 
@@ -214,16 +214,16 @@ class Wrong(Launcher):
             said = lambda *words: ways.on_host1(hosts, [ways.LAUNCHER, *words], RANKS, {})  # noqa: E731
             nobody = said("--hosts", "host1,10.77.0.99", "--main_process_ip", "host1", "--timeout", 3)
             self.assertNotIn(nobody.codes(SECONDS_TO_END)[0], (None, 0), nobody.text())
-            self.assertRegex(nobody.text(), r"accelerate_launch: ssh to 10\.77\.0\.99 ended after [34]\.\d s: the host could not be "
-                                            r"reached, let us not in, the connection was lost, or a rank ended with 255\n")
+            self.assertRegex(nobody.text(), r"accelerate_launch: ssh to 10\.77\.0\.99 ended after [34]\.\d s: the host was unreachable "
+                                            r"or refused the login, the connection was lost, or a rank ended with 255\n")
             loopback = said("--num_machines", 2, "--main_process_ip", "host2")
             self.assertEqual(loopback.codes(SECONDS_TO_END), [1])
-            self.assertIn("accelerate_launch: main_process_ip host2 is no address of this machine, which is machine_rank 0; give the "
-                          "address of this one, or this one another rank\n", loopback.text())
+            self.assertIn("accelerate_launch: main_process_ip host2 is not an address of this machine, which is machine_rank 0; set the "
+                          "address of this one, or give it another machine_rank\n", loopback.text())
             away = said("--num_machines", 2, "--machine_rank", 1, "--main_process_ip", "10.77.0.99", "--timeout", 3)
             self.assertEqual(away.codes(SECONDS_TO_END), [1])
             self.assertRegex(away.text(), r"accelerate_launch: machine 0 at 10\.77\.0\.99:29500 does not answer within 3 s: .+; "
-                                          r"start accelerate_launch there, or look at the network\n")
+                                          r"start accelerate_launch there, or check the network\n")
             for host in hosts:
                 self.check_nothing_left(host)
 

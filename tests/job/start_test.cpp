@@ -51,13 +51,13 @@ TEST_CASE("a backend or device that cannot be is refused on one process too, by 
   }
   {
     const Variable name("ACCELERATE_TORCH_DEVICE", "mps");
-    CHECK(refusal_of_start({}).starts_with("device: device: mps is asked for ("));
+    CHECK(refusal_of_start({}).starts_with("device: device: mps is requested ("));
   }
   CHECK(refusal_of_start({.device = "gpu0"}) ==
         "usage: settings: device is 'gpu0', must be cpu, cuda, cuda:N or another device "
         "of LibTorch's");
   const std::string missing = refusal_of_start({.device = "cuda:1000"});
-  CHECK(missing.starts_with("device: device: cuda:1000 is asked for ("));
+  CHECK(missing.starts_with("device: device: cuda:1000 is requested ("));
   CHECK(missing.ends_with("look at nvidia-smi and CUDA_VISIBLE_DEVICES"));
 }
 
@@ -96,6 +96,6 @@ TEST_CASE("ranks that are threads compute on the CPU, unless an accelerator that
   accelerate::simulate(2, [] {
     CHECK(Accelerator().device() == torch::kCPU);
     CHECK(Accelerator({.device = "cpu"}).device() == torch::kCPU);
-    CHECK(refusal_of_start({.device = "cuda:1000"}).starts_with("device: device: cuda:1000 is asked for ("));
+    CHECK(refusal_of_start({.device = "cuda:1000"}).starts_with("device: device: cuda:1000 is requested ("));
   });
 }

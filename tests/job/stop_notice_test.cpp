@@ -32,7 +32,7 @@ TEST_CASE("there is one at a time; signals do again what they did before") {
   }
   std::raise(SIGUSR1);
   CHECK(heard == 1);
-  CHECK_THROWS_WITH(StopNotice({SIGUSR1, SIGKILL}), "StopNotice: signal 9 cannot be heard: Invalid argument");
+  CHECK_THROWS_WITH(StopNotice({SIGUSR1, SIGKILL}), "StopNotice: signal 9 cannot be handled: Invalid argument");
   std::raise(SIGUSR1);
   CHECK(heard == 2);
   std::signal(SIGUSR1, before);

@@ -30,7 +30,7 @@ Texts split(const std::string& text, const std::string& by) {
 
 /// The cells of each row, without the two lines of the head.
 std::vector<Texts> rows() {
-  const std::string readme = contents(top / "launch/README.md");
+  const std::string readme = contents(top / "docs/reference/exit_codes.md");
   const auto begin = readme.find("## Exit codes\n|");
   REQUIRE(begin != std::string::npos);
   const auto lines = split(readme.substr(begin, readme.find("\n\n", begin) - begin), "\n");

@@ -152,9 +152,9 @@ TEST_CASE("signals reach the ranks, and their end is the launcher's") {
     kill(child.pid(), number);
     const auto ran = child.wait();
     CHECK(ran.code == 128 + number);
-    CHECK(ran.err.find("after signal " + std::to_string(number) + " was passed on.") != std::string::npos);
+    CHECK(ran.err.find("after signal " + std::to_string(number) + " was forwarded.") != std::string::npos);
     if (number == SIGTERM) {
-      CHECK(ran.err.find(") ended with signal 15 (terminated) after signal 15 was passed on.\n") != std::string::npos);
+      CHECK(ran.err.find(") ended with signal 15 (terminated) after signal 15 was forwarded.\n") != std::string::npos);
     }
     for (const pid_t rank : numbers(ran.out, "pid")) CHECK(testing::gone(rank));
   }
@@ -267,7 +267,7 @@ TEST_CASE("ranks that end with the resume code have saved: none is stopped, and 
                            "trap 'echo stopped' TERM; sleep 1 & wait $!; echo saved; exit 75"});
   CHECK(ran.code == 0);
   CHECK(ran.out == "saved\n");
-  CHECK(ran.err == "accelerate_launch: the ranks ask for another start (exit code 75) in 0.5 s\n");
+  CHECK(ran.err == "accelerate_launch: the ranks requested a restart (exit code 75) in 0.5 s\n");
 }
 
 TEST_CASE("a rank that fails is a failure, whatever the others asked for") {
@@ -297,7 +297,7 @@ TEST_CASE("after a signal the resume code is the launcher's own, for whoever sta
     CHECK(ran.code == 75);
     CHECK(ran.out == "up\nup\nsaved\nsaved\n");
     CHECK(ran.err.ends_with("accelerate_launch: the ranks ended with exit code 75 after signal " +
-                            std::to_string(number) + " was passed on; they ask for another start\n"));
+                            std::to_string(number) + " was forwarded; they request a restart\n"));
     CHECK(ran.err.find("accelerate_launch") == ran.err.rfind("accelerate_launch"));
   }
 }

@@ -176,7 +176,7 @@ TEST_CASE("a launcher that is killed takes the job with it") {
   Job job(::job(wait_forever));
   REQUIRE(job.is_up());
   job.check_all_is_gone_after([&] { kill(job.launcher(), SIGKILL); });
-  CHECK(job.end().err.starts_with("accelerate_launch: the launcher was killed; the ranks are told to end\n"));
+  CHECK(job.end().err.starts_with("accelerate_launch: the launcher was killed; sending SIGTERM to the ranks\n"));
 }
 
 TEST_CASE("a guardian that is killed takes the job with it") {
@@ -218,7 +218,7 @@ TEST_CASE("signals that ask for the end end ranks that ignore them, after the gr
     job.check_all_is_gone_after([&] { kill(job.launcher(), number); }, grace_time);
     const auto ran = job.end();
     CHECK(ran.code == 137);
-    CHECK(ran.err.find("ended with signal 9 (killed) after signal " + std::to_string(number) + " was passed on.\n") !=
+    CHECK(ran.err.find("ended with signal 9 (killed) after signal " + std::to_string(number) + " was forwarded.\n") !=
           std::string::npos);
   }
 }

@@ -184,12 +184,12 @@ TEST_CASE("who does not come is named when the time is over") {
   const auto zero = Child(machine(0, 2, port, "echo started", {"--timeout", "1"})).wait();
   CHECK(zero.code == 1);
   CHECK(zero.out == "");
-  CHECK(zero.err == "accelerate_launch: machine 1 has not come to 127.0.0.1:" + port +
-                        " within 1 s; start accelerate_launch there, or look at the network\n");
+  CHECK(zero.err == "accelerate_launch: machine 1 did not join at 127.0.0.1:" + port +
+                        " within 1 s; start accelerate_launch there, or check the network\n");
   const auto one = Child(machine(1, 2, port, "echo started", {"--timeout", "1"})).wait();
   CHECK(one.code == 1);
   CHECK(one.err == "accelerate_launch: machine 0 at 127.0.0.1:" + port +
-                       " does not answer within 1 s: Connection refused; start accelerate_launch there, or look at the "
+                       " does not answer within 1 s: Connection refused; start accelerate_launch there, or check the "
                        "network\n");
 }
 

@@ -108,7 +108,7 @@ TEST_CASE("a libpmix that is broken, too old or does not answer as it should is 
         "accelerate_launch: --num_processes 2 is too many for --backend mpi on one machine; use gloo\n");
   CHECK(
       with("old_pmix", "") ==
-      "accelerate_launch: backend mpi is asked for, but libpmix.so.2 has no PMIx_generate_ppn, so it is too old (PMIx "
+      "accelerate_launch: backend mpi is requested, but libpmix.so.2 has no PMIx_generate_ppn, so it is too old (PMIx "
       "4 is needed), and mpirun is not in PATH; backend gloo works without\n");
 }
 
@@ -119,7 +119,7 @@ TEST_CASE("without libpmix mpirun starts the ranks that want mpi; without both i
   const auto nobody = launch({"--backend", "mpi", "--num_processes", "2", "/bin/true"}, variables);
   CHECK(nobody.code == 1);
   CHECK(nobody.err ==
-        "accelerate_launch: backend mpi is asked for, but libpmix.so.2 is not there (Debian package libpmix2), and "
+        "accelerate_launch: backend mpi is requested, but libpmix.so.2 is not there (Debian package libpmix2), and "
         "mpirun is not in PATH; backend gloo works without\n");
   std::ofstream(scratch.path + "/mpirun") << "#!/bin/sh\nprintf '%s ' \"$@\"\n";
   std::filesystem::permissions(scratch.path + "/mpirun", std::filesystem::perms::owner_all);
@@ -278,7 +278,7 @@ TEST_CASE("a rank that too little memory ends in MPI's start is named, and those
     CAPTURE(ran.err);
     const bool is_told = ran.err.find("accelerate_launch: worker 1 (") != std::string::npos;
     CHECK(is_told == (ran.code != 0));
-    CHECK(ran.err.find("has not come") == std::string::npos);
+    CHECK(ran.err.find("did not reach MPI_Init") == std::string::npos);
     if (kibibytes.size() < 5) CHECK(ran.code != 0);
   }
 }
@@ -287,7 +287,7 @@ TEST_CASE("a rank that stays away from MPI's start is named after the timeout, a
   const auto ran = launch({"--backend", "mpi", "--num_processes", "2", program, "away"}, {{"ACCELERATE_TIMEOUT", "1"}});
   CAPTURE(ran.err);
   CHECK(ran.code == 1);
-  CHECK(ran.err.find("accelerate_launch: worker 1 has not come to MPI_Init within 3 s, where others wait (") !=
+  CHECK(ran.err.find("accelerate_launch: worker 1 did not reach MPI_Init within 3 s, where others wait (") !=
         std::string::npos);
   CHECK(ran.err.find("); all were stopped. It printed nothing.\n") != std::string::npos);
 }

@@ -11,7 +11,7 @@ TEST_CASE("without a PMIx server mpi is an error when asked for, and gloo with a
   const auto asked = launch({"--backend", "mpi", "--num_processes", "2", "/bin/true"}, {{"PATH", "/no mpirun here"}});
   CHECK(asked.code == 1);
   CHECK(asked.err.starts_with(
-      "accelerate_launch: backend mpi is asked for, but this accelerate_launch was built without "));
+      "accelerate_launch: backend mpi is requested, but this accelerate_launch was built without "));
   CHECK(asked.err.ends_with("; backend gloo works without\n"));
   const auto not_asked = launch({"--cpu", "--num_processes", "2", "true"});
   CHECK(not_asked.code == 0);

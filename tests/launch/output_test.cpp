@@ -44,8 +44,8 @@ TEST_CASE("a signal is heard although nobody reads the output") {
   REQUIRE(child.ends_unread());
   const auto ran = child.wait();
   CHECK(ran.code == 128 + SIGTERM);
-  CHECK(ran.err.find("after signal 15 was passed on.\n") != std::string::npos);
-  CHECK(ran.err.find(" bytes for stdout are lost: nobody read them\n") != std::string::npos);
+  CHECK(ran.err.find("after signal 15 was forwarded.\n") != std::string::npos);
+  CHECK(ran.err.find(" bytes for stdout are lost: no process read them\n") != std::string::npos);
 }
 
 TEST_CASE("a signal ends the wait for a reader, after the ranks' end too") {
@@ -55,7 +55,7 @@ TEST_CASE("a signal ends the wait for a reader, after the ranks' end too") {
   REQUIRE(child.ends_unread());
   const auto ran = child.wait();
   CHECK(ran.code == 128 + SIGINT);
-  CHECK(ran.err.find(" bytes for stdout are lost: nobody read them\n") != std::string::npos);
+  CHECK(ran.err.find(" bytes for stdout are lost: no process read them\n") != std::string::npos);
 }
 
 TEST_CASE("a rank that saves and prints on a signal does not wait for a reader that stands still") {
@@ -97,8 +97,8 @@ TEST_CASE("a full disk is told once, and training goes on") {
                        .wait();
   CHECK(ran.code == 0);
   CHECK(count(ran.err,
-              "accelerate_launch: stdout cannot be written: No space left on device; the ranks go on, what they print "
-              "there is lost\n") == 1);
+              "accelerate_launch: stdout cannot be written: No space left on device; the ranks continue, and their "
+              "output to it is lost\n") == 1);
   CHECK(count(ran.err, "accelerate_launch") == 1);
   CHECK(count(ran.err, "done\n") == 2);
 }
@@ -111,10 +111,9 @@ TEST_CASE("a limit of file sizes that a log reaches is told once, and training g
                        .wait();
   CHECK(ran.code == 0);
   CHECK(ran.out.size() == 12'000);
-  CHECK(
-      count(ran.err,
-            "accelerate_launch: the log of rank 0 cannot be written: File too large; the ranks go on, what they print "
-            "there is lost\n") == 1);
+  CHECK(count(ran.err,
+              "accelerate_launch: the log of rank 0 cannot be written: File too large; the ranks continue, and their "
+              "output to it is lost\n") == 1);
   CHECK(count(ran.err, "done\n") == 1);
   CHECK(std::filesystem::file_size(scratch.path + "/rank_0.log") > 0);
 }

@@ -61,16 +61,18 @@ TEST_CASE("of starts that all failed the last one's error is told") {
   CHECK(otherwise.starts_with("peer: launch_workers: rank "));
   CHECK(otherwise.ends_with(" of 2: the second time\n"));
   CHECK(workers({"then_exits"}, {{"ACCELERATE_MAX_RESTARTS", "1"}}).out ==
-        "peer: launch_workers: a rank ended with exit code 3 and left no word; the launcher named it on stderr\n");
+        "peer: launch_workers: a rank ended with exit code 3 without an error text; see the launcher's output on "
+        "stderr\n");
 }
 
 TEST_CASE("a rank that ends without a word is told by its code or signal") {
   CHECK(workers({"killed"}).out ==
-        "peer: launch_workers: a rank ended with exit code 137 (signal 9, Killed) and left no word; the launcher named "
-        "it on stderr\n");
+        "peer: launch_workers: a rank ended with exit code 137 (signal 9, Killed) without an error text; see the "
+        "launcher's output on stderr\n");
   const auto exits = workers({"exits"});
   CHECK(exits.out ==
-        "peer: launch_workers: a rank ended with exit code 3 and left no word; the launcher named it on stderr\n");
+        "peer: launch_workers: a rank ended with exit code 3 without an error text; see the launcher's output on "
+        "stderr\n");
   CHECK(exits.err.find("worker 0 (") != std::string::npos);
 }
 

@@ -468,7 +468,7 @@ TEST_CASE("wrong calls are refused with both values") {
         "DataParallel: there are 0 devices, must be at least 1");
   const auto gpus = accelerate::device::accelerator().count;
   const std::string not_there = fmt::format(
-      "DataParallel: cuda:99 is asked for, {} GPU{} visible; ask for {}cpu, or look at nvidia-smi and "
+      "DataParallel: cuda:99 is requested, {} GPU{} visible; request {}cpu, or look at nvidia-smi and "
       "CUDA_VISIBLE_DEVICES",
       gpus, gpus == 1 ? " is" : "s are", gpus == 0 ? "" : fmt::format("at most cuda:{} or ", gpus - 1));
   CHECK(refusal([&] { DataParallel(net, {kCpu, at::Device("cuda:99")}); }) == not_there);

@@ -257,7 +257,7 @@ TEST_CASE("a trace that is no JSON is a line of the log; the rest is written") {
   profiler.stop();
   accelerate::base::set_log_handler(before);
   CHECK(lines == std::vector<std::string>{
-                     "profile: rank 0's trace is no JSON with traceEvents: " + own.string() +
+                     "profile: rank 0's trace is not JSON with traceEvents: " + own.string() +
                      " was cut, as on a full disk, or LibTorch wrote a text without escaping its quotes; profile.json "
                      "goes without it"});
   const auto json = [&](const char* name) {

@@ -37,7 +37,7 @@ void add_arrows(Arrows& arrows, const std::string& room, const std::string& stat
 
 /// The lines below the README's diagram: "folder: statements; of arrows (with remarks)".
 Arrows drawn_arrows() {
-  std::ifstream readme(fs::path(TEST_SOURCE_DIR) / "README.md");
+  std::ifstream readme(fs::path(TEST_SOURCE_DIR) / "docs/design/architecture.md");
   const std::regex beginning(R"(   ([a-z]+): +(.*))");
   const std::regex remark(R"(\([^)]*\))");
   std::map<std::string, std::string> rooms;
@@ -45,7 +45,7 @@ Arrows drawn_arrows() {
   std::string room;
   bool below = false;
   for (std::string line; std::getline(readme, line);) {
-    if (line.starts_with("## ")) below = line == "## Architecture";
+    if (line.starts_with("## ")) below = line == "## Picture of the layers";
     if (!below) continue;
     if (line == "```" && !room.empty()) break;
     if (std::regex_match(line, match, beginning)) {

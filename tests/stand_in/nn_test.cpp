@@ -72,7 +72,7 @@ TEST_CASE("DataParallel refuses a device that is not there, with the count" * st
   torch::nn::Linear net(4, 2);
   CHECK_THROWS_WITH(
       accelerate::DataParallel(net, {device(0), device(9)}),
-      "DataParallel: standin:9 is asked for, 4 standin devices are visible; ask for at most standin:3 or cpu");
+      "DataParallel: standin:9 is requested, 4 standin devices are visible; request at most standin:3 or cpu");
 }
 
 TEST_CASE("a tensor's checksum is the same on the device") {

@@ -70,11 +70,11 @@ TEST_CASE("a group of processes for the CPU's tensors carries the device's too, 
 TEST_CASE("a device by number that is not there, and more ranks than devices, are refused with both counts" *
           stand_in::needs_stand_in()) {
   CHECK(refusal([] { Accelerator({.device = "standin:9"}); })
-            .ends_with("device: standin:9 is asked for (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in "
-                       "the config file), 4 standin devices are visible; ask for at most standin:3 or cpu"));
+            .ends_with("device: standin:9 is requested (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in "
+                       "the config file), 4 standin devices are visible; request at most standin:3 or cpu"));
   CHECK(refusal([] { Accelerator({.device = "cuda"}); })
-            .ends_with("device: cuda is asked for (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in the "
-                       "config file), 4 standin devices are visible; ask for standin or cpu"));
+            .ends_with("device: cuda is requested (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in the "
+                       "config file), 4 standin devices are visible; request standin or cpu"));
   CHECK(refusal([] { on_devices(5, [](Accelerator&) {}); })
             .ends_with("device: 5 ranks on this machine, 4 standin devices visible; start at most 4, run on the CPU "
                        "(ACCELERATE_USE_CPU=1), or set ACCELERATE_ALLOW_SHARED_GPUS=1, which is also right where every "

@@ -28,7 +28,7 @@ def check_scalars(run):
             sys.exit(f"loss at {event.step} is {event.value}")
     same("a group", [run.Scalars(f"accuracy/{tag}")[0].value for tag in ("train", "test")], [0.75, 0.5])
     same("infinity", run.Scalars("odd")[0].value, math.inf)
-    same("a tag that is no UTF-8", run.Scalars("\ufffd")[0].value, 1.0)
+    same("a tag that is not UTF-8", run.Scalars("\ufffd")[0].value, 1.0)
     same("without a step", run.Scalars("without")[0].step, 1002)
 
 

@@ -123,8 +123,8 @@ TEST_CASE("a page has every run, its curves and its numbers, and what is hostile
                   "<td class=\"number\">1</td><td class=\"number\">3</td>") != std::string::npos);
   CHECK(page.find("loss: 1 values were NaN or infinite and are not drawn.") != std::string::npos);
   CHECK(page.find("3.0 MiB") != std::string::npos);
-  CHECK(page.find("1 lines of &lt;script&gt;/metrics.jsonl are no JSON and were left out.") != std::string::npos);
-  CHECK(page.find("http") == std::string::npos);  // the page loads no other resources
+  CHECK(page.find("1 lines of &lt;script&gt;/metrics.jsonl are not JSON and were skipped.") != std::string::npos);
+  CHECK(page.find("http") == std::string::npos);  // nothing is fetched
 }
 
 TEST_CASE("numbers that are never finite, and infinite steps, still make a page") {
@@ -176,5 +176,5 @@ TEST_CASE("every metrics.jsonl below a folder is found; none, or no folder, is a
   CHECK(logged.unreadable_profiles == std::vector<std::string>{"profile_summary.json"});
   const std::string page = report_html(logged);
   CHECK(page.find("<h2>Profile in b</h2>\n<p>No step was recorded.</p>") != std::string::npos);
-  CHECK(page.find("profile_summary.json is no profile of ours and was left out.") != std::string::npos);
+  CHECK(page.find("profile_summary.json is not a profile of this library and was skipped.") != std::string::npos);
 }

@@ -148,7 +148,7 @@ TEST_CASE("on a full disk nothing is written by halves, and what fits later is k
   {
     const FullDisk limit(10);
     CHECK_THROWS_WITH(file.replace("all of it, and more"),
-                      ("tracking: " + path.string() + " cannot be written anew: File too large").c_str());
+                      ("tracking: " + path.string() + " cannot be rewritten: File too large").c_str());
   }
   CHECK(text_of(path) == "first\nthird\n");
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);

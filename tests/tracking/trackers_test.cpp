@@ -131,8 +131,8 @@ TEST_CASE("a tracker that fails is said once, the others go on") {
   trackers.log({{"loss", 1.0}}, 3);
   CHECK(sound->rows.size() == 4);
   CHECK(failing->rows.size() == 1);
-  CHECK(log.lines == Lines{"[rank 0 of 2, a] tracker failing: log: the server is gone; training goes on, and what else "
-                           "fails in this tracker is not said"});
+  CHECK(log.lines == Lines{"[rank 0 of 2, a] tracker failing: log: the server is gone; training continues, and further "
+                           "failures of this tracker are not logged"});
 }
 
 TEST_CASE("a tracker may fail in any of its calls: the training and the other trackers go on") {
@@ -211,16 +211,14 @@ TEST_CASE("trackers that cannot be are refused, with those there are") {
   const auto make = [](std::vector<LogWith> with, std::optional<std::string> folder = std::nullopt) {
     return refusal([&] { (void)Trackers({.log_with = with, .logging_dir = folder}, rank_1); });
   };
-  CHECK(
-      make({"wandb"}) ==
-      "usage: [rank 1 of 2, a] log_with: there is no tracker 'wandb', there are: csv, jsonl, tensorboard, all; one of "
-      "your own is given as a shared_ptr");
+  CHECK(make({"wandb"}) ==
+        "usage: [rank 1 of 2, a] log_with: there is no tracker 'wandb'; available: csv, jsonl, tensorboard, all; pass "
+        "a user-defined tracker as a shared_ptr");
   CHECK(make({std::shared_ptr<Diary>()}) == "usage: [rank 1 of 2, a] log_with: a tracker is null, must be an object");
   CHECK(make({std::make_shared<Diary>("x"), std::make_shared<Diary>("x")}) ==
         "usage: [rank 1 of 2, a] log_with: two trackers are called 'x', each needs a name of its own");
-  CHECK(
-      make({"csv"}) ==
-      "usage: [rank 1 of 2, a] log_with: 'csv' writes files and there is no folder for them; give one as logging_dir");
+  CHECK(make({"csv"}) ==
+        "usage: [rank 1 of 2, a] log_with: 'csv' writes files, but logging_dir is not set; set it to a folder");
   CHECK(make({"csv", "all", "csv"}, "logs").empty());  // one of each
   const Trackers trackers({.log_with = {"csv", "jsonl"}, .logging_dir = "logs"}, rank_0);
   CHECK(refusal([&] { (void)trackers.get("tensorboard"); }) ==

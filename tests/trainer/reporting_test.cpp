@@ -192,8 +192,8 @@ TEST_CASE("where another run has reported to, that is said once; a training that
 TEST_CASE("a tracker that does not exist is refused with those that do") {
   CHECK(said([] { QuietTrainer(OneWeight(), {.report_to = {"tensorbord"}, .logging_dir = "logs"}); }) ==
         here() +
-            "log_with: there is no tracker 'tensorbord', there are: csv, jsonl, tensorboard, all; one of your own "
-            "is given as a shared_ptr");
+            "log_with: there is no tracker 'tensorbord'; available: csv, jsonl, tensorboard, all; pass a user-defined "
+            "tracker as a shared_ptr");
 }
 
 TEST_CASE("a folder for logs that cannot be written ends the training on every rank before it begins") {

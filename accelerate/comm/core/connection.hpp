@@ -72,7 +72,7 @@ class Connection {
   /// used.
   [[nodiscard]] virtual bool reduces_rows() const { return true; }
 
-  /// After a failed operation: diagnosis of the peers ("nothing was heard from rank 1."), or "".
+  /// After a failed operation: diagnosis of the peers ("no response from rank 1."), or "".
   virtual PeerReport ask_after_peers(const CallSignature&) { return {}; }
 
   /// Called if the group is broken, or if an exception unwinds this rank out of it. Nothing may wait for peers

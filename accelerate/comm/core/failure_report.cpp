@@ -31,7 +31,7 @@ std::string reason_of(const std::exception& error) {
 std::string connect_failure(std::string_view backend, int64_t ranks, std::chrono::milliseconds timeout,
                             std::chrono::milliseconds waited, std::string_view reason) {
   if (waited >= timeout * 9 / 10) {
-    return fmt::format("{} could not connect the {} ranks within {:g} s; a rank has not come or cannot be reached",
+    return fmt::format("{} could not connect the {} ranks within {:g} s; a rank did not join or cannot be reached",
                        backend, ranks, seconds(timeout));
   }
   return fmt::format("{} could not connect the {} ranks, it failed after {:.1f} s: {}", backend, ranks, seconds(waited),
@@ -58,7 +58,7 @@ PeerReport what_peers_say(const CallSignature& mine, std::span<const std::option
     }
   }
   if (silent.empty()) return report;
-  text += fmt::format("{}nothing was heard from {} {}.", text.empty() ? "" : " ", silent.size() == 1 ? "rank" : "ranks",
+  text += fmt::format("{}no response from {} {}.", text.empty() ? "" : " ", silent.size() == 1 ? "rank" : "ranks",
                       fmt::join(silent, ", "));
   return report;
 }

@@ -37,7 +37,7 @@ struct PeerReport {
 };
 
 /// Summarizes the positions that the ranks of a group reported; ranks without an answer are listed as silent.
-/// "rank 1 is in operation 4 (barrier). nothing was heard from rank 2.", or "" if all are in the same operation.
+/// "rank 1 is in operation 4 (barrier). no response from rank 2.", or "" if all are in the same operation.
 /// Silent ranks and ranks in another operation are missing, except ranks that are past this one.
 PeerReport what_peers_say(const CallSignature& mine, std::span<const std::optional<CallSignature>> answers,
                           std::span<const int64_t> job_ranks);

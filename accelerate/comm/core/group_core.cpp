@@ -24,8 +24,7 @@ std::string where(const CallSignature& signature) {
 
 std::string missing_text(const std::vector<int64_t>& missing) {
   if (missing.empty()) return "";
-  return fmt::format("{} {} {} not come.", missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "),
-                     missing.size() == 1 ? "has" : "have");
+  return fmt::format("{} {} did not join.", missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "));
 }
 
 }  // namespace
@@ -191,7 +190,7 @@ void GroupCore::fail_operation(const CallSignature& signature, std::chrono::mill
   } catch (const PeerLost& error) {
     text = fmt::format("{} cannot end: {}", where(signature), error.what());
   } catch (const MemberLeft& error) {
-    text = fmt::format("{} cannot end: rank {} gave up after an error of its own", where(signature),
+    text = fmt::format("{} cannot end: rank {} aborted after an error of its own", where(signature),
                        job_ranks.at(static_cast<size_t>(error.rank)));
   } catch (const DeadlinePassed& error) {
     text = fmt::format("waited {:g} s in {}", seconds(limit), where(signature));
@@ -201,7 +200,8 @@ void GroupCore::fail_operation(const CallSignature& signature, std::chrono::mill
     text += peers.text.empty() ? "." : "; " + peers.text;
   } catch (const std::exception& error) {
     const bool late = waited >= limit * 9 / 10;
-    base::log(base::LogLevel::debug, place, "{}: the backend says: {}", name_of(signature.operation), reason_of(error));
+    base::log(base::LogLevel::debug, place, "{}: the backend reports: {}", name_of(signature.operation),
+              reason_of(error));
     peers = cpu->ask_after_peers(signature);
     text = late ? fmt::format("waited {:g} s in {}", seconds(limit), where(signature))
                 : fmt::format("{} lost the connection to a peer", where(signature));
@@ -277,8 +277,8 @@ void GroupCore::check_rank(Operation operation, std::string_view what, int64_t v
 
 void GroupCore::check_dimensions(Operation operation, size_t dimensions) const {
   if (dimensions <= CallSignature::kMaxDims) return;
-  refuse(operation, fmt::format("the tensor has {} dimensions, of which the ranks can tell one another {}; flatten it "
-                                "before, and give it its shape afterwards",
+  refuse(operation, fmt::format("the tensor has {} dimensions, at most {} are supported; flatten it before, "
+                                "and restore its shape afterwards",
                                 dimensions, CallSignature::kMaxDims));
 }
 

@@ -42,7 +42,7 @@ void say_what_gloo_ends_for(const Place& place) {
     last_words = new std::string(
         base::prefix(place) +
         "gloo: the ranks give tensors of different sizes to one operation, and gloo ends the process for that; with "
-        "ACCELERATE_DEBUG_MODE=1 (accelerate_launch --debug) every rank says which call it is\n");
+        "ACCELERATE_DEBUG_MODE=1 (accelerate_launch --debug) every rank reports its call\n");
     others = std::set_terminate(at_terminate);
   });
 }

@@ -248,7 +248,7 @@ class MpiBackend : public c10d::Backend {
   template <typename F>
   static std::exception_ptr error_of(MpiShared& shared, const Turn& turn, const F& carry_out) {
     try {
-      if (!turn.comes) throw PeerLost("an earlier operation was given up");
+      if (!turn.comes) throw PeerLost("an earlier operation was abandoned");
       if (shared.failure) std::rethrow_exception(shared.failure);
       carry_out();
       return nullptr;

@@ -45,7 +45,7 @@ void keep_mpi_from_handling_abort() {
   const auto where = roll_call_place(process, env::current_variables());
   const std::string who = where ? call_roll(*where, process) : "";
   base::fail(ErrorKind::peer, place, kOperation, "waited {:g} s for the other ranks in MPI's start; {}",
-             seconds(timeout), who.empty() ? "one has not come, or cannot be reached" : who);
+             seconds(timeout), who.empty() ? "one did not join, or cannot be reached" : who);
 }
 
 /// In MPI_Init all ranks wait for all others, and the call cannot be abandoned, so a separate thread makes it.
@@ -84,7 +84,7 @@ void check_job(const env::ProcessEnv& process, const Place& place) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   if (size == process.world_size && rank == process.rank) return;
   base::fail(ErrorKind::environment, place, kOperation,
-             "MPI says rank {} of {}, the environment says rank {} of {}; start the program with mpirun or "
+             "MPI has rank {} of {}, the environment has rank {} of {}; start the program with mpirun or "
              "accelerate_launch, or use backend gloo",
              rank, size, process.rank, process.world_size);
 }
@@ -176,7 +176,7 @@ void check_mpi(int code) {
   int length = 0;
   MPI_Error_string(code, text.data(), &length);
   text.resize(static_cast<size_t>(length));
-  throw PeerLost("MPI says " + text);
+  throw PeerLost("MPI reports " + text);
 }
 
 std::shared_ptr<MpiRuntime> MpiRuntime::start(const env::ProcessEnv& process, const Place& place,

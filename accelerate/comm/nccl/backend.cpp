@@ -63,7 +63,7 @@ class NcclConnection : public Connection {
       case c10d::ErrorType::TIMEOUT:
         throw PeerLost("an earlier operation on the GPU reached its timeout");
       case c10d::ErrorType::COMM_ERROR:
-        throw PeerLost("an earlier operation on the GPU failed, NCCL_DEBUG=WARN tells why");
+        throw PeerLost("an earlier operation on the GPU failed, NCCL_DEBUG=WARN shows the cause");
       case c10d::ErrorType::REMOTE_ERROR:
         throw PeerLost("another rank's operation on the GPU failed");
     }

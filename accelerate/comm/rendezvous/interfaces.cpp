@@ -47,10 +47,11 @@ std::vector<std::string> interfaces_named(std::string_view names, std::span<cons
     const auto comma = std::min(rest.find(','), rest.size());
     const auto name = rest.substr(0, comma);
     if (std::none_of(here.begin(), here.end(), [&](const Interface& each) { return each.name == name; })) {
-      base::fail(ErrorKind::environment, place, "connect",
-                 "GLOO_SOCKET_IFNAME is '{}', and '{}' is no network interface of this machine that is up and has an "
-                 "address; there are: {}",
-                 names, name, names_of(here));
+      base::fail(
+          ErrorKind::environment, place, "connect",
+          "GLOO_SOCKET_IFNAME is '{}', and '{}' is not a network interface of this machine that is up and has an "
+          "address; there are: {}",
+          names, name, names_of(here));
     }
     result.emplace_back(name);
     rest.remove_prefix(std::min(comma + 1, rest.size()));

@@ -75,7 +75,7 @@ PeerReport inquire(c10d::Store& store, const std::string& group, const CallSigna
   } while (std::chrono::steady_clock::now() < until);
   std::string text = answers.elsewhere;
   if (!answers.silent.empty()) {
-    text += fmt::format("nothing was heard from {} {}.", answers.silent.size() == 1 ? "rank" : "ranks",
+    text += fmt::format("no response from {} {}.", answers.silent.size() == 1 ? "rank" : "ranks",
                         fmt::join(answers.silent, ", "));
   } else if (!text.empty()) {
     text.pop_back();

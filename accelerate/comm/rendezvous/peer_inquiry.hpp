@@ -19,7 +19,7 @@ struct KeptStore {
 };
 
 /// Reports the failed operation to the other ranks, collects their reports for two seconds and returns the diagnosis:
-/// "rank 1 is in operation 4 (barrier).", "nothing was heard from rank 1.". Without the store no rank can be queried:
+/// "rank 1 is in operation 4 (barrier).", "no response from rank 1.". Without the store no rank can be queried:
 /// "the job's store at gpu-a:29500, which rank 0 keeps, is gone.", or "does not answer" if its process hangs. Takes at
 /// most four seconds, whatever the store does.
 PeerReport ask_peers(const KeptStore& kept, const std::string& group, const CallSignature& mine, int64_t rank,

@@ -52,7 +52,7 @@ void wait_for_server(const Endpoint& endpoint, const Place& place, const Patienc
     if (Clock::now() + pause > patience.deadline) {
       throw Error(
           ErrorKind::peer, place, "connect",
-          fmt::format("waited {:g} s for rank 0 at {}, it has not come; start it, or check MASTER_ADDR and MASTER_PORT",
+          fmt::format("waited {:g} s for rank 0 at {}, it did not join; start it, or check MASTER_ADDR and MASTER_PORT",
                       seconds(patience.timeout), text(endpoint)),
           {0});
     }
@@ -157,7 +157,7 @@ std::vector<int64_t> ranks_not_here(c10d::Store& store, int64_t world_size) {
 
 [[noreturn]] void fail_as_double(const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place) {
   base::fail(ErrorKind::peer, place, "connect",
-             "another process came to {} as rank {} before; give each job a port of its own (MASTER_PORT), and the "
+             "another process already joined at {} as rank {}; give each job a port of its own (MASTER_PORT), and the "
              "ranks of one job an ACCELERATE_JOB_ID that no other job has",
              text(endpoint), process.rank);
 }
@@ -217,8 +217,8 @@ void wait_for_all(const StorePtr& store, const env::ProcessEnv& process, const E
   if (found->missing.empty()) return;
   const bool one = found->missing.size() == 1;
   throw Error(ErrorKind::peer, place, "connect",
-              fmt::format("waited {:g} s for {} {}, {} not come", seconds(patience.timeout), one ? "rank" : "ranks",
-                          fmt::join(found->missing, ", "), one ? "it has" : "they have"),
+              fmt::format("waited {:g} s for {} {}, which did not join", seconds(patience.timeout),
+                          one ? "rank" : "ranks", fmt::join(found->missing, ", ")),
               found->missing);
 }
 
@@ -228,7 +228,7 @@ void refuse_loopback(const Endpoint& endpoint, const FileDescriptor& listening, 
   const bool loopback = bound.starts_with("127.") || bound == "::1";
   if (!loopback || endpoint.host == bound || endpoint.host == "localhost") return;
   base::fail(ErrorKind::environment, place, "connect",
-             "MASTER_ADDR is '{}', which is {} on rank 0's machine, where other machines cannot come; set it to the "
+             "MASTER_ADDR is '{}', which is {} on rank 0's machine, which other machines cannot reach; set it to the "
              "address at which they reach it",
              endpoint.host, bound);
 }

@@ -179,7 +179,7 @@ class ThreadsConnection : public Connection {
     return true;
   }
 
-  void give_up() noexcept override { group_->leave(me_, "gave up after an error of its own"); }
+  void give_up() noexcept override { group_->leave(me_, "aborted after an error of its own"); }
 
   c10::intrusive_ptr<c10d::Store> store() override { return group_->store; }
 

@@ -19,7 +19,7 @@ TEST_CASE("what libraries throw is told without their source places, conditions 
 TEST_CASE("that the time was up is said where it was") {
   using namespace std::chrono_literals;
   CHECK(connect_failure("gloo", 4, 2s, 2100ms, "wait timeout") ==
-        "gloo could not connect the 4 ranks within 2 s; a rank has not come or cannot be reached");
+        "gloo could not connect the 4 ranks within 2 s; a rank did not join or cannot be reached");
   CHECK(connect_failure("gloo", 4, 2s, 300ms, "Connection closed by peer") ==
         "gloo could not connect the 4 ranks, it failed after 0.3 s: Connection closed by peer");
 }
@@ -37,9 +37,9 @@ TEST_CASE("what the ranks of a group tell is said of those that are elsewhere, a
     return what_peers_say(mine, answers, job_ranks).missing_ranks;
   };
   CHECK(say({mine, mine, mine, mine}) == "");
-  CHECK(say({mine, std::nullopt, mine, mine}) == "nothing was heard from rank 2.");
+  CHECK(say({mine, std::nullopt, mine, mine}) == "no response from rank 2.");
   CHECK(say({mine, std::nullopt, in(Operation::barrier, 5), std::nullopt}) ==
-        "rank 4 is in operation 5 (barrier). nothing was heard from ranks 2, 6.");
+        "rank 4 is in operation 5 (barrier). no response from ranks 2, 6.");
   CHECK(say({mine, in(Operation::recv, 0), mine, mine}) == "rank 2 is in a recv.");
   using Ranks = std::vector<int64_t>;
   CHECK(missing({mine, mine, mine, mine}) == Ranks{});

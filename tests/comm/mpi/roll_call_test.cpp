@@ -70,13 +70,13 @@ TEST_CASE("mpirun's ranks work out one port, and those of another job another on
 
 TEST_CASE("the ranks that come to the call name the one that does not") {
   const auto said = roll_of({0, 1});
-  CHECK(said.at(0) == "nothing was heard from rank 2");
-  CHECK(said.at(1) == "nothing was heard from rank 2");
+  CHECK(said.at(0) == "no response from rank 2");
+  CHECK(said.at(1) == "no response from rank 2");
 }
 
 TEST_CASE("where rank 0 does not come, the others know of it alone") {
   CHECK(roll_of({1, 2}) ==
-        std::map<int64_t, std::string>{{1, "nothing was heard from rank 0"}, {2, "nothing was heard from rank 0"}});
+        std::map<int64_t, std::string>{{1, "no response from rank 0"}, {2, "no response from rank 0"}});
 }
 
 TEST_CASE("where all come, MPI is what does not connect them") {

@@ -83,10 +83,10 @@ TEST_CASE("GLOO_SOCKET_IFNAME names interfaces of this machine") {
   CHECK((interfaces_named("ib0", here, kRankZero) == std::vector<std::string>{"ib0"}));
   CHECK((interfaces_named("eth0,ib0", here, kRankZero) == std::vector<std::string>{"eth0", "ib0"}));
   CHECK_THROWS_WITH(interfaces_named("eth0,ib7", here, kRankZero),
-                    "[rank 0 of 2, gpu-a] connect: GLOO_SOCKET_IFNAME is 'eth0,ib7', and 'ib7' is no network interface "
-                    "of this machine that is up and has an address; there are: lo, eth0, ib0");
+                    "[rank 0 of 2, gpu-a] connect: GLOO_SOCKET_IFNAME is 'eth0,ib7', and 'ib7' is not a network "
+                    "interface of this machine that is up and has an address; there are: lo, eth0, ib0");
   CHECK_THROWS_WITH(interfaces_named("lo", {}, kRankZero),
-                    "[rank 0 of 2, gpu-a] connect: GLOO_SOCKET_IFNAME is 'lo', and 'lo' is no network interface of "
+                    "[rank 0 of 2, gpu-a] connect: GLOO_SOCKET_IFNAME is 'lo', and 'lo' is not a network interface of "
                     "this machine that is up and has an address; there are: none");
 }
 

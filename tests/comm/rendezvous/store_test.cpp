@@ -144,9 +144,9 @@ class Silent {
 
 TEST_CASE("ranks that do not come are named") {
   CHECK(refusal(process_of(0, 2, free_port())) ==
-        "peer: [rank 0 of 2, gpu-a] connect: waited 0.3 s for rank 1, it has not come");
+        "peer: [rank 0 of 2, gpu-a] connect: waited 0.3 s for rank 1, which did not join");
   CHECK(refusal(process_of(0, 3, free_port())) ==
-        "peer: [rank 0 of 3, gpu-a] connect: waited 0.3 s for ranks 1, 2, they have not come");
+        "peer: [rank 0 of 3, gpu-a] connect: waited 0.3 s for ranks 1, 2, which did not join");
 }
 
 TEST_CASE("a rank that waits for rank 0 does not keep it out, though both are threads of one process") {
@@ -163,7 +163,7 @@ TEST_CASE("a machine that swallows every connection costs the timeout and no mor
   const Swallowing rank_0;
   const auto begun = std::chrono::steady_clock::now();
   CHECK(refusal(process_of(1, 2, rank_0.port())) ==
-        fmt::format("peer: [rank 1 of 2, gpu-a] connect: waited 0.3 s for rank 0 at 127.0.0.1:{}, it has not come; "
+        fmt::format("peer: [rank 1 of 2, gpu-a] connect: waited 0.3 s for rank 0 at 127.0.0.1:{}, it did not join; "
                     "start it, or check MASTER_ADDR and MASTER_PORT",
                     rank_0.port()));
   CHECK(std::chrono::steady_clock::now() - begun < 10s);
@@ -203,19 +203,20 @@ TEST_CASE("ranks of two jobs that share a port never meet") {
   auto theirs = process_of(0, 2, store->getPort());
   theirs.agent_store = rank_1.agent_store = true;
   theirs.job_id = "theirs";
-  CHECK(refusal(theirs) == "peer: [rank 0 of 2, gpu-a] connect: waited 0.3 s for rank 1, it has not come");
-  CHECK(refusal(rank_1) == "peer: [rank 1 of 2, gpu-a] connect: waited 0.3 s for rank 0, it has not come");
+  CHECK(refusal(theirs) == "peer: [rank 0 of 2, gpu-a] connect: waited 0.3 s for rank 1, which did not join");
+  CHECK(refusal(rank_1) == "peer: [rank 1 of 2, gpu-a] connect: waited 0.3 s for rank 0, which did not join");
 }
 
 TEST_CASE("a second process that says it is the same rank is refused where no id tells two jobs apart") {
   const auto store = agent_store();
   store->c10d::Store::set("accelerate/job", "");
   store->add("accelerate//0/0/here/1", 1);
-  CHECK(refusal(process_of(1, 2, store->getPort())) ==
-        fmt::format("peer: [rank 1 of 2, gpu-a] connect: another process came to 127.0.0.1:{} as rank 1 before; give "
-                    "each job a port of its own (MASTER_PORT), and the ranks of one job an ACCELERATE_JOB_ID that no "
-                    "other job has",
-                    store->getPort()));
+  CHECK(
+      refusal(process_of(1, 2, store->getPort())) ==
+      fmt::format("peer: [rank 1 of 2, gpu-a] connect: another process already joined at 127.0.0.1:{} as rank 1; give "
+                  "each job a port of its own (MASTER_PORT), and the ranks of one job an ACCELERATE_JOB_ID that no "
+                  "other job has",
+                  store->getPort()));
 }
 
 TEST_CASE("asking after peers ends although the store does not answer, and is told from one that is gone") {
@@ -286,7 +287,7 @@ TEST_CASE("a restarted job does not see the keys that the ranks before it left a
   // Other spellings of the address simulate other processes: each counts its connections from 0.
   CHECK(refusal(generation(0, 0, "127.1")).empty());
   CHECK(refusal(generation(1, 0, "127.0.1")) ==
-        "peer: [rank 0 of 2, gpu-a] connect: waited 0.3 s for rank 1, it has not come");
+        "peer: [rank 0 of 2, gpu-a] connect: waited 0.3 s for rank 1, which did not join");
 }
 
 TEST_CASE("an address or a port that is missing is told, and a name that is loopback on rank 0's machine") {
@@ -299,7 +300,7 @@ TEST_CASE("an address or a port that is missing is told, and a name that is loop
   process.local_world_size = 1;
   CHECK(refusal(process) ==
         "environment: [rank 0 of 2, gpu-a] connect: MASTER_ADDR is '127.2', which is 127.0.0.2 on rank 0's machine, "
-        "where other machines cannot come; set it to the address at which they reach it");
+        "which other machines cannot reach; set it to the address at which they reach it");
   process.master_addr = std::nullopt;
   CHECK(refusal(process) ==
         "environment: [rank 0 of 2, gpu-a] connect: MASTER_ADDR is not set, and the job spans machines; set it to the "

@@ -105,7 +105,7 @@ TEST_CASE("a rank that does not come is named after the timeout on every waiting
           return;
         }
         const auto wait = [&] { group.all_reduce(at::ones({4}, at::kBFloat16), ReduceOp::max); };
-        const std::string first = "waited 0.3 s in operation 1 ([4] bfloat16); rank 2 has not come.";
+        const std::string first = "waited 0.3 s in operation 1 ([4] bfloat16); rank 2 did not join.";
         CHECK_THROWS_WITH(wait(), at_rank(group.rank(), 3, "all_reduce: " + first).c_str());
         const std::string then = "this group is broken since operation 1 (all_reduce): ";
         CHECK_THROWS_WITH(group.barrier(), at_rank(group.rank(), 3, "barrier: " + then + first).c_str());
@@ -154,7 +154,7 @@ TEST_CASE("a handle's deadline can be shorter than the group's timeout") {
     CHECK_FALSE(pending.done());
     CHECK_THROWS_WITH(
         pending.wait(100ms),
-        at_rank(0, 2, "all_reduce: waited 0.1 s in operation 1 ([1] float32); rank 1 has not come.").c_str());
+        at_rank(0, 2, "all_reduce: waited 0.1 s in operation 1 ([1] float32); rank 1 did not join.").c_str());
   });
 }
 
@@ -172,7 +172,7 @@ TEST_CASE("once a group is broken, what is still under way is not waited for") {
     CHECK_THROWS_WITH(second.wait(),
                       at_rank(0, 2,
                               "all_reduce: this group is broken since operation 1 (all_reduce): waited 0.05 s in "
-                              "operation 1 ([1] float32); rank 1 has not come.")
+                              "operation 1 ([1] float32); rank 1 did not join.")
                           .c_str());
     CHECK(std::chrono::steady_clock::now() - begun < 20s);
     over = true;
@@ -396,7 +396,7 @@ TEST_CASE("a wait of nothing or less looks once") {
       auto pending = group.all_reduce_async(at::ones({1}));
       CHECK_THROWS_WITH(
           pending.wait(time),
-          at_rank(0, 2, "all_reduce: waited 0.001 s in operation 1 ([1] float32); rank 1 has not come.").c_str());
+          at_rank(0, 2, "all_reduce: waited 0.001 s in operation 1 ([1] float32); rank 1 did not join.").c_str());
       over = true;
     });
   }

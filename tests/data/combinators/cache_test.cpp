@@ -22,7 +22,7 @@ TEST_CASE("a cache asks for each sample once, when it is first needed") {
   CHECK(source->reads == Numbers{1, 1, 0, 1, 1});
   for (int round = 0; round < 2; ++round) CHECK(read(cached, {0, 1, 2, 3, 4}) == Numbers{0, 1, 2, 3, 4});
   CHECK(source->reads == Numbers{1, 1, 1, 1, 1});
-  CHECK_THROWS_WITH((void)cached->read(index({5})), "cache: sample 5 is asked for, there are 5 samples");
+  CHECK_THROWS_WITH((void)cached->read(index({5})), "cache: sample 5 is requested, there are 5 samples");
 }
 
 TEST_CASE("a batch of a cache is the user's own, as is the source's") {

@@ -12,7 +12,7 @@ TEST_CASE("concatenate gives the samples of one source after those of another, i
   CHECK(read(joined, {0, 1, 2, 3, 4, 5, 6}) == Numbers{0, 1, 2, 100, 101, 200, 201});
   CHECK(read(joined, {6, 0, 3, 6, 2, 0}) == Numbers{201, 0, 100, 201, 2, 0});
   CHECK(read(joined, {4, 3, 4}) == Numbers{101, 100, 101});
-  CHECK_THROWS_WITH((void)joined->read(index({7})), "concatenate: sample 7 is asked for, there are 7 samples");
+  CHECK_THROWS_WITH((void)joined->read(index({7})), "concatenate: sample 7 is requested, there are 7 samples");
 }
 
 TEST_CASE("a batch asks each source once, for its own samples") {

@@ -15,7 +15,7 @@ TEST_CASE("filter keeps the samples for which the predicate is true, in their or
   const auto kept = data::filter(numbers(10), odd);
   CHECK(kept->size() == 5);
   CHECK(read(kept, {4, 0, 4, 2}) == Numbers{9, 1, 9, 5});
-  CHECK_THROWS_WITH((void)kept->read(index({5})), "filter: sample 5 is asked for, there are 5 samples");
+  CHECK_THROWS_WITH((void)kept->read(index({5})), "filter: sample 5 is requested, there are 5 samples");
 }
 
 TEST_CASE("the predicate sees every sample once, however often the kept ones are read") {

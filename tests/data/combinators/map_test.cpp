@@ -16,7 +16,7 @@ TEST_CASE("map gives each batch to a function, random access and repeats alike")
   const auto mapped = data::map(numbers(5), plus_one);
   CHECK(mapped->size() == 5);
   CHECK(read(mapped, {4, 0, 4}) == Numbers{5, 1, 5});
-  CHECK_THROWS_WITH((void)mapped->read(index({5})), "map: sample 5 is asked for, there are 5 samples");
+  CHECK_THROWS_WITH((void)mapped->read(index({5})), "map: sample 5 is requested, there are 5 samples");
 }
 
 TEST_CASE("map may make another kind of batch") {
@@ -41,7 +41,7 @@ TEST_CASE("map_samples gives each sample to a function and collates what it retu
   CHECK(name == std::vector<std::string>{"e!", "b!", "e!"});
   CHECK(number.equal(torch::tensor({1.5, 1.5, 1.5}, torch::kDouble)));
   CHECK(read(data::map_samples(numbers(3), plus_one), {2, 0}) == Numbers{3, 1});
-  CHECK_THROWS_WITH((void)mapped->read(index({-1})), "map_samples: sample -1 is asked for, there are 5 samples");
+  CHECK_THROWS_WITH((void)mapped->read(index({-1})), "map_samples: sample -1 is requested, there are 5 samples");
 }
 
 TEST_CASE("what map_samples cannot collate is named by its numbers in the source") {

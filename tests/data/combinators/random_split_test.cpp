@@ -35,7 +35,7 @@ TEST_CASE("two ranks read their shares of a part; the parts of nothing are empty
   const auto parts = data::random_split(numbers(10), {5, 5}, 42);
   CHECK(two_ranks(parts[0]) == std::vector<std::vector<Numbers>>{{{2, 6}, {4, 2}}, {{1, 8}, {6, 1}}});
   CHECK(read(parts[0], {4, 4, 0}) == Numbers{4, 4, 2});
-  CHECK_THROWS_WITH((void)parts[0]->read(index({5})), "random_split: sample 5 is asked for, there are 5 samples");
+  CHECK_THROWS_WITH((void)parts[0]->read(index({5})), "random_split: sample 5 is requested, there are 5 samples");
   CHECK(shown(data::random_split(numbers(0), {0.5, 0.5}, 1)) == Parts{{}, {}});
   CHECK(shown(data::random_split(numbers(0), std::vector<int64_t>{}, 1)).empty());
 }

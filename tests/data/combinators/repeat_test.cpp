@@ -9,7 +9,7 @@ TEST_CASE("repeat gives the samples round after round") {
   const auto thrice = data::repeat(numbers(3), 3);
   CHECK(thrice->size() == 9);
   CHECK(read(thrice, {0, 3, 8, 4, 4}) == Numbers{0, 0, 2, 1, 1});
-  CHECK_THROWS_WITH((void)thrice->read(index({9})), "repeat: sample 9 is asked for, there are 9 samples");
+  CHECK_THROWS_WITH((void)thrice->read(index({9})), "repeat: sample 9 is requested, there are 9 samples");
   CHECK(read(data::repeat(numbers(3), 1), {2, 1}) == Numbers{2, 1});
 }
 

@@ -23,10 +23,10 @@ TEST_CASE("two ranks read their shares of a subset; an empty one has no batches"
 }
 
 TEST_CASE("a number that is none of the source's is refused, by subset and by its reader") {
-  CHECK_THROWS_WITH((void)data::subset(numbers(10), {3, 10}), "subset: sample 10 is asked for, there are 10 samples");
-  CHECK_THROWS_WITH((void)data::subset(numbers(10), {-1}), "subset: sample -1 is asked for, there are 10 samples");
+  CHECK_THROWS_WITH((void)data::subset(numbers(10), {3, 10}), "subset: sample 10 is requested, there are 10 samples");
+  CHECK_THROWS_WITH((void)data::subset(numbers(10), {-1}), "subset: sample -1 is requested, there are 10 samples");
   CHECK_THROWS_WITH((void)data::subset(numbers(10), {3, 4})->read(index({2})),
-                    "subset: sample 2 is asked for, there are 2 samples");
+                    "subset: sample 2 is requested, there are 2 samples");
   CHECK_THROWS_WITH((void)data::subset(numbers(10), torch::zeros({2, 2}, torch::kLong)),
                     "subset: the indices are CPULongType[2, 2], must be [B] int64 on the CPU");
 }

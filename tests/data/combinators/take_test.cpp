@@ -9,7 +9,7 @@ TEST_CASE("take gives the first samples and no other") {
   const auto taken = data::take(numbers(10), 3);
   CHECK(taken->size() == 3);
   CHECK(read(taken, {2, 0, 2}) == Numbers{2, 0, 2});
-  CHECK_THROWS_WITH((void)taken->read(index({3})), "take: sample 3 is asked for, there are 3 samples");
+  CHECK_THROWS_WITH((void)taken->read(index({3})), "take: sample 3 is requested, there are 3 samples");
   CHECK(data::take(numbers(10), 10)->size() == 10);
 }
 

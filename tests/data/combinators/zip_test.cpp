@@ -12,7 +12,7 @@ TEST_CASE("zip gives sample i of each source") {
   const auto [batch, named] = zipped->read(index({2, 0, 2}));
   CHECK(list(batch.data) == Numbers{2, 0, 2});
   CHECK(named.second == std::vector<std::string>{"c", "a", "c"});
-  CHECK_THROWS_WITH((void)zipped->read(index({3})), "zip: sample 3 is asked for, there are 3 samples");
+  CHECK_THROWS_WITH((void)zipped->read(index({3})), "zip: sample 3 is requested, there are 3 samples");
   CHECK(std::tuple_size_v<decltype(data::zip(numbers(2), numbers(2), numbers(2))->read(index({0})))> == 3);
 }
 

@@ -57,7 +57,7 @@ TEST_CASE("numbers of blocks may be a column of others; those that are none are 
             [&] {
               (void)blocks.read(torch::tensor({1, 99}));
             },
-            ErrorKind::usage) == "text_blocks: sample 99 is asked for, there are 10 samples");
+            ErrorKind::usage) == "text_blocks: sample 99 is requested, there are 10 samples");
 }
 
 TEST_CASE("a batch is what NumPy's reshape of the tokens gives, whatever the numbers in the file") {

@@ -45,7 +45,7 @@ TEST_CASE("transforms go over each batch's first tensor, one after another; the 
   CHECK(list(batch.data) == Numbers{500, 100, 500});
   CHECK(list(batch.target) == Numbers{40, 0, 40});
   CHECK_FALSE(changed->seeded());
-  CHECK_THROWS_WITH((void)changed->read(index({5})), "transform: sample 5 is asked for, there are 5 samples");
+  CHECK_THROWS_WITH((void)changed->read(index({5})), "transform: sample 5 is requested, there are 5 samples");
 }
 
 TEST_CASE("another tensor is named by a member or a function") {

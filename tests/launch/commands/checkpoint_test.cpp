@@ -101,7 +101,7 @@ TEST_CASE("verify finds a flipped bit, a missing file and a header that the mani
   write_file(two + "/manifest.json", "{");
   const auto broken = checkpoint({"verify", two});
   CHECK(broken.code == 1);
-  CHECK(broken.out.starts_with(two + ": accelerate_checkpoint: " + two + "/manifest.json: the manifest is no JSON: "));
+  CHECK(broken.out.starts_with(two + ": accelerate_checkpoint: " + two + "/manifest.json: the manifest is not JSON: "));
 }
 
 TEST_CASE("diff says which tensors are apart, how far and where, and what only one has") {

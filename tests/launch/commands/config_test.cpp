@@ -94,9 +94,9 @@ TEST_CASE("an answer that makes no sense is asked for again, with what would") {
   CHECK(config.num_machines == 2);
   CHECK(screen.find("'7' is none of them; give a number from 0 to 2\n") != std::string::npos);
   CHECK(screen.find("'cpu' is none of them; give a number from 0 to 2\n") != std::string::npos);
-  CHECK(screen.find("'0' is no whole number from 1 to 4096\n") != std::string::npos);
-  CHECK(screen.find("'many' is no whole number from 1 to 4096\n") != std::string::npos);
-  CHECK(screen.find("'3' is no whole number from 0 to 1\n") != std::string::npos);
+  CHECK(screen.find("'0' is not an integer from 1 to 4096\n") != std::string::npos);
+  CHECK(screen.find("'many' is not an integer from 1 to 4096\n") != std::string::npos);
+  CHECK(screen.find("'3' is not an integer from 0 to 1\n") != std::string::npos);
   CHECK(screen.find("This one has no default\n") != std::string::npos);
   CHECK(screen.find("'no thanks' is neither yes nor no\n") != std::string::npos);
 }
@@ -106,11 +106,11 @@ TEST_CASE("a file of two documents is not updated, nor one that says a key twice
         "accelerate_config: c.yaml has 2 documents with --- between them, must have 1; put each into a file of its "
         "own");
   CHECK(refusal_of("num_processes: 2\ndistributed_type: 'NO'\nnum_processes: 4\n") ==
-        "accelerate_config: c.yaml line 3 has the key num_processes a second time; leave one of the two");
+        "accelerate_config: c.yaml line 3 has the key num_processes twice; remove one of them");
   CHECK(refusal_of("distributed_type: FSDP\nfsdp_config:\n  a: 1\n  a: 2\n") ==
-        "accelerate_config: c.yaml line 4 has the key a a second time; leave one of the two");
+        "accelerate_config: c.yaml line 4 has the key a twice; remove one of them");
   CHECK_FALSE(updated_yaml("---\ndistributed_type: 'NO'\n---\n", "c.yaml").empty());
-  CHECK(refusal_of(", a: 1\n") == "accelerate_config: c.yaml line 1 is no YAML: no value begins with this");
+  CHECK(refusal_of(", a: 1\n") == "accelerate_config: c.yaml line 1 is not YAML: no value begins with this");
 }
 
 TEST_CASE("an old file keeps what it says and gets today's keys; fp16 and dynamo_backend have become others") {
@@ -174,9 +174,9 @@ TEST_CASE("the program writes where it is told, as a whole, and never over a fil
   CHECK(read_file(path) == yaml_of({.use_cpu = true}));
   const auto again = run_program("accelerate_config", {"default"}, home);
   CHECK(again.code == 2);
-  CHECK(again.err == "accelerate_config: " + path +
-                         " is there already; 'accelerate_config' asks before it writes over it, 'update' keeps what "
-                         "it says\n");
+  CHECK(again.err ==
+        "accelerate_config: " + path +
+            " exists already; 'accelerate_config' overwrites it after a question, 'update' keeps its values\n");
   const auto bf16 =
       run_program("accelerate_config", {"default", "--mixed-precision", "bf16", "--config_file", at / "b.yaml"});
   CHECK(bf16.code == 0);
@@ -186,7 +186,7 @@ TEST_CASE("the program writes where it is told, as a whole, and never over a fil
       testing::Child({"sh", "-c", "yes no | head -1 | " TEST_BINARY_DIR "/bin/accelerate_config"}, home).wait();
   CHECK(stays.code == 0);
   CHECK(stays.out == path + " stays as it is.\n");
-  CHECK(stays.err == path + " is there already. Write over it? [no]: ");
+  CHECK(stays.err == path + " exists already. Overwrite it? [no]: ");
   const auto over =
       testing::Child({"sh", "-c", "printf 'yes\\n0\\nbf16\\n' | " TEST_BINARY_DIR "/bin/accelerate_config"}, home)
           .wait();
@@ -197,9 +197,8 @@ TEST_CASE("the program writes where it is told, as a whole, and never over a fil
                                           (at / "n.yaml") + " < /dev/null"})
                           .wait();
   CHECK(silent.code == 2);
-  CHECK(
-      silent.err.ends_with("accelerate_config: the answers ended at 'Where will you train?'; 'accelerate_config "
-                           "default' asks nothing\n"));
+  CHECK(silent.err.ends_with(
+      "accelerate_config: the input ended at 'Where will you train?'; 'accelerate_config default' needs no answers\n"));
   CHECK_FALSE(fs::exists(at.path / "n.yaml"));
 
   write_file(at.path / "old.yaml", "distributed_type: 'NO'\nfp16: false\n");

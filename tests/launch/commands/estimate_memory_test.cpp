@@ -94,7 +94,7 @@ TEST_CASE("the program reads a file, an index beside its shards, or a folder wit
                         "bfloat16, masters in float32            160 B    176 B      176 B  1.03 KiB  1.38 KiB\n"
                         "int8                                     80 B     88 B          -         -         -\n"
                         "int4                                     40 B     44 B          -         -         -\n"
-                        "Activations, and what the system and its libraries take, come on top.\n");
+                        "Activations and the memory of the system and its libraries are not included.\n");
   CHECK(estimate({at.path.string()}).out == file.out);
 
   const TemporaryFolder sharded;

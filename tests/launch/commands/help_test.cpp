@@ -25,8 +25,9 @@ TEST_CASE("every program's help says what it does, has headings, defaults and tw
   const std::string config = home + "/.cache/huggingface/accelerate/default_config.yaml";
   const std::vector<std::pair<std::string, std::vector<std::string>>> programs{
       {"accelerate_launch",
-       {"(default one per visible NVIDIA GPU, else one).", "Machines, each with as many ranks (default 1).",
-        "(default auto, what is there).", "(default ACCELERATE_CONFIG_FILE)."}},
+       {"(default one per visible NVIDIA GPU, else one).",
+        "Number of machines, each with the same number of ranks (default 1).", "(default auto: the best available).",
+        "(default ACCELERATE_CONFIG_FILE)."}},
       {"accelerate_config", {"else " + config}},
       {"accelerate_env", {"else " + config}},
       {"accelerate_test", {}},

@@ -67,7 +67,7 @@ TEST_CASE("ties that save_model() wrote are known by the shard's metadata, and k
     write(other);
     CHECK(merge({from.path.string(), to / "g"}).err ==
           "accelerate_merge_weights: " + (from / "model.safetensors.index.json") +
-              ": the index says that 'tied' lies in 1.safetensors, which does not hold it\n");
+              ": the index maps 'tied' to 1.safetensors, which does not contain it\n");
   }
 }
 
@@ -96,21 +96,21 @@ TEST_CASE("an index and shards that disagree are refused, and nothing is written
   write_index(from.path, R"("a.weight":"1.safetensors","c.weight":"2.safetensors")");
   CHECK(refused() == index + "1.safetensors holds 'b.mask', which the index does not name\n");
   write_index(from.path, R"("a.weight":"1.safetensors","b.mask":"2.safetensors","c.weight":"2.safetensors")");
-  CHECK(refused() == index + "the index says that 'b.mask' lies in 2.safetensors, but 1.safetensors holds it too\n");
+  CHECK(refused() == index + "the index maps 'b.mask' to 2.safetensors, but 1.safetensors contains it too\n");
   write_index(from.path, R"("a.weight":"1.safetensors","b.mask":"1.safetensors","z":"1.safetensors")");
-  CHECK(refused() == index + "the index says that 'z' lies in 1.safetensors, which does not hold it\n");
+  CHECK(refused() == index + "the index maps 'z' to 1.safetensors, which does not contain it\n");
   write_index(from.path, R"("a.weight":"3.safetensors")");
   CHECK(refused() ==
         "accelerate_merge_weights: " + (from / "3.safetensors") + " cannot be opened: No such file or directory\n");
   write_index(from.path, R"("a.weight":"../1.safetensors")");
   CHECK(refused() ==
-        index + "the index says that 'a.weight' lies in '../1.safetensors', expected a file's name without folders\n");
+        index + "the index maps 'a.weight' to '../1.safetensors', expected a file's name without folders\n");
   write_index(from.path, "");
   CHECK(refused() ==
         "accelerate_merge_weights: " + (from / "model.safetensors.index.json") + ": the index lists no tensor\n");
   write_file(from.path / "1.bin", safetensors_of({a}));
   write_index(from.path, R"("a.weight":"1.bin")");
-  CHECK(refused() == "accelerate_merge_weights: " + (from / "1.bin") + " is no safetensors file\n");
+  CHECK(refused() == "accelerate_merge_weights: " + (from / "1.bin") + " is not a safetensors file\n");
 }
 
 TEST_CASE("folders without an index, or with several, are refused by name") {

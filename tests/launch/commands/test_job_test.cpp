@@ -38,7 +38,7 @@ TEST_CASE("no ranks are added to what Slurm or the environment says") {
 TEST_CASE("help says what it takes; a wrong option is accelerate_launch's to refuse") {
   const auto help = testing::run_program("accelerate_test", {"--num_processes", "2", "--help"});
   CHECK(help.code == 0);
-  CHECK(help.out.find("Takes accelerate_launch's options") != std::string::npos);
+  CHECK(help.out.find("Accepts accelerate_launch's options") != std::string::npos);
   const auto wrong = testing::run_program("accelerate_test", {"--num_processes", "none"});
   CHECK(wrong.code == 2);
   CHECK(wrong.err.starts_with("accelerate_launch: --num_processes is 'none', must be "));

@@ -92,8 +92,8 @@ TEST_CASE("who has not come is named on all that have") {
   const int64_t port = free_port();
   auto zero = meets(invitation(port, 0, 4, 1500ms));
   auto two = meets(invitation(port, 2, 4, 1500ms));
-  const std::string expected = "accelerate_launch: machines 1, 3 have not come to 127.0.0.1:" + std::to_string(port) +
-                               " within 1.5 s; start accelerate_launch there, or look at the network";
+  const std::string expected = "accelerate_launch: machines 1, 3 did not join at 127.0.0.1:" + std::to_string(port) +
+                               " within 1.5 s; start accelerate_launch there, or check the network";
   CHECK(zero.get() == expected);
   CHECK(two.get() == expected);
 }
@@ -102,7 +102,7 @@ TEST_CASE("a machine 0 that does not answer is named, with how long it was waite
   const int64_t port = free_port();
   CHECK(meets(invitation(port, 1, 2, 300ms)).get() ==
         "accelerate_launch: machine 0 at 127.0.0.1:" + std::to_string(port) +
-            " does not answer within 0.3 s: Connection refused; start accelerate_launch there, or look at the network");
+            " does not answer within 0.3 s: Connection refused; start accelerate_launch there, or check the network");
 }
 
 TEST_CASE("two machines with different num_processes are told so, both") {
@@ -126,8 +126,8 @@ TEST_CASE("two machines of one rank are told so") {
   std::this_thread::sleep_for(300ms);
   auto twin = meets(again);
   const std::string said = zero.get();
-  CHECK((said == "accelerate_launch: machine 1 (twin) comes, but host1 is machine 1 already" ||
-         said == "accelerate_launch: machine 1 (host1) comes, but twin is machine 1 already"));
+  CHECK((said == "accelerate_launch: machine 1 (twin) tried to join, but host1 is already machine 1" ||
+         said == "accelerate_launch: machine 1 (host1) tried to join, but twin is already machine 1"));
   CHECK(one.get() == said);
   CHECK(twin.get() == said);
 }
@@ -161,12 +161,13 @@ TEST_CASE("a port where something else answers is told") {
   const std::string banner = "SSH-2.0-OpenSSH_9.2\r\n\n\n";
   send(connection.get(), banner.data(), banner.size(), MSG_NOSIGNAL);
   const std::string place = "accelerate_launch: machine 0 at 127.0.0.1:" + std::to_string(port);
-  CHECK(one.get() == place + " is no accelerate_launch; is the port another program's?");
+  CHECK(one.get() == place + " is not accelerate_launch; does another program use the port?");
   auto again = meets(invitation(port, 1, 2));
   connection.reset();
   connection = caller_of(listener.get());
   connection.reset();
-  CHECK(again.get() == place + " hung up before all machines had come: it ended, or it belongs to another job");
+  CHECK(again.get() ==
+        place + " closed the connection before all machines had joined: it ended, or it belongs to another job");
 }
 
 TEST_CASE("a port where something else says a word is told at once") {
@@ -177,7 +178,7 @@ TEST_CASE("a port where something else says a word is told at once") {
   send(connection.get(), "220 x", 5, MSG_NOSIGNAL);         // an unfinished line
   REQUIRE(one.wait_for(15s) == std::future_status::ready);  // of 30 s and 5 s for machine 0's verdict
   CHECK(one.get() == "accelerate_launch: machine 0 at 127.0.0.1:" + std::to_string(port) +
-                         " is no accelerate_launch; is the port another program's?");
+                         " is not accelerate_launch; does another program use the port?");
 }
 
 TEST_CASE("a port whose holder came late and is silent is waited for once") {
@@ -187,7 +188,7 @@ TEST_CASE("a port whose holder came late and is silent is waited for once") {
   std::this_thread::sleep_for(2700ms);
   const auto listener = listen_on("127.0.0.1", port);
   CHECK(one.get() == "accelerate_launch: machine 0 at 127.0.0.1:" + std::to_string(port) +
-                         " does not say within 3 s that all machines have come");
+                         " did not confirm within 3 s that all machines joined");
   CHECK(std::chrono::steady_clock::now() - begun < 9800ms);  // 3 s and 5 s for machine 0's verdict
 }
 
@@ -195,11 +196,11 @@ TEST_CASE("an address that is another machine's, or nobody's, is refused by mach
   auto elsewhere = invitation(free_port(), 0, 2);
   elsewhere.address = "192.0.2.1";
   CHECK(meets(elsewhere).get() ==
-        "accelerate_launch: main_process_ip 192.0.2.1 is no address of this machine, which is machine_rank 0; give the "
-        "address of this one, or this one another rank");
+        "accelerate_launch: main_process_ip 192.0.2.1 is not an address of this machine, which is machine_rank 0; set "
+        "the address of this one, or give it another machine_rank");
   elsewhere.address = "no such host";
   CHECK(meets(elsewhere).get().starts_with(
-      "accelerate_launch: main_process_ip no such host is no host that this machine knows: "));
+      "accelerate_launch: main_process_ip no such host cannot be resolved on this machine: "));
 }
 
 TEST_CASE("a port in use is refused with who has it") {

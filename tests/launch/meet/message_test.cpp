@@ -84,5 +84,6 @@ TEST_CASE("two machines that do not fit are named with what each has") {
         "machine 1 (gpu-b) has max_restarts 3, machine 1 (gpu-b) has 0; they must be the same");
   CHECK(with(changed([](Hello& hello) { hello.hang_ms = 500; })) ==
         "machine 1 (gpu-b) has hang_timeout 0.5 s, machine 1 (gpu-b) has 0 s; they must be the same");
-  CHECK(with(changed([](Hello& hello) { hello.machine = 2; })) == "machine 2 (gpu-b) comes to a job of 2 machines");
+  CHECK(with(changed([](Hello& hello) { hello.machine = 2; })) ==
+        "machine 2 (gpu-b) tried to join a job of 2 machines");
 }

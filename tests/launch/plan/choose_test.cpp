@@ -41,9 +41,9 @@ TEST_CASE("the options say who starts the ranks, by name or by what they give") 
 
 TEST_CASE("options that contradict one another are refused") {
   CHECK(refusal({.hostfile = "h", .hosts = "a"}) ==
-        "accelerate_launch: --hosts and --hostfile are both given; one of them says where the ranks run");
+        "accelerate_launch: --hosts and --hostfile are both given; use only one of them");
   CHECK(refusal({.hostfile = "h", .mpirun_hostfile = "h"}) ==
-        "accelerate_launch: --mpirun_hostfile and --hostfile are both given; one of them says where the ranks run");
+        "accelerate_launch: --mpirun_hostfile and --hostfile are both given; use only one of them");
   CHECK(refusal({.runner = "ssh"}) ==
         "accelerate_launch: --runner ssh without hosts; give --hosts gpu-a:4,gpu-b:4 or --hostfile FILE");
   CHECK(refusal({.runner = "local", .hosts = "a"}) ==

@@ -149,13 +149,13 @@ TEST_CASE("training of another kind is refused with what there is instead") {
         "settings: f.yaml has distributed_type multi-gpu, but it must be NO, MULTI_CPU or MULTI_GPU; did you mean "
         "MULTI_GPU?");
   CHECK(refusal("compute_environment: AMAZON_SAGEMAKER") ==
-        "settings: f.yaml has compute_environment AMAZON_SAGEMAKER, which is Python's; LOCAL_MACHINE is what is here");
+        "settings: f.yaml has compute_environment AMAZON_SAGEMAKER, which only Python supports; use LOCAL_MACHINE");
 }
 
 TEST_CASE("a file for another kind of training is refused as that, whatever keys come before") {
   CHECK(refusal("base_job_name: x\ncompute_environment: AMAZON_SAGEMAKER\ndistributed_type: DATA_PARALLEL\n"
                 "ec2_instance_type: ml.p3.2xlarge\nregion: us-east-1\n") ==
-        "settings: f.yaml has compute_environment AMAZON_SAGEMAKER, which is Python's; LOCAL_MACHINE is what is here");
+        "settings: f.yaml has compute_environment AMAZON_SAGEMAKER, which only Python supports; use LOCAL_MACHINE");
   CHECK(refusal("aaa: 1\ndistributed_type: FSDP") == "settings: f.yaml has distributed_type FSDP, but " + sharded);
   CHECK(refusal("aaa: 1\ndistributed_type: NO").starts_with("settings: f.yaml has the unknown key 'aaa'"));
 }

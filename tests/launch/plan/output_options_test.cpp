@@ -76,10 +76,11 @@ TEST_CASE("ranks that are not asked for are in their files only") {
 
 TEST_CASE("files without a folder are refused") {
   CHECK_THROWS_WITH_AS(output_options({.tee = "3"}),
-                       "accelerate_launch: --tee is 3, but there is no --log_dir for the files; give one", LaunchError);
-  CHECK_THROWS_WITH_AS(output_options({.redirects = "0:1"}),
-                       "accelerate_launch: --redirects is 0:1, but there is no --log_dir for the files; give one",
+                       "accelerate_launch: --tee is 3, but --log_dir is not set; set it to a folder for the files",
                        LaunchError);
+  CHECK_THROWS_WITH_AS(
+      output_options({.redirects = "0:1"}),
+      "accelerate_launch: --redirects is 0:1, but --log_dir is not set; set it to a folder for the files", LaunchError);
 }
 
 TEST_CASE("a local rank that no machine has is refused, with what there is") {

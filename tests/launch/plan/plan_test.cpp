@@ -100,7 +100,7 @@ TEST_CASE("nccl is what GPUs get anyway: asked for, it is not exported, and with
                        accelerate::launch::LaunchError);
   CHECK_THROWS_WITH_AS(check_gpus({.settings = {.cpu = true, .backend = "nccl"}}, two_gpus),
                        "accelerate_launch: --backend nccl needs GPUs, but ACCELERATE_USE_CPU, ACCELERATE_TORCH_DEVICE "
-                       "or the config file asks for the CPU; use mpi or gloo",
+                       "or the config file requests the CPU; use mpi or gloo",
                        accelerate::launch::LaunchError);
 }
 
@@ -267,7 +267,7 @@ TEST_CASE("multi_gpu wants several ranks with GPUs") {
   CHECK_THROWS_WITH_AS(check_gpus({.multi_gpu = true}, no_gpus),
                        "accelerate_launch: --multi_gpu, but 0 NVIDIA GPUs are visible", LaunchError);
   CHECK_THROWS_WITH_AS(check_gpus({.settings = {.cpu = true}, .multi_gpu = true}, two_gpus),
-                       "accelerate_launch: --multi_gpu, but the CPU is asked for too", LaunchError);
+                       "accelerate_launch: --multi_gpu is given, but the CPU is requested too", LaunchError);
   CHECK_THROWS_WITH_AS(check_gpus({.num_processes = 1, .multi_gpu = true}, two_gpus),
                        "accelerate_launch: --multi_gpu with num_processes 1, must be at least 2", LaunchError);
 }
@@ -286,7 +286,7 @@ TEST_CASE("one line says what was chosen where nothing was said") {
 TEST_CASE("an address for a job of one machine is told to be passed over") {
   using accelerate::launch::address_not_used;
   CHECK(address_not_used({.main_process_ip = "gpu-a"}) ==
-        "main_process_ip gpu-a is not used on one machine, whose ranks meet at 127.0.0.1");
+        "main_process_ip gpu-a is not used on one machine; its ranks use 127.0.0.1");
   CHECK_FALSE(address_not_used({}));
   CHECK_FALSE(address_not_used({.main_process_ip = "127.0.0.1"}));
   CHECK_FALSE(address_not_used({.num_machines = 2, .main_process_ip = "gpu-a"}));

@@ -79,7 +79,7 @@ TEST_CASE("a job of one worker, and one that was told to end, need fewer words")
   CHECK(
       failure_report({.rank = 1, .pid = 12, .cause = "signal 15 (terminated)", .ended_before = {0}},
                      {.host = "a", .workers = 2, .signal = 15, .time = "t"}) ==
-      "accelerate_launch: worker 1 (a, pid 12, t) ended with signal 15 (terminated) after signal 15 was passed on.\n");
+      "accelerate_launch: worker 1 (a, pid 12, t) ended with signal 15 (terminated) after signal 15 was forwarded.\n");
 }
 
 TEST_CASE("a machine is named by its host and has told the rest itself; mpirun and srun are named as what they are") {

@@ -80,5 +80,5 @@ TEST_CASE("each rank's line says what it does and how far it is") {
         "accelerate_launch: worker 0 (pid 100) waits; it made 7 steps and waits in call 41\n"
         "accelerate_launch: worker 1 (pid 100) waits; it made 7 steps and waits for a message\n"
         "accelerate_launch: worker 2 (pid 100) computes; it made 7 steps and is after call 40\n"
-        "accelerate_launch: worker 3 (pid 100) is stopped; it has not come to its first operation\n");
+        "accelerate_launch: worker 3 (pid 100) is stopped; it has not reached its first operation\n");
 }

@@ -66,7 +66,7 @@ TEST_CASE("ranks that ask for another start get it where that is allowed, and no
   CHECK_FALSE(decide({asks(seconds(20))}, {.max_restarts = 5}).after);
   const RestartOptions one{.max_restarts = 1, .when_asked = true};
   CHECK(decide({asks(seconds(20))}, {.when_asked = true}).line ==
-        "accelerate_launch: the ranks ask for another start (exit code 75) in 0.5 s\n");
+        "accelerate_launch: the ranks requested a restart (exit code 75) in 0.5 s\n");
   CHECK(decide({asks(seconds(20)), asks(seconds(20)), later()}, one).line ==
         "accelerate_launch: restart 1 of 1 in 0.5 s\n");
   CHECK_FALSE(decide({asks(seconds(20)), later(), later()}, one).after);

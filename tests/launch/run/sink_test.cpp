@@ -73,7 +73,7 @@ TEST_CASE("a full sink says so; told to drop, it stays within its limit and coun
   sink.add(megabyte);
   const size_t came = drain(sink, pipe.read.get()).size();
   CHECK(came <= Sink::limit_bytes + megabyte.size() + 65536);
-  CHECK(sink.unread() == "accelerate_launch: the last 2097152 bytes for stdout are lost: nobody read them\n");
+  CHECK(sink.unread() == "accelerate_launch: the last 2097152 bytes for stdout are lost: no process read them\n");
 }
 
 TEST_CASE("a full disk is told once, and later output is tried anew") {
@@ -82,8 +82,8 @@ TEST_CASE("a full disk is told once, and later output is tried anew") {
   Sink sink(full.get(), "stdout");
   sink.add("one\n");
   CHECK(sink.take_failure() ==
-        "accelerate_launch: stdout cannot be written: No space left on device; the ranks go on, what they print there "
-        "is lost\n");
+        "accelerate_launch: stdout cannot be written: No space left on device; the ranks continue, and their output to "
+        "it is lost\n");
   sink.add("two\n");
   CHECK_FALSE(sink.take_failure());
   CHECK_FALSE(sink.abandoned());

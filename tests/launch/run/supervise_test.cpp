@@ -282,7 +282,7 @@ TEST_CASE("a signal during the wait for another start that was asked for leaves 
                                           .out = out.fd,
                                           .err = err.fd}) == 75);
     CHECK(err.text().ends_with(fmt::format(
-        "accelerate_launch: signal {} came after the ranks had ended with exit code 75; they ask for another start\n",
+        "accelerate_launch: signal {} arrived after the ranks had ended with exit code 75; they request a restart\n",
         number)));
     waitpid(user, nullptr, 0);
   }
@@ -309,7 +309,7 @@ TEST_CASE("the launcher's last words wait for a reader who is slow, and no longe
       .restarts = {.when_asked = true, .backoff = std::chrono::milliseconds(1), .hopeless = 2},
       .out = out.fd,
       .err = writer.get()};
-  const std::string said = "accelerate_launch: the ranks ask for another start (exit code 75) in 0.001 s\n";
+  const std::string said = "accelerate_launch: the ranks requested a restart (exit code 75) in 0.001 s\n";
 
   fill(writer.get());
   const auto read_before_the_last_start = [&](int64_t restart) {

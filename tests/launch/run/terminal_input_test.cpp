@@ -88,7 +88,7 @@ TEST_CASE("Ctrl-C ends ranks that do not read what is typed") {
   terminal.type("\x03");
   const auto screen = terminal.read_all();
   CAPTURE(screen);
-  CHECK(has(screen, "after signal 2 was passed on.\r\n"));
+  CHECK(has(screen, "after signal 2 was forwarded.\r\n"));
   terminal.wait();
 }
 
@@ -97,7 +97,7 @@ TEST_CASE("a terminal full of what rank 0 does not read holds no signal up") {
   CHECK(terminal.see("up\r\n"));
   CHECK(terminal.type_until_full("fifty bytes and no more, a terminal has room for 4 KB\n") > 4096);
   kill(terminal.pid(), SIGINT);
-  CHECK(has(terminal.read_all(), "after signal 2 was passed on.\r\n"));
+  CHECK(has(terminal.read_all(), "after signal 2 was forwarded.\r\n"));
   CHECK(terminal.wait() == 128 + SIGINT);
 }
 

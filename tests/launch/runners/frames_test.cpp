@@ -10,8 +10,8 @@ using namespace accelerate::launch;
 namespace {
 
 const std::string kRefusal =
-    "accelerate_launch: what comes over the connection is not from accelerate_launch; does a shell start-up file "
-    "print?";
+    "accelerate_launch: the data on the connection is not from accelerate_launch; does a shell start-up file print "
+    "text?";
 
 std::string refusal(std::string bytes) {
   try {

@@ -64,11 +64,11 @@ TEST_CASE("over ssh each host is told its machine, and all the same place to mee
 
 TEST_CASE("over ssh hosts that would each meet at themselves are refused") {
   Hosts hosts{{"user@localhost", 2}, {"gpu-b", 1}};
-  CHECK_THROWS_WITH_AS(static_cast<void>(options_of_hosts({}, hosts, "id")),
-                       "accelerate_launch: the ranks would meet at the first host, localhost, which on gpu-b is gpu-b "
-                       "itself; give the first one's name in "
-                       "the network, or --main_process_ip",
-                       accelerate::launch::LaunchError);
+  CHECK_THROWS_WITH_AS(
+      static_cast<void>(options_of_hosts({}, hosts, "id")),
+      "accelerate_launch: the rendezvous would be at the first host, localhost, which on gpu-b is gpu-b "
+      "itself; use the first host's network name, or --main_process_ip",
+      accelerate::launch::LaunchError);
   CHECK_NOTHROW(options_of_hosts({.main_process_ip = "gpu-a"}, hosts, "id"));
   Hosts here{{"127.0.0.1", 2}, {"localhost", 1}};
   CHECK_NOTHROW(options_of_hosts({}, here, "id"));
@@ -93,8 +93,7 @@ TEST_CASE("a list of ranks reaches ssh's hosts as it is, and is refused beside s
   CHECK(told[0].num_processes == 6);
   Hosts slots{{"a", 0}, {"b", 8}};
   CHECK_THROWS_WITH_AS(options_of_hosts({.ranks_per_machine = "4,2"}, slots, ""),
-                       "accelerate_launch: ranks_per_machine is 4,2, and b has 8 slots; one of them says how many "
-                       "ranks a host has",
+                       "accelerate_launch: ranks_per_machine is 4,2, and b has 8 slots; use only one of them",
                        LaunchError);
 }
 
@@ -290,7 +289,7 @@ TEST_CASE("multi_gpu under srun and mpirun is refused for the CPU and for one ra
   CHECK_THROWS_WITH_AS(plan_mpirun(options, {{"a", 2}}, {}, "id", ""), too_few.c_str(), LaunchError);
   options.num_processes = 2;
   options.settings.cpu = true;
-  const std::string cpu = "accelerate_launch: --multi_gpu, but the CPU is asked for too";
+  const std::string cpu = "accelerate_launch: --multi_gpu is given, but the CPU is requested too";
   CHECK_THROWS_WITH_AS(plan_srun(options, {}, "id", ""), cpu.c_str(), LaunchError);
   CHECK_THROWS_WITH_AS(plan_task(options, tasks), cpu.c_str(), LaunchError);
   CHECK_THROWS_WITH_AS(plan_mpirun(options, {{"a", 2}}, {}, "id", ""), cpu.c_str(), LaunchError);

@@ -108,8 +108,7 @@ TEST_CASE("on one machine a run and its script pass over an address alike, and s
   all.insert(all.end(), command.begin(), command.end());
   const auto run = Child(testing::launcher(all)).wait();
   CHECK(run.out == "127.0.0.1\n");
-  CHECK(run.err ==
-        "accelerate_launch: main_process_ip gpu-b is not used on one machine, whose ranks meet at 127.0.0.1\n");
+  CHECK(run.err == "accelerate_launch: main_process_ip gpu-b is not used on one machine; its ranks use 127.0.0.1\n");
 }
 
 TEST_CASE("a dry run refuses what the run refuses: mpi by hand over several machines") {

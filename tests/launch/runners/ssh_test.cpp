@@ -190,7 +190,7 @@ TEST_CASE("ranks that ask for another start get it on all hosts") {
                        .wait();
   CHECK(ran.code == 0);
   CHECK(ran.out == "saved\nsaved\n");
-  CHECK(ran.err == "accelerate_launch: the ranks ask for another start (exit code 75) in 0.5 s\n");
+  CHECK(ran.err == "accelerate_launch: the ranks requested a restart (exit code 75) in 0.5 s\n");
 }
 
 TEST_CASE("over one host too ranks know which start this is; the launcher that was called counts") {
@@ -324,8 +324,8 @@ TEST_CASE("a host that cannot be reached is named, with how long that took") {
   CHECK(ran.code == 255);
   CAPTURE(ran.err);
   CHECK(std::regex_search(ran.err,
-                          std::regex("(^|\n)accelerate_launch: ssh to b ended after [1-9][.][0-9] s: the host "
-                                     "could not be reached, let us not in, the connection was lost, or a rank ended "
+                          std::regex("(^|\n)accelerate_launch: ssh to b ended after [1-9][.][0-9] s: the host was "
+                                     "unreachable or refused the login, the connection was lost, or a rank ended "
                                      "with 255\n")));
 }
 
@@ -355,7 +355,7 @@ TEST_CASE("an agent refuses a launcher of another version, and junk") {
         "accelerate_launch: /no such on " + accelerate::base::host_name() +
             ": No such file or directory; the folder must be there as where the job is started\n");
   CHECK(agent("Last login: today\n") ==
-        "accelerate_launch: what comes over the connection is not from accelerate_launch; does a shell start-up file "
-        "print?\n");
-  CHECK(agent("") == "accelerate_launch: nobody said what to start\n");
+        "accelerate_launch: the data on the connection is not from accelerate_launch; does a shell start-up file print "
+        "text?\n");
+  CHECK(agent("") == "accelerate_launch: no job was received\n");
 }
