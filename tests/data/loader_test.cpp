@@ -487,7 +487,7 @@ TEST_CASE("wrong loaders are refused, with both values in the message") {
                     "memory_source: data has 3 samples, target 4; both must be [N, ...]");
   CHECK_THROWS_WITH((void)memory_source(torch::tensor(1)),
                     "memory_source: data has no first dimension, must be [N, ...]");
-  CHECK_THROWS_WITH((void)memory_source({}), "memory_source: data has no first dimension, must be [N, ...]");
+  CHECK_THROWS_WITH((void)memory_source(at::Tensor()), "memory_source: data has no first dimension, must be [N, ...]");
   CHECK_THROWS_WITH((void)memory_source(torch::zeros({3}, torch::kMeta)),
                     "memory_source: data is on meta, must be on the CPU; batches are moved by prepare");
 }

@@ -222,7 +222,7 @@ TEST_CASE("a second process that says it is the same rank is refused where no id
 TEST_CASE("asking after peers ends although the store does not answer, and is told from one that is gone") {
   const auto begun = std::chrono::steady_clock::now();
   const auto store = c10::make_intrusive<NeverAnswers>();
-  CHECK(ask_peers({store, "gpu-a:29500", "rank 0"}, "world", {}, 1, {0, 1}) ==
+  CHECK(ask_peers({store, "gpu-a:29500", "rank 0"}, "world", {}, 1, {0, 1}).text ==
         "the job's store at gpu-a:29500, which rank 0 keeps, does not answer.");
   auto agents = agent_store();
   c10d::TCPStoreOptions options;
@@ -230,7 +230,7 @@ TEST_CASE("asking after peers ends although the store does not answer, and is to
   options.waitWorkers = false;
   const auto client = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
   agents.reset();
-  CHECK(ask_peers({client, "gpu-a:29500", "torchrun's agent beside rank 0"}, "world", {}, 1, {0, 1}) ==
+  CHECK(ask_peers({client, "gpu-a:29500", "torchrun's agent beside rank 0"}, "world", {}, 1, {0, 1}).text ==
         "the job's store at gpu-a:29500, which torchrun's agent beside rank 0 keeps, is gone.");
   CHECK(std::chrono::steady_clock::now() - begun < 30s);
   store->end();
