@@ -111,7 +111,7 @@ std::vector<gradient::Engine*> engines_of(Shared& shared) {
 struct GraphedStepCore::Recorded {
   std::unique_ptr<device::Graph> graph;
   Tensors inputs, outputs;
-  Tensors written;  // parameters and buffers that each replay writes
+  std::vector<WeakTensor> written;  // parameters and buffers that each replay writes
   std::vector<RecordedOptimizer> optimizers;
   int64_t steps = 0;  // steps of the first optimizer
 };
@@ -291,8 +291,9 @@ Tensors GraphedStepCore::give_to_device(const Recorded& recorded) {
   for (const RecordedOptimizer& each : recorded.optimizers) each.numbers.tell_device();
   recorded.graph->replay();
   // Replays bypass the version counters. Autograd graphs from before the step must detect the change.
-  count_writes(recorded.written);
-  shared_->masters.stepped_on(recorded.written);
+  const std::vector<at::Tensor> written = existing(recorded.written);
+  count_writes(written);
+  shared_->masters.stepped_on(written);
   for (const RecordedOptimizer& each : recorded.optimizers) each.optimizer->scaled().replayed(each.flags);
   precision::drop_cached_casts();  // an open autocast region may have cached casts of the old weights
   base::beat_step();

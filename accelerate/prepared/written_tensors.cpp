@@ -27,15 +27,26 @@ WrittenTensors::WrittenTensors(Shared& shared) {
 }
 
 void WrittenTensors::note(const at::Tensor& tensor) {
-  if (seen_.insert(tensor.unsafeGetTensorImpl()).second) before_.emplace_back(tensor, version_counter(tensor));
+  if (!seen_.insert(tensor.unsafeGetTensorImpl()).second) return;
+  before_.emplace_back(WeakTensor(tensor.getIntrusivePtr()), version_counter(tensor));
 }
 
-std::vector<at::Tensor> WrittenTensors::list() const {
-  std::vector<at::Tensor> written;
-  for (const auto& [tensor, version] : before_) {
-    if (version_counter(tensor) != version) written.push_back(tensor);
+std::vector<WeakTensor> WrittenTensors::list() const {
+  std::vector<WeakTensor> written;
+  for (const auto& [weak, version] : before_) {
+    if (auto tensor = weak.lock(); tensor && version_counter(at::Tensor(std::move(tensor))) != version) {
+      written.push_back(weak);
+    }
   }
   return written;
+}
+
+std::vector<at::Tensor> existing(const std::vector<WeakTensor>& tensors) {
+  std::vector<at::Tensor> found;
+  for (const WeakTensor& weak : tensors) {
+    if (auto tensor = weak.lock()) found.emplace_back(std::move(tensor));
+  }
+  return found;
 }
 
 void count_writes(const std::vector<at::Tensor>& tensors) {

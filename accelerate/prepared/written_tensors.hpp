@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
 #include <unordered_set>
@@ -13,6 +14,10 @@ namespace accelerate::prepared {
 
 struct Shared;
 
+/// Does not keep the tensor alive and does not raise its use_count(), by which BufferBroadcast detects graphs that hold
+/// a buffer.
+using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
 /// Compares the version counters of all prepared models' parameters and buffers, and of all optimizers' parameters,
 /// with those at construction.
 class WrittenTensors {
@@ -20,14 +25,17 @@ class WrittenTensors {
   explicit WrittenTensors(Shared& shared);
 
   /// \returns  The tensors with a version that changed since construction.
-  [[nodiscard]] std::vector<at::Tensor> list() const;
+  [[nodiscard]] std::vector<WeakTensor> list() const;
 
  private:
   void note(const at::Tensor& tensor);
 
   std::unordered_set<const void*> seen_;
-  std::vector<std::pair<at::Tensor, int64_t>> before_;
+  std::vector<std::pair<WeakTensor, int64_t>> before_;
 };
+
+/// \returns  The tensors that still exist.
+[[nodiscard]] std::vector<at::Tensor> existing(const std::vector<WeakTensor>& tensors);
 
 /// Counts one in-place change of each tensor, so that an autograd graph that saved one of them throws in backward. For
 /// writes that change no version counter, such as the replay of a captured step.

@@ -12,7 +12,8 @@ struct Ids : torch::data::Dataset<Ids> {
   [[nodiscard]] std::optional<size_t> size() const override { return 32; }
 };
 struct Chunks : torch::data::datasets::ChunkDataReader<torch::data::Example<>> {
-  std::vector<torch::data::Example<>> read_chunk(size_t) override { return {}; }
+  using BatchType = std::vector<torch::data::Example<>>;  // required by ChunkDataset, not by ChunkDataReader
+  BatchType read_chunk(size_t) override { return {}; }
   size_t chunk_count() override { return 1; }
   void reset() override {}
 };
