@@ -346,9 +346,10 @@ LoadedState Checkpointing::load_state(const fs::path& folder, const LoadOptions&
   loaded.step = content.step;
   loaded.step_is_known = fit.read.knows_step;
   if (!loaded.step_is_known && shared_->group.rank() == 0) {
-    base::log(base::LogLevel::warning, shared_->place,
-              "load_state: {} does not hold the number of optimizer steps; LoadedState::step is 0 and counts from here",
-              loaded.path.string());
+    base::log(
+        base::LogLevel::warning, shared_->place,
+        "load_state: {} does not contain the number of optimizer steps; LoadedState::step is 0 and counts from here",
+        loaded.path.string());
   }
   loaded.epoch = content.epoch;
   loaded.world_size = fit.read.manifest ? fit.read.manifest->world_size : 0;

@@ -84,10 +84,10 @@ void OptimizerCore::warn_of_second_step() {
   if (rested_scope_ == scope.number() && scope.backwards() > rested_backwards_) {
     base::log_once(
         base::LogLevel::warning, shared_->place,
-        "optimizer.step: called again in one accumulate() scope, after backward {} in it; a scope is one "
+        "optimizer.step: called again in one accumulate() scope, after another backward; a scope is one "
         "micro-batch (gradient_accumulation_steps is {}), in which the optimizer does not step. Open a scope "
         "for each batch, in the loop's body",
-        scope.backwards(), shared_->window.options.steps);
+        shared_->window.options.steps);
   }
   rested_scope_ = scope.number();
   rested_backwards_ = scope.backwards();

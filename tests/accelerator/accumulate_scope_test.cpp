@@ -101,7 +101,7 @@ TEST_CASE("an optimizer that steps twice in one accumulate() scope, after a back
     }
   });
   REQUIRE(lines.size() == 1);
-  CHECK(lines[0].find("optimizer.step: called again in one accumulate() scope, after backward 2 in it; a scope is one "
+  CHECK(lines[0].find("optimizer.step: called again in one accumulate() scope, after another backward; a scope is one "
                       "micro-batch (gradient_accumulation_steps is 4), in which the optimizer does not step. Open a "
                       "scope for each batch, in the loop's body") != std::string::npos);
   CHECK(warnings_of(2,

@@ -785,8 +785,10 @@ TEST_CASE("a folder of Python's without random states is loaded, and that they s
   accelerator.save_state(folder.path / "c");
   for (const char* file : {"manifest.json", "random_states_0.pkl"}) fs::remove(folder.path / "c" / file);
   const auto lines = said_by([&] { accelerator.load_state(folder.path / "c"); });
-  REQUIRE(lines.size() == 2);
+  REQUIRE(lines.size() == 3);
   CHECK(lines[1].ends_with("load_state: the checkpoint has no random states"));
+  CHECK(lines[2].ends_with(
+      "/c does not contain the number of optimizer steps; LoadedState::step is 0 and counts from here"));
 }
 
 TEST_CASE("within a window a rank whose gradients are not in its folder does not go on without them") {

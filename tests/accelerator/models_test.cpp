@@ -96,7 +96,8 @@ TEST_CASE("two forwards of which the first sets a buffer: refused with rank 0's 
                ScaledByInput net;
                auto model = accelerator.prepare(net);
                const double x = rank_of(accelerator) + 2.0;  // 2 on rank 0, 3 on rank 1
-               const auto loss = model(full(x), true) + model(full(1.0), false);
+               const auto first = model(full(x), true);
+               const auto loss = first + model(full(1.0), false);
                if (on && accelerator.process_index() == 1) {
                  CHECK_THROWS_WITH(accelerator.backward(loss.sum()),
                                    doctest::Contains("modified by an inplace operation"));

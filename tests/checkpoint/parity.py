@@ -119,7 +119,7 @@ def both_ways(probe, folder, name):
     python.accelerator.save_state(folder / "python")
     # Accelerate saves no count of steps. Of these optimizers SGD alone keeps none.
     found, told = steps_found(probe, name, folder / "python")
-    unknown = f"{folder}/python does not hold the number of optimizer steps; LoadedState::step is 0 and counts from here"
+    unknown = f"{folder}/python does not contain the number of optimizer steps; LoadedState::step is 0 and counts from here"
     assert found == ("unknown, 0" if name == "sgd" else str(STEPS)) and (unknown in told) == (name == "sgd"), (found, told)
     losses_here, drawn_here = ours(probe, name, folder / "python", STEPS, folder / "ours")
     again = Python(name)

@@ -67,7 +67,7 @@ TEST_CASE("over ssh hosts that would each meet at themselves are refused") {
   CHECK_THROWS_WITH_AS(
       static_cast<void>(options_of_hosts({}, hosts, "id")),
       "accelerate_launch: the rendezvous would be at the first host, localhost, which on gpu-b is gpu-b "
-      "itself; use the first host's network name, or --main_process_ip",
+      "itself; use the first host's network name or --main_process_ip",
       accelerate::launch::LaunchError);
   CHECK_NOTHROW(options_of_hosts({.main_process_ip = "gpu-a"}, hosts, "id"));
   Hosts here{{"127.0.0.1", 2}, {"localhost", 1}};
@@ -343,6 +343,6 @@ TEST_CASE("a task of srun becomes its rank") {
   CHECK_THROWS_WITH_AS(
       plan_task(options, task),
       "accelerate_launch: num_processes is 2, but srun started 4 tasks, each of which is a rank; leave "
-      "it out, let srun start one task per node, or say --runner local for a job of this task's own",
+      "it out, let srun start one task per node, or use --runner local for a separate job in this task",
       LaunchError);
 }
