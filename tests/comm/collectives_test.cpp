@@ -53,7 +53,7 @@ TEST_CASE("what c10d's handle asks of MPI beyond what it knows is refused") {
                     "the mpi backend reduces by sum, product, min and max");
   CHECK_THROWS_WITH(handle->allreduce(shorts)->wait(), "the mpi backend does not reduce int16");
   CHECK_THROWS_WITH(handle->send(shorts, static_cast<int>(world.size()), 0)->wait(),
-                    "MPI says MPI_ERR_RANK: invalid rank");
+                    "MPI reports MPI_ERR_RANK: invalid rank");
 }
 
 TEST_CASE("c10d's own broadcast over MPI with other roots is told on every rank") {
@@ -68,9 +68,10 @@ TEST_CASE("a tensor of more dimensions than the ranks tell one another is refuse
   const auto& world = testing::world();
   if (world.size() == 1) return;
   const auto deep = at::ones(std::vector<int64_t>(17, 1));
-  CHECK_THROWS_WITH(world.all_gather(deep),
-                    doctest::Contains("all_gather: the tensor has 17 dimensions, of which the ranks can tell one "
-                                      "another 16; flatten it before, and give it its shape afterwards"));
+  CHECK_THROWS_WITH(
+      world.all_gather(deep),
+      doctest::Contains("all_gather: the tensor has 17 dimensions, at most 16 are supported; flatten it before, "
+                        "and restore its shape afterwards"));
   const std::vector<at::Tensor> pieces(static_cast<size_t>(world.size()), deep);
   CHECK_THROWS_WITH(world.all_to_all(pieces), doctest::Contains("all_to_all: the tensor has 17 dimensions"));
   CHECK_THROWS_WITH(world.send(deep, (world.rank() + 1) % world.size()),

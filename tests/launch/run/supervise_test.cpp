@@ -276,7 +276,7 @@ TEST_CASE("a signal during the wait for another start that was asked for leaves 
     CAPTURE(number);
     const Sink out;
     const Sink err;
-    const pid_t user = signal_when(err, "another start", number);
+    const pid_t user = signal_when(err, "requested a restart", number);
     CHECK(supervise(ranks(1, "exit 75"), {.resume_code = 75,
                                           .restarts = {.when_asked = true, .backoff = std::chrono::seconds(60)},
                                           .out = out.fd,
