@@ -128,6 +128,10 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
                                                                  int64_t num_batches = 0) {
     return loader.skip_first_batches(num_batches);
   }
+  template <typename Batch>
+  [[nodiscard]] static AnyLoader<Batch> skip_first_batches(const AnyLoader<Batch>& loader, int64_t num_batches = 0) {
+    return loader.skip_first_batches(num_batches);
+  }
 
   /// Returns the object that was given to prepare().
   template <typename Prepared>

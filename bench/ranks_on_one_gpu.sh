@@ -80,7 +80,7 @@ case $case in
   stop)
     send STOP &
     start 2 --hang_timeout 15 -- "$bin/mnist" --data-dir "$mnist" --epochs 99
-    expect 124 'worker 1 is (missing|stopped)'
+    expect 124 'worker 1 is (missing|stopped), worker 0 waits in .*operation [0-9]+'
     ;;
   exception)
     start 2 -- env ACCELERATE_TEST_DEVICE=$device "$bin/probe" fail 1

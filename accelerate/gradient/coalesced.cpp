@@ -58,9 +58,12 @@ bool names_statistics(std::string_view name) {
 
 int64_t version_of(const at::Tensor& tensor) { return tensor.is_inference() ? 0 : tensor._version(); }
 
-// Compares bits on the CPU, so that NaN equals itself. On another device the host waits for the result.
+// NaN equals NaN. On another device than the CPU the host waits for the result.
 bool equals(const at::Tensor& tensor, const at::Tensor& values) {
-  if (!tensor.is_cpu()) return !tensor.ne(values).any().item<bool>();
+  if (!tensor.is_cpu()) {
+    const at::Tensor differs = tensor.ne(values).logical_and_(tensor.eq(tensor).logical_or_(values.eq(values)));
+    return !differs.any().item<bool>();
+  }
   const at::Tensor dense = tensor.resolve_conj().resolve_neg().contiguous();
   return dense.nbytes() == 0 || std::memcmp(dense.const_data_ptr(), values.const_data_ptr(), dense.nbytes()) == 0;
 }

@@ -67,6 +67,18 @@ void Engine::forward(bool sync) {
   core_->rule.forward(sync);
 }
 
+void Engine::forward_begins() {
+  for (ParameterState& state : core_->states) {
+    state.unchanged_at_forward = state.imprint && *state.imprint == imprint_of(state.parameter);
+  }
+}
+
+void Engine::forward_ended() {
+  for (ParameterState& state : core_->states) {
+    if (state.imprint && state.unchanged_at_forward) state.imprint = imprint_of(state.parameter);
+  }
+}
+
 void Engine::set_sync(bool sync) { core_->rule.decide(sync); }
 void Engine::open_no_sync() { core_->rule.open_no_sync(); }
 void Engine::close_no_sync() { core_->rule.close_scope(); }

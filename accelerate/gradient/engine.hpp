@@ -76,6 +76,10 @@ class Engine {
   [[nodiscard]] bool joining() const;
   /// Announces a prepared forward. \param sync  False within no_sync or an open accumulation window.
   void forward(bool sync);
+  /// Surround a prepared forward. Its own writes to parameters, such as those of an embedding with max_norm, do not
+  /// count as a step within a window.
+  void forward_begins();
+  void forward_ended();
   void open_no_sync();
   void close_no_sync();
   /// Announces a micro-batch of an accumulation window. The next backward throws if a parameter with a local gradient

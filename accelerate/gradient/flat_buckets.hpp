@@ -37,6 +37,7 @@ struct ParameterState {
   bool local = false;
   /// Imprint of the parameter when a window's micro-batch created a local gradient; a later change means a local step.
   std::optional<Imprint> imprint{};
+  bool unchanged_at_forward = false;  // the parameter still had that imprint when the current forward began
   /// Without a view: the gradient that is equal on all ranks, from a reduction or zeroing. Weak, so that it uses no
   /// memory once it is dropped.
   std::optional<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> kept{};

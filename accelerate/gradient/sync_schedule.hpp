@@ -8,7 +8,8 @@
 
 namespace accelerate::gradient {
 
-/// Weight of the last window of an epoch if it has m < k micro-batches. backward() always divides the loss by k.
+/// Weight of the last window of an epoch if it has m < k micro-batches. The loss of each
+/// micro-batch is divided by k, before the number m is known.
 enum class ShortWindow {
   true_length,  ///< gradients are multiplied by k/m, so that the window has the weight of the others
   full_length,  ///< as in Accelerate: gradients stay divided by k, so the window has less weight

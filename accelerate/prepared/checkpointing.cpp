@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <exception>
 #include <limits>
 #include <sstream>
 #include <system_error>
@@ -192,8 +193,17 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
   std::error_code error;
   if (fs::is_symlink(place, error)) place = fs::weakly_canonical(place, error);  // replaces the target of the link
   checkpoint::Content content;
-  const BuffersWithRank0 buffers = buffers_with_rank_0(*shared_);
-  together(shared_->group, "save_state", [&] { content = content_of(*shared_, customs_, buffers); });
+  BuffersWithRank0 buffers;
+  std::exception_ptr failed;
+  try {
+    buffers = buffers_with_rank_0(*shared_);
+  } catch (...) {
+    failed = std::current_exception();  // thrown on all ranks below
+  }
+  together(shared_->group, "save_state", [&] {
+    if (failed) std::rethrow_exception(failed);
+    content = content_of(*shared_, customs_, buffers);
+  });
   content.random.python = python_random_;
   content.random.numpy = numpy_random_;
   auto alike = options;

@@ -75,7 +75,7 @@ NoSyncGuard::~NoSyncGuard() {
 AccumulateGuard::AccumulateGuard(std::shared_ptr<Shared> shared, const ModelCores& models)
     : shared_(std::move(shared)) {
   begin_micro_batch(*shared_, models);
-  shared_->window.scope.open(/*outside_loops=*/shared_->active_loader() == nullptr);
+  shared_->window.scope.open(shared_->active_loader());
 }
 
 AccumulateGuard::~AccumulateGuard() {

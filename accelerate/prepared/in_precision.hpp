@@ -8,7 +8,6 @@
 
 #include <concepts>
 #include <optional>
-#include <ranges>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
@@ -33,14 +32,12 @@ inline constexpr bool is_converted = (std::same_as<Value, c10::IValue> ||
                                       (tree::holds_tensors<Value> && !tree::detail::holds_references<Value>)) &&
                                      (!std::is_reference_v<Result> || std::copy_constructible<Value>);
 
-/// A class with unknown members: neither a tree nor an aggregate, nor a smart pointer, string or container.
+/// A class with unknown members: neither a tree nor an aggregate, nor a string or a standard container.
 template <typename T>
 inline constexpr bool is_opaque =
     std::is_class_v<T> && !std::is_aggregate_v<T> && !std::is_trivially_copyable_v<T> && !tree::holds_tensors<T> &&
-    !tree::detail::Struct<T> && !tree::detail::Tuple<T> && !std::ranges::range<T> &&
-    !tree::detail::IsOptional<T>::value && !std::same_as<T, c10::IValue> && !requires {
-  typename T::element_type;
-};
+    !tree::detail::Struct<T> && !tree::detail::Tuple<T> && !tree::detail::Map<T> && !tree::detail::Sequence<T> &&
+    !std::convertible_to<T, std::string_view> && !tree::detail::IsOptional<T>::value && !std::same_as<T, c10::IValue>;
 
 /// \throws Error (usage) always: the result of a forward hides tensors from the conversion.
 [[noreturn]] void refuse_result(std::string_view type, c10::ScalarType output, const Place& place);

@@ -4,7 +4,9 @@
 namespace accelerate::prepared {
 
 void MicroBatchScope::begin_backward(const state::BatchInfo* loop, int64_t steps, const Place& place) {
-  if (open_ > 0 && outside_loops_ && steps > 1 && loop != nullptr && loop == loop_ && loop->index != batch_) {
+  const bool could_be_nested = opened_in_ != nullptr && loop != opened_in_;
+  if (open_ > 0 && !could_be_nested && backwards_ > 0 && steps > 1 && loop != nullptr && loop == loop_ &&
+      loop->index != batch_) {
     base::fail(
         ErrorKind::usage, place, "backward",
         "this is backward {} in one accumulate() scope, and the loader has handed out another batch since "

@@ -11,19 +11,20 @@ namespace accelerate::prepared {
 
 /// The accumulate() scope that was opened last, and whether the program uses such scopes at all.
 ///
-/// One scope is one micro-batch. It may contain several backwards: of two models, or of parts of a batch. If a scope
-/// was opened outside every loop and a loop over a loader advances between two backwards in it, the scope is a mistake:
-/// the whole loop would be one micro-batch.
+/// One scope is one micro-batch. It may contain several backwards: of two models, of parts of a batch, or of the
+/// batches of a loop that is nested in it. If the loop in which the scope was opened advances between two backwards in
+/// it, or, for a scope outside every loop, any loop does, the scope is a mistake: the whole loop would be one
+/// micro-batch.
 class MicroBatchScope {
  public:
-  /// \param outside_loops  True if no loop over a prepared loader is open.
-  void open(bool outside_loops) {
+  /// \param loop  The active loop over a prepared loader; null outside every loop.
+  void open(const state::BatchInfo* loop) {
     ++open_;
     ++number_;
-    outside_loops_ = outside_loops;
     managed_ = true;
     backwards_ = 0;
-    loop_ = nullptr;
+    opened_in_ = loop_ = loop;
+    batch_ = loop == nullptr ? -1 : loop->index;
   }
   void close() { --open_; }
   /// Must be called if the program opens and ends windows itself.
@@ -51,7 +52,7 @@ class MicroBatchScope {
   int64_t open_ = 0;
   int64_t number_ = 0;
   bool managed_ = false;
-  bool outside_loops_ = false;
+  const state::BatchInfo* opened_in_ = nullptr;  // only compared
   int64_t backwards_ = 0;
   int64_t backwards_since_step_ = 0;
   // The loop and its batch at the last backward in this scope. The pointer is only compared.

@@ -155,7 +155,22 @@ void ModelCore::exchanges_buffers(std::function<std::vector<gradient::NamedTenso
   buffers_now_ = std::move(now);
 }
 
+void ModelCore::after_forward() noexcept {
+  try {
+    shared_->watch.forward_done();
+    if (engine() != nullptr) engine_->forward_ended();
+  } catch (...) {  // the device failed; the next operation on it throws the error
+    shared_->watch.release_all();
+  }
+}
+
 void ModelCore::before_forward() {
+  notify_of_forward();
+  shared_->watch.begin_forward();  // last: after_forward() ends what this begins
+}
+
+void ModelCore::notify_of_forward() {
+  if (engine() != nullptr) engine_->forward_begins();
   if (retired_ || (!engine_ && elsewhere_.empty())) return;
   const bool learns = at::GradMode::is_enabled();
   const bool sync = synchronises();
@@ -220,6 +235,7 @@ void ModelCore::zero_grad(bool set_to_none) {
   for (const auto& optimizer : shared_->registry.list<OptimizerCore>()) {
     const auto keys = optim::keys_of(optim::parameters_of(optimizer->optimizer()));
     if (std::ranges::all_of(keys, [&](const void* key) { return all_of_model.contains(key); })) {
+      spent += optimizer->times_spent();
       optimizer->zero_grad(set_to_none);
       for (const void* key : keys) rest.erase(key);
     } else if (optimizer->has_any_of(all_of_model)) {

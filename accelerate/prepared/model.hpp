@@ -56,6 +56,8 @@ class ModelCore : public Entry {
   /// Must be called before every prepared forward. Broadcasts the buffers if necessary, and notifies the gradient
   /// reducer whether the forward is synchronised. As in PyTorch, no_sync counts if it is open at the forward.
   void before_forward();
+  /// Must be called when that forward ended, or failed.
+  void after_forward() noexcept;
 
   /// Returns true if this core was prepared from the module at that address with the same options and parameters, and
   /// no parameter was frozen, unfrozen, cast or moved since. prepare() then returns this core.
@@ -122,6 +124,7 @@ class ModelCore : public Entry {
   [[nodiscard]] bool synchronises() const { return no_sync_ == 0 && window_.value_or(true); }
 
  private:
+  void notify_of_forward();
   void check_dtypes() const;
   void meet();
   void follow_buffers() const;
@@ -236,10 +239,19 @@ class PreparedModel {
   template <typename>
   friend class PreparedModel;
 
+  struct AfterForward {
+    explicit AfterForward(ModelCore& of) : core(of) {}
+    ~AfterForward() { core.after_forward(); }
+    AfterForward(const AfterForward&) = delete;
+    AfterForward& operator=(const AfterForward&) = delete;
+    ModelCore& core;
+  };
+
   template <typename Forward>
   decltype(auto) run(const Forward& forward) const {
     check_result<std::invoke_result_t<const Forward&>>(core().output_dtype(), core_->place());
     core_->before_forward();
+    const AfterForward ends(*core_);
     return device::naming_out_of_memory(
         core_->place(), "forward",
         [&]() -> decltype(auto) { return in_precision(core_->autocast(), core_->output_dtype(), forward); },

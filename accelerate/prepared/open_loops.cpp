@@ -58,8 +58,10 @@ std::vector<state::BatchInfo> OpenLoops::positions_of(const std::vector<at::Tens
 
 OpenLoop::OpenLoop(OpenLoops& list, const void* loader, const state::BatchInfo& info)
     : list_(list), loader_(loader), info_(&info), began_(++list.events_), stepped_(began_) {
-  by_hand_ = std::any_of(list.loops_.begin(), list.loops_.end(),
-                         [&](const OpenLoop* other) { return other->loader_ == loader && other->by_hand_; });
+  const bool is_outermost =
+      std::all_of(list.loops_.begin(), list.loops_.end(), [](const OpenLoop* other) { return other->ended_; });
+  if (is_outermost) list.by_hand_loaders_.clear();
+  by_hand_ = list.by_hand_loaders_.contains(loader);
   list.loops_.push_back(this);
 }
 
@@ -73,7 +75,7 @@ OpenLoop::~OpenLoop() {
 void OpenLoop::step() {
   stepped_ = ++list_.events_;
   in_body_ = false;
-  if (beside_ != nullptr) by_hand_ = true;  // a loop around the other one could not step
+  if (beside_ != nullptr) advance_by_hand();  // a loop around the other one could not step
 }
 
 void OpenLoop::record_batch(const std::vector<at::Tensor>& tensors) {
@@ -95,7 +97,7 @@ void OpenLoop::enter_body() {
     const bool ended_before = other->ended_ && other->stepped_ < began_;
     if (other == this || ended_before) continue;
     const bool outlived_body = other->began_ > began_ && other->began_ < stepped_;
-    if (outlived_body) other->by_hand_ = true;
+    if (outlived_body) other->advance_by_hand();
     if (!other->in_body_ && other->beside_ == nullptr) other->beside_ = this;
   }
 }

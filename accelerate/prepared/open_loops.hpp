@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <unordered_set>
 #include <vector>
 
 #include "accelerate/prepared/batch_record.hpp"
@@ -23,7 +24,7 @@ class OpenLoop;
 ///   - another loop enters its body while this pass is between two batches: a loop is then within its own body, or
 ///   - the pass began within the body of a loop and is still open when that loop enters its next body, or
 ///   - its iterator was assigned to another iterator (`it = loader.begin()`), or
-///   - its loader has such a pass already.
+///   - its loader had such a pass since the outermost loop began.
 /// A pass that begins within the body of a loop therefore counts as nested until the next body of that loop.
 class OpenLoops {
  public:
@@ -46,6 +47,8 @@ class OpenLoops {
   [[nodiscard]] std::optional<state::BatchInfo> position_of_batch(const at::Tensor& tensor) const;
 
   std::vector<OpenLoop*> loops_;
+  // Loaders with a pass that was advanced by hand. Their later passes within the same outer loop are, too.
+  std::unordered_set<const void*> by_hand_loaders_;
   int64_t events_ = 0;
 };
 
@@ -70,7 +73,10 @@ class OpenLoop {
   void end();
   [[nodiscard]] bool is_open() const { return !ended_; }
   /// The iterator was assigned to one that had a pass already.
-  void advance_by_hand() { by_hand_ = true; }
+  void advance_by_hand() {
+    by_hand_ = true;
+    list_.by_hand_loaders_.insert(loader_);
+  }
 
  private:
   friend class OpenLoops;

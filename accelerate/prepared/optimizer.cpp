@@ -101,6 +101,7 @@ void OptimizerCore::check_synchronized() {
 }
 
 at::Tensor OptimizerCore::step_now(const torch::optim::Optimizer::LossClosure& closure) {
+  shared_->watch.begin_step(*shared_);
   if (shared_->scaling) return step_scaled(closure);
   spend();
   if (!calls_closure_once_ && closure) {

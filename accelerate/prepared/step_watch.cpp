@@ -96,7 +96,9 @@ void StepWatch::backward_done(Shared& shared) {
 }
 
 void StepWatch::arm(Owner& owner, const Shared& shared, bool reached_only) {
-  const bool reads_device = !has_stepped_ && reads_ < kMostReads && !shared.recording;
+  // A stock optimizer may step on parameters without a prepared one after the job's first step, too.
+  const bool may_bypass = !has_stepped_ || owner.optimizer == nullptr;
+  const bool reads_device = may_bypass && reads_ < kMostReads && !shared.recording;
   owner.armed = true;
   for (Watched& one : owner.parameters) {
     const at::Tensor& gradient = one.parameter.grad();
@@ -145,6 +147,31 @@ void StepWatch::begin_zero_grad(Shared& shared, const OptimizerCore& optimizer) 
   if (seen_registry_ != shared.registry.version()) return;
   for (Owner& owner : owners_) {
     if (owner.optimizer == &optimizer) require_unchanged(owner, shared, "optimizer.zero_grad");
+  }
+}
+
+void StepWatch::begin_forward() {
+  if (++forwards_ > 1) return;
+  for (Owner& owner : owners_) {
+    if (!owner.armed) continue;
+    for (Watched& one : owner.parameters) one.unchanged_at_forward = one.armed && !changed(one);
+  }
+}
+
+void StepWatch::forward_done() {
+  if (--forwards_ > 0) return;
+  for (Owner& owner : owners_) {
+    if (!owner.armed) continue;
+    for (Watched& one : owner.parameters) {
+      if (one.armed && one.unchanged_at_forward) one.imprint = gradient::imprint_of(one.parameter, one.read_device);
+    }
+  }
+}
+
+void StepWatch::begin_step(Shared& shared) {
+  if (seen_registry_ != shared.registry.version()) return;
+  for (Owner& owner : owners_) {
+    if (owner.optimizer != nullptr) require_unchanged(owner, shared, "optimizer.step");
   }
 }
 

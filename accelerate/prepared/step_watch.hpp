@@ -23,8 +23,9 @@ struct Shared;
 /// backward() records the version counter and the first bytes of each parameter that has such a gradient. The next
 /// backward(), or zero_grad() of the prepared optimizer, compares them and throws.
 ///
-/// A step of a prepared optimizer releases the parameters of all prepared optimizers. A loss also adds gradients to
-/// networks that are not stepped on (the critic of a GAN), and the program may write to their parameters (clamp them).
+/// A step of a prepared optimizer compares and then releases the parameters of all prepared optimizers. A loss also
+/// adds gradients to networks that are not stepped on (the critic of a GAN), and the program may write to their
+/// parameters (clamp them).
 ///
 /// \note A steady step allocates nothing, and the host does not wait for the device. LibTorch's SGD bypasses the
 ///   version counter. On an accelerator the host therefore also reads the first bytes until a prepared optimizer steps
@@ -37,6 +38,13 @@ class StepWatch {
   void backward_done(Shared& shared);
   /// \throws Error (usage) as begin_backward(), for the parameters of this optimizer.
   void begin_zero_grad(Shared& shared, const OptimizerCore& optimizer);
+  /// A prepared forward begins. Writes of the forward itself, such as those of an embedding with max_norm, are no
+  /// steps.
+  void begin_forward();
+  /// The prepared forward ended. Records the parameters again unless they had changed before it.
+  void forward_done();
+  /// \throws Error (usage) as begin_backward(), before any prepared optimizer steps.
+  void begin_step(Shared& shared);
   /// A prepared optimizer stepped.
   void stepped();
   /// The gradients of this optimizer no longer carry a scale, or are gone.
@@ -51,6 +59,7 @@ class StepWatch {
     at::Tensor parameter;
     bool armed = false;
     bool read_device = false;
+    bool unchanged_at_forward = false;
     const void* data = nullptr;
     gradient::Imprint imprint{};
     // Gradient before the backward, to detect whether the backward reaches the parameter.
@@ -74,6 +83,7 @@ class StepWatch {
   int64_t seen_registry_ = -1, seen_parameters_ = -1;
   int64_t micro_batches_ = 0;  // of the open window, at the last backward
   int64_t reads_ = 0;
+  int64_t forwards_ = 0;  // that run now, nested
   bool has_stepped_ = false;
 };
 

@@ -11,7 +11,7 @@ namespace accelerate::trainer {
 /// Trainer with trackers has one.
 class ReportCallback final : public TrainerCallback {
  public:
-  /// \throws Error (io) on every rank if the folder cannot be written.
+  /// \throws Error (io) on every rank if the folder cannot be written; on a single rank the tracker's own exception.
   void on_train_begin(const TrainerContext& now, TrainerControl& control) override;
   void on_log(const TrainerContext& now, TrainerControl& control) override;
   [[nodiscard]] bool decides_alike() const override { return true; }

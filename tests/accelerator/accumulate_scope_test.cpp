@@ -59,6 +59,18 @@ TEST_CASE("accumulate() around the loop is an error at the second batch, on 1 an
   }
 }
 
+TEST_CASE("accumulate() around a loop that increments an iterator is an error at the second batch") {
+  Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 4});
+  OneWeight net;
+  auto [model, optimizer, loader] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0), counting(8, 1));
+  auto it = loader.begin();
+  auto window = accelerator.accumulate(model);
+  accelerator.backward(model(it->data).sum());
+  ++it;
+  CHECK_THROWS_WITH(accelerator.backward(model(it->data).sum()),
+                    doctest::Contains("this is backward 2 in one accumulate() scope"));
+}
+
 TEST_CASE("accumulate() around the loop is no error where every batch steps anyway") {
   Accelerator accelerator({.cpu = true});
   OneWeight net;

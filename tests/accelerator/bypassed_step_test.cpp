@@ -120,6 +120,51 @@ TEST_CASE("with fp16 a stock optimizer of some parameters is found beside a prep
   }
 }
 
+TEST_CASE("a step behind a prepared optimizer is found by the step of another prepared optimizer") {
+  Accelerator accelerator(scaled_by_1024());
+  auto body = three_of_eight();
+  torch::nn::Linear head(3, 3);
+  torch::optim::SGD stock(head->parameters(), 0.1);
+  auto [model, of_body, of_head] =
+      accelerator.prepare(torch::nn::Sequential(body, head), torch::optim::SGD(body->parameters(), 0.1), stock);
+  accelerator.backward(loss_of_batch(model(torch::ones({4, 8}))));
+  stock.step();
+  CHECK_THROWS_WITH(of_body.step(),
+                    doctest::Contains("optimizer.step: parameter 1.weight changed while its gradient carried"));
+}
+
+TEST_CASE("a forward that writes to a parameter is no step, a step beside it is one") {
+  for (const bool fp16 : {true, false}) {
+    for (const int64_t ranks : {1, 2}) {
+      CAPTURE(fp16);
+      CAPTURE(ranks);
+      auto options = fp16 ? scaled_by_1024() : AcceleratorOptions{.cpu = true};
+      options.gradient_accumulation_steps = 2;
+      on_ranks(
+          ranks,
+          [](Accelerator& accelerator) {
+            torch::nn::Sequential net(torch::nn::Embedding(torch::nn::EmbeddingOptions(4, 3).max_norm(0.1)),
+                                      torch::nn::Linear(3, 3));
+            torch::optim::SGD stock(net->parameters(), 0.1);
+            auto [model, optimizer] = accelerator.prepare(net, stock);
+            const auto micro_batch = [&, &model = model, &optimizer = optimizer](bool behind) {
+              auto window = accelerator.accumulate(model);
+              for (int part = 0; part < 2; ++part) {
+                accelerator.backward(loss_of_batch(model(torch::tensor({0, 1, 2, 3}))));
+              }
+              if (behind) stock.step();
+              optimizer.step();
+              optimizer.zero_grad();
+            };
+            for (int i = 0; i < 4; ++i) CHECK_NOTHROW(micro_batch(false));
+            micro_batch(true);
+            CHECK_THROWS_WITH(micro_batch(false), doctest::Contains("weight changed w"));
+          },
+          options);
+    }
+  }
+}
+
 TEST_CASE("with fp16 the prepared step, and every step after an error, go on as before") {
   Accelerator accelerator(scaled_by_1024());
   auto net = three_of_eight();

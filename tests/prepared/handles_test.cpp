@@ -217,6 +217,31 @@ TEST_CASE("model.zero_grad() reaches the parameters of its model alone, with and
   });
 }
 
+TEST_CASE("model.zero_grad() also drops the gradients of parameters that no optimizer has, once per window") {
+  Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 2});
+  torch::nn::Sequential net(torch::nn::Linear(1, 1), torch::nn::Linear(1, 1));
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->ptr(1)->parameters(), 0.0));
+  const auto& of_body = net->ptr(0)->parameters()[1];
+  std::vector<double> sums;
+  for (int micro = 0; micro < 6; ++micro) {
+    auto window = accelerator.accumulate(model);
+    model.zero_grad();
+    accelerator.backward(model(torch::ones({1, 1})).sum());
+    sums.push_back(of_body.grad().item<double>());
+    optimizer.step();
+  }
+  for (size_t i = 2; i < sums.size(); ++i) CHECK(sums[i] == doctest::Approx(sums[i - 2]));
+  CHECK(sums[1] == doctest::Approx(2 * sums[0]));
+}
+
+TEST_CASE("Accelerator::skip_first_batches() takes a type-erased loader") {
+  Accelerator accelerator({.cpu = true});
+  const accelerate::AnyLoader<accelerate::data::Batch> loader = accelerator.prepare(counting(6, 2));
+  int64_t batches = 0;
+  for ([[maybe_unused]] auto& batch : accelerator.skip_first_batches(loader, 1)) ++batches;
+  CHECK(batches == 2);
+}
+
 TEST_CASE("no part of an Accelerator is copied or moved out of it") {
   CHECK_FALSE(std::is_constructible_v<accelerate::Processes, Accelerator&>);
   CHECK_FALSE(std::is_constructible_v<accelerate::Processes, Accelerator>);

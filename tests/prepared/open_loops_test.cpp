@@ -139,6 +139,23 @@ TEST_CASE("windows and metrics follow the loop, not the shorter loader that is b
   }
 }
 
+TEST_CASE("an iterator that is replaced by a new one in the body is beside the loop in all later passes, too") {
+  on_ranks(2, [](Accelerator& accelerator) {
+    auto [longer, shorter] = accelerator.prepare(counting(22, 2), counting(10, 2));
+    std::optional<decltype(shorter.begin())> it;
+    Numbers all;
+    for (auto& a : longer) {
+      if (!it || *it == shorter.end()) {
+        it.reset();
+        it.emplace(shorter.begin());
+      }
+      append(all, accelerator.gather_for_metrics(a.data + 0));
+      ++*it;
+    }
+    CHECK(all == up_to(22));
+  });
+}
+
 TEST_CASE("foreign loaders side by side, and loaders that rank 0 reads for all") {
   const auto ours = [](int64_t samples, int64_t batch_size) { return counting(samples, batch_size); };
   for (const int64_t ranks : {1, 2, 3}) {
