@@ -132,7 +132,7 @@ TEST_CASE("prepared: a loop with a second loader beside it") {
       accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1),
                           data::from_tensors({torch::ones({6, 1}), torch::ones({6, 1})}, {.batch_size = 2}),
                           data::from_tensors(torch::ones({2, 1}), {}, {.batch_size = 2}));
-  // block: accelerate/prepared/README.md: prepared
+  // block: accelerate/prepared/README.md: Rules that several files rely on
   CHECK(accelerator.sync_gradients());
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The README's table of exit codes: the texts of every row are in a test that the row names.
+// docs/reference/exit_codes.md: the texts of every row are in a test that the row names.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -221,7 +221,7 @@ TEST_CASE("model.zero_grad() also drops the gradients of parameters that no opti
   Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 2});
   torch::nn::Sequential net(torch::nn::Linear(1, 1), torch::nn::Linear(1, 1));
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->ptr(1)->parameters(), 0.0));
-  const auto& of_body = net->ptr(0)->parameters()[1];
+  const torch::Tensor of_body = net->ptr(0)->parameters()[1];
   std::vector<double> sums;
   for (int micro = 0; micro < 6; ++micro) {
     auto window = accelerator.accumulate(model);

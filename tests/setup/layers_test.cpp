@@ -35,7 +35,7 @@ void add_arrows(Arrows& arrows, const std::string& room, const std::string& stat
   }
 }
 
-/// The lines below the README's diagram: "folder: statements; of arrows (with remarks)".
+/// The lines below the diagram of docs/design/architecture.md: "folder: statements; of arrows (with remarks)".
 Arrows drawn_arrows() {
   std::ifstream readme(fs::path(TEST_SOURCE_DIR) / "docs/design/architecture.md");
   const std::regex beginning(R"(   ([a-z]+): +(.*))");
