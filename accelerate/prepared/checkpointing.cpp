@@ -194,12 +194,7 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
   if (fs::is_symlink(place, error)) place = fs::weakly_canonical(place, error);  // replaces the target of the link
   checkpoint::Content content;
   BuffersWithRank0 buffers;
-  std::exception_ptr failed;
-  try {
-    buffers = buffers_with_rank_0(*shared_);
-  } catch (...) {
-    failed = std::current_exception();  // thrown on all ranks below
-  }
+  const auto failed = base::attempt([&] { buffers = buffers_with_rank_0(*shared_); });  // thrown on all ranks below
   together(shared_->group, "save_state", [&] {
     if (failed) std::rethrow_exception(failed);
     content = content_of(*shared_, customs_, buffers);

@@ -166,7 +166,7 @@ void ModelCore::after_forward() noexcept {
 
 void ModelCore::before_forward() {
   notify_of_forward();
-  shared_->watch.begin_forward();  // last: after_forward() ends what this begins
+  shared_->watch.begin_forward();  // not before: if the lines above throw, after_forward() is not called
 }
 
 void ModelCore::notify_of_forward() {
@@ -233,14 +233,12 @@ void ModelCore::zero_grad(bool set_to_none) {
   const auto all_of_model = rest;
   int64_t spent = 0;
   for (const auto& optimizer : shared_->registry.list<OptimizerCore>()) {
+    if (!optimizer->has_any_of(all_of_model)) continue;
+    spent += optimizer->times_spent();
     const auto keys = optim::keys_of(optim::parameters_of(optimizer->optimizer()));
-    if (std::ranges::all_of(keys, [&](const void* key) { return all_of_model.contains(key); })) {
-      spent += optimizer->times_spent();
-      optimizer->zero_grad(set_to_none);
-      for (const void* key : keys) rest.erase(key);
-    } else if (optimizer->has_any_of(all_of_model)) {
-      spent += optimizer->times_spent();
-    }
+    if (!std::ranges::all_of(keys, [&](const void* key) { return all_of_model.contains(key); })) continue;
+    optimizer->zero_grad(set_to_none);
+    for (const void* key : keys) rest.erase(key);
   }
   if (rest.empty() || (shared_->window.awaits_backward() && spent == spent_when_zeroed_)) return;
   spent_when_zeroed_ = spent;

@@ -15,6 +15,7 @@
 #include "accelerate/prepared/known_tensors.hpp"
 #include "accelerate/prepared/loss_scaling.hpp"
 #include "accelerate/prepared/model.hpp"
+#include "accelerate/prepared/written_tensors.hpp"
 
 namespace accelerate::prepared {
 namespace {
@@ -246,8 +247,7 @@ OptimizerCore::Imprints OptimizerCore::imprint_of_gradients() const {
   for (const auto& group : optimizer_.param_groups()) {
     for (const auto& parameter : group.params()) {
       const at::Tensor& gradient = parameter.grad();
-      const bool counts = gradient.defined() && !gradient.is_inference();
-      all.emplace_back(gradient.unsafeGetTensorImpl(), counts ? gradient._version() : 0);
+      all.emplace_back(gradient.unsafeGetTensorImpl(), version_counter(gradient));
     }
   }
   return all;

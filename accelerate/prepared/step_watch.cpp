@@ -12,6 +12,7 @@
 #include "accelerate/prepared/model.hpp"
 #include "accelerate/prepared/optimizer.hpp"
 #include "accelerate/prepared/shared.hpp"
+#include "accelerate/prepared/written_tensors.hpp"
 
 namespace accelerate::prepared {
 namespace {
@@ -19,10 +20,6 @@ namespace {
 constexpr int64_t kMostReads = 16;
 
 const void* data_of(const at::Tensor& tensor) { return tensor.has_storage() ? tensor.storage().data() : nullptr; }
-
-int64_t version_of(const at::Tensor& gradient) {
-  return gradient.defined() && !gradient.is_inference() ? static_cast<int64_t>(gradient._version()) : 0;
-}
 
 std::string name_of(const at::Tensor& parameter, Shared& shared) {
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
@@ -77,7 +74,7 @@ void StepWatch::begin_backward(Shared& shared) {
   for (Watched& one : owners_.back().parameters) {
     const at::Tensor& gradient = one.parameter.grad();
     one.gradient = gradient.unsafeGetTensorImpl();
-    one.gradient_version = version_of(gradient);
+    one.gradient_version = version_counter(gradient);
   }
 }
 
@@ -103,7 +100,7 @@ void StepWatch::arm(Owner& owner, const Shared& shared, bool reached_only) {
   for (Watched& one : owner.parameters) {
     const at::Tensor& gradient = one.parameter.grad();
     one.armed = gradient.defined() && !(reached_only && gradient.unsafeGetTensorImpl() == one.gradient &&
-                                        version_of(gradient) == one.gradient_version);
+                                        version_counter(gradient) == one.gradient_version);
     if (!one.armed) continue;
     one.data = data_of(one.parameter);
     one.read_device = reads_device;

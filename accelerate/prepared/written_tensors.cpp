@@ -8,11 +8,10 @@
 #include "accelerate/prepared/shared.hpp"
 
 namespace accelerate::prepared {
-namespace {
 
-int64_t version_counter(const at::Tensor& tensor) { return tensor.is_inference() ? 0 : tensor._version(); }
-
-}  // namespace
+int64_t version_counter(const at::Tensor& tensor) {
+  return tensor.defined() && !tensor.is_inference() ? static_cast<int64_t>(tensor._version()) : 0;
+}
 
 WrittenTensors::WrittenTensors(Shared& shared) {
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {

@@ -14,6 +14,9 @@ namespace accelerate::prepared {
 
 struct Shared;
 
+/// \returns  The version counter; 0 for an undefined or an inference tensor, which have none.
+[[nodiscard]] int64_t version_counter(const at::Tensor& tensor);
+
 /// Does not keep the tensor alive and does not raise its use_count(), by which BufferBroadcast detects graphs that hold
 /// a buffer.
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""apply.py TREE [renames.tsv]: not applied yet; to be deleted after use. applies the rows of renames.tsv to a git tree. It edits files and moves them with git mv.
+"""apply.py TREE [renames.tsv]: applies the rows of renames.tsv to a git tree. It edits files and moves them with git mv. Not applied
+yet; to be deleted after use.
 
 Code tokens change outside of string literals, comments and #include paths. In comments and Markdown a token changes inside
 backticks and before "(". CMake, Python and shell files change as whole words, for rows with a distinctive name only
-(an underscore, a capital inside, or two colons). Rows of kind text change string literals and Markdown.
+(an underscore, a capital inside, or two colons).
 """
 import re, subprocess, sys, collections
 from pathlib import Path
@@ -26,14 +27,13 @@ for f in tracked:
 PART = re.compile(r'(?P<inc>^[ \t]*#[ \t]*include[^\n]*)|(?P<com>//[^\n]*)|(?P<str>R"\((?:.|\n)*?\)"|"(?:\\.|[^"\\\n])*")|(?P<chr>\'(?:\\.|[^\'\\\n])\')', re.M)
 def distinctive(n): return "_" in n.strip("_") or re.search(r"[a-z][A-Z]", n) or "::" in n
 def table_for(f):
-    words, literal, texts = {}, [], []
+    words, literal = {}, []
     for k, o, n, s, p in rows:
         if k == "file" or not inscope(f, s): continue
-        if k == "text": texts.append((o, n))
-        elif "::" in o or "(" in o: literal.append((o, n))
+        if "::" in o or "(" in o: literal.append((o, n))
         elif k == "cmake" and o.endswith("_"): literal.append((o, n))
         else: words.setdefault(o, n)
-    return words, literal, texts
+    return words, literal
 def code(t, words, literal):
     for o, n in literal: t = re.sub(r"(?<![\w:])" + re.escape(o) + (r"\b" if o[-1].isalnum() else ""), n, t)
     # Names in namespaces of other libraries stay.
@@ -50,7 +50,7 @@ for f in tracked:
     if SKIP.search(f) or not (top / f).is_file(): continue
     try: t = (top / f).read_text()
     except UnicodeDecodeError: continue
-    old = t; words, literal, texts = table_for(f)
+    old = t; words, literal = table_for(f)
     if f.endswith(CPP):
         out, at = [], 0
         for m in PART.finditer(t):
@@ -58,9 +58,7 @@ for f in tracked:
             if m["inc"]: out.append(paths(m[0]))
             elif m["com"]: out.append(paths(comment(m[0], words, literal)))
             elif m["str"]:
-                s = m[0]
-                for o, n in texts: s = s.replace(o, n)
-                out.append(paths(s))
+                out.append(paths(m[0]))
             else: out.append(m[0])
         t = "".join(out) + code(t[at:], words, literal)
     elif f.endswith(".md"):
@@ -73,7 +71,6 @@ for f in tracked:
             return re.sub(r"`([\w/.]+)`", one, m[0])
         t = re.sub(r"^\|[^|\n]*\|", cell, t, flags=re.M)
         t = paths(comment(t, words, literal))
-        for o, n in texts: t = t.replace(o, n)
         t = t.replace("\0", "")
     elif f.endswith((".txt", ".cmake", ".py", ".sh", ".in", ".yml", ".json")) or f == "run":
         d = {o: n for o, n in words.items() if distinctive(o)}
