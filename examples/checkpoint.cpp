@@ -36,7 +36,7 @@ int train(const Options& options) {
     const auto loaded = accelerator.load_state({}, {.if_any = true});
     step = loaded.step;
     epoch = loaded.epoch;
-    if (!loaded.path.empty()) accelerator.print("goes on after step {}, from {}\n", step, loaded.path.string());
+    if (!loaded.path.empty()) accelerator.print("continues after step {}, from {}\n", step, loaded.path.string());
   }
   for (; epoch < options.epochs; ++epoch) {
     for (auto& [images, labels] : loader) {
@@ -50,7 +50,7 @@ int train(const Options& options) {
       if (notice.came()) accelerator.set_trigger();
       if (accelerator.check_trigger()) {  // true on all ranks once one rank has been preempted
         accelerator.save_state();
-        accelerator.print("was told to stop: saved after step {}\n", step);
+        accelerator.print("stopped on request: saved after step {}\n", step);
         return accelerate::resume_exit_code;
       }
     }
@@ -81,7 +81,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}))
       ->capture_default_str();
   app.add_flag("--resume", options.resume, "Go on from the newest whole checkpoint, if there is one");
-  app.add_flag("--async", options.async, "Write checkpoints while training goes on");
+  app.add_flag("--async", options.async, "Write checkpoints while training continues");
   app.add_option("--seed", options.seed, "Seed of weights, order and dropout")->capture_default_str();
   return command_line::run(app, argc, argv, [&] { return train(options); });
 }

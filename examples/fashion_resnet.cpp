@@ -118,7 +118,7 @@ int main(int argc, char** argv) {
       ->check(command_line::positive_and_finite)
       ->capture_default_str();
   app.add_option("--seed", options.seed, "Seed of weights and order")->capture_default_str();
-  app.add_option("--svg", options.svg, "File for the curve, written anew after each epoch");
-  app.add_flag("--quick", options.quick, "128 images of each set only: whether it runs, not what it learns");
+  app.add_option("--svg", options.svg, "File for the curve, rewritten after each epoch");
+  app.add_flag("--quick", options.quick, "128 images of each set only: checks that it runs, not that it learns");
   return command_line::run(app, argc, argv, [&] { train(options); });
 }

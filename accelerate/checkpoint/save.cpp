@@ -49,7 +49,7 @@ void append(Manifest& whole, Manifest part) {
 
 // Returns the text of rank 0 of the group.
 std::string of_leader(const comm::Group& group, const std::string& text) {
-  return comm::in_user_call(called, "what the leading rank says is not known", group.place(),
+  return comm::in_user_call(called, "the leading rank's result is unknown", group.place(),
                             [&] { return group.broadcast_bytes(text); });
 }
 
@@ -259,7 +259,7 @@ std::unique_ptr<Saver::Making> Saver::begin(const SaveRequest& request) {
   making->node = group_;
   if (request.on_each_node && group_.size() > 1) {
     if (!node_) {
-      comm::in_user_call(called, "the ranks of a machine do not meet", group_.place(), [&] {
+      comm::in_user_call(called, "the ranks of a machine did not synchronise", group_.place(), [&] {
         const auto hosts = group_.all_gather_bytes(base::host_name());
         const auto first = std::find(hosts.begin(), hosts.end(), base::host_name());
         node_ = group_.split(first - hosts.begin());

@@ -213,7 +213,7 @@ NamedTensors TorchFile::all_as_tensors(bool says) const {
   }
   if (says && !found.passed_over.empty()) {
     const size_t more = found.passed - found.passed_over.size();
-    base::log_once(base::LogLevel::warning, {}, "{}: {}: passed over what is no tensor and no number: {}{}",
+    base::log_once(base::LogLevel::warning, {}, "{}: {}: skipped entries that are neither tensors nor numbers: {}{}",
                    origin().operation, origin().path, fmt::join(found.passed_over, ", "),
                    more == 0 ? "" : fmt::format(", and {} more", more));
   }

@@ -45,16 +45,15 @@ std::string why_too_few(int64_t samples, const ShardOptions& shard) {
   const int64_t each = shard.split_batches ? shard.batch_size / ranks : shard.batch_size;
   if (shard.drop_last || shard.drop_uneven) {
     return fmt::format(
-        "{} samples are fewer than the {} of one step (batches of {}, {} ranks), and drop_last leaves them "
-        "out",
-        samples, shard.drop_last ? each * ranks : ranks, each, ranks);
+        "{} samples are fewer than the {} of one step (batches of {}, {} ranks), and drop_last drops them", samples,
+        shard.drop_last ? each * ranks : ranks, each, ranks);
   }
   return fmt::format("{} samples in batches of {} are too few for {} ranks, and even_batches is off", samples, each,
                      ranks);
 }
 
 std::string repeated_text(int64_t samples) {
-  return samples == 0 ? "" : fmt::format("; {} of them come twice, to fill the last batches", samples);
+  return samples == 0 ? "" : fmt::format("; {} of them are repeated to pad the last batches", samples);
 }
 
 void check_state(const state::LoaderState& state, int64_t least_samples) {
@@ -71,7 +70,7 @@ void check_state(const state::LoaderState& state, int64_t least_samples) {
   if (state.samples >= 0 && state.consumed > state.samples)
     refuse("consumed", state.consumed, "at most the samples,", state.samples);
   at_least("origin", state.origin, 0);
-  if (state.origin > state.consumed) refuse("origin", state.origin, "at most what was consumed,", state.consumed);
+  if (state.origin > state.consumed) refuse("origin", state.origin, "at most consumed,", state.consumed);
   at_least("world_size", state.world_size, 1);
   at_least("batch_size", state.batch_size, 1);
 }

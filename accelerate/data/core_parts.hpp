@@ -84,7 +84,7 @@ template <typename Options>
 void warn_of_no_batch(const Place& place, std::string_view why);
 /// Reason why this rank has no batch although the epoch has at least one sample.
 [[nodiscard]] std::string why_too_few(int64_t samples, const ShardOptions& shard);
-/// Returns "; 3 come twice, to fill the last batches", or "" if no sample repeats.
+/// Returns "; 3 are repeated to pad the last batches", or "" if no sample repeats.
 [[nodiscard]] std::string repeated_text(int64_t samples);
 
 /// \param least_samples  -1 if the number of samples may be unknown, otherwise 0.

@@ -25,7 +25,7 @@ std::shared_ptr<std::recursive_mutex> reading_of(const void* dataset) {
 
 void fail_without_size() {
   base::fail(ErrorKind::usage, {}, "dataset",
-             "size() is empty, so no sample can be asked for by number; a data set of a known size is needed");
+             "size() is empty, so samples cannot be read by index; a data set with a known size is needed");
 }
 
 }  // namespace accelerate::data::detail

@@ -137,7 +137,7 @@ auto read_dataset(Dataset& dataset, const Collate& collate, const at::Tensor& in
     } else {
       static_assert(std::same_as<Collate, DefaultCollate>,
                     "accelerate::data: get_batch() of this data set returns whole batches, so no collate function is "
-                    "called; leave it out");
+                    "called; remove it");
       return read;
     }
   } else {

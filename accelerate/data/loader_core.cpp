@@ -16,7 +16,7 @@ void check_numbers(const at::Tensor& order, int64_t samples, int64_t epoch, std:
   const auto* const numbers = order.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < order.numel(); ++i) {
     if (numbers[i] >= 0 && numbers[i] < samples) continue;
-    base::fail(ErrorKind::usage, {}, "loader", "the {} asks for sample {} in epoch {}, there are {} samples", whose,
+    base::fail(ErrorKind::usage, {}, "loader", "the {} requests sample {} in epoch {}, there are {} samples", whose,
                numbers[i], epoch, samples);
   }
 }
@@ -24,9 +24,7 @@ void check_numbers(const at::Tensor& order, int64_t samples, int64_t epoch, std:
 void check_options(const LoaderOptions& options) {
   const auto refuse = [](std::string_view one, std::string_view other) {
     base::fail(ErrorKind::usage, {}, "loader",
-               "{} and {} are both given, and each says which samples come when; leave "
-               "one out",
-               one, other);
+               "{} and {} are both given, and each determines the order of samples; remove one", one, other);
   };
   check_common_options(options);
   if (options.shuffle && options.sampler) refuse("shuffle", "a sampler");
@@ -60,18 +58,17 @@ void check_same_order(const state::LoaderState& state, std::string_view kind) {
 void check_replica(const DistributedOptions& options, const Share& share, const Place& place) {
   if (!options.rank || (*options.rank == share.rank && *options.num_replicas == share.world_size)) return;
   base::fail(ErrorKind::usage, place, "loader",
-             "its distributed_sampler is for rank {} of {}, the loader reads for rank {} of {}; leave num_replicas and "
-             "rank out: the loader is told them",
+             "its distributed_sampler is for rank {} of {}, the loader reads for rank {} of {}; do not set "
+             "num_replicas and rank: the loader receives them",
              *options.rank, *options.num_replicas, share.rank, share.world_size);
 }
 
 void say_shared_out_anew(const state::LoaderState& before, const EpochBatches& now, int64_t ranks) {
-  base::log(
-      base::LogLevel::info, {},
-      "loader: epoch {} goes on after {} of {} samples, seen in batches of {} on {} ranks; the other {} are shared "
-      "out anew, in batches of {} to {} ranks{}",
-      before.epoch, before.consumed, before.samples, before.batch_size, before.world_size, now.order().size(0),
-      now.batch_size(), ranks, repeated_text(now.repeated()));
+  base::log(base::LogLevel::info, {},
+            "loader: epoch {} continues after {} of {} samples, seen in batches of {} on {} ranks; the other {} are "
+            "sharded again, in batches of {} to {} ranks{}",
+            before.epoch, before.consumed, before.samples, before.batch_size, before.world_size, now.order().size(0),
+            now.batch_size(), ranks, repeated_text(now.repeated()));
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ at::Tensor Residence::move_in(const at::Tensor& tensor) try {
   return tensor.to(device_);
 } catch (const c10::OutOfMemoryError& error) {
   base::fail(ErrorKind::device, {}, "memory_source",
-             "{} bytes of data do not fit on {} ({}); leave them on the CPU: prepare() copies batches one ahead",
+             "{} bytes of data do not fit on {} ({}); keep them on the CPU: prepare() copies each batch one step ahead",
              bytes_, device_.str(), error.what_without_backtrace());
 }
 

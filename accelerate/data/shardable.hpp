@@ -143,7 +143,7 @@ void give_share(Loader& loader, const Share& share, const Place& place) {
   } else {
     if (share.split_batches && share.world_size > 1) {
       base::fail(ErrorKind::usage, place, "prepare",
-                 "split_batches is on, and this loader takes its share by shard(rank, world_size), which does not say "
+                 "split_batches is on, and this loader is sharded by shard(rank, world_size), which does not state "
                  "so; give it shard(const data::Share&), or turn split_batches off");
     }
     loader.shard(share.rank, share.world_size);

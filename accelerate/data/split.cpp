@@ -77,10 +77,11 @@ void fail_uncut(int64_t batch, int64_t rows, int64_t ranks, const Place& place) 
 
 void SplitRows::fail_as_other() const {
   if (batches_ == 1) fail_uncut(0, last_, options_.world_size, place_);
-  base::fail(ErrorKind::usage, place_, "loader",
-             "split_batches: batch {} is not built as the first, with whose rows it is filled (other keys, lengths, "
-             "dtypes or shapes)",
-             batches_ - 1);
+  base::fail(
+      ErrorKind::usage, place_, "loader",
+      "split_batches: batch {} has another structure than the first, from which it is padded (other keys, lengths, "
+      "dtypes or shapes)",
+      batches_ - 1);
 }
 
 }  // namespace accelerate::data

@@ -23,8 +23,8 @@ int64_t repeated_of(const state::LoaderState& before, const ShardOptions& now) {
 
 void say_shared_out_anew(const state::LoaderState& before, const ShardOptions& now) {
   base::log(base::LogLevel::info, {},
-            "loader: epoch {} of a stream goes on after {} samples, seen in batches of {} on {} ranks; what follows "
-            "is shared out anew, in batches of {} to {} ranks{}",
+            "loader: epoch {} of a stream continues after {} samples, seen in batches of {} on {} ranks; what follows "
+            "is sharded again, in batches of {} to {} ranks{}",
             before.epoch, before.consumed, before.batch_size, before.world_size, now.batch_size, now.world_size,
             repeated_text(repeated_of(before, now)));
 }

@@ -163,11 +163,10 @@ WorkerPool::WorkerPool(int64_t num_workers) : WorkerPool() {
     try {
       state_->threads.emplace_back([state = state_, id, num_workers] { state->work({id, num_workers}); });
     } catch (const std::system_error& problem) {
-      base::fail(
-          ErrorKind::environment, {}, "loader",
-          "num_workers is {}, but the system gives {} threads: {}; ask for fewer workers, or raise the limits of "
-          "processes and memory (ulimit -u, ulimit -v)",
-          num_workers, id, problem.code().message());
+      base::fail(ErrorKind::environment, {}, "loader",
+                 "num_workers is {}, but the system gives {} threads: {}; use fewer workers, or raise the limits of "
+                 "processes and memory (ulimit -u, ulimit -v)",
+                 num_workers, id, problem.code().message());
     }
   }
 }
@@ -241,8 +240,8 @@ std::exception_ptr slow_read(int64_t batch, const at::Tensor& indices, const Rea
 }
 
 std::exception_ptr slow_stream(int64_t batch, const ReadQueue::Reader& reader, std::chrono::milliseconds timeout) {
-  return slow(fmt::format("batch {} of a stream, or the one after it, which tells whether it is the last,", batch),
-              "Look at where it comes from, or give a longer timeout", reader, timeout);
+  return slow(fmt::format("batch {} of a stream, or the next one, which shows whether it is the last,", batch),
+              "Check its source, or set a longer timeout", reader, timeout);
 }
 
 void log_failed_sample(std::string_view reader, int64_t sample, const std::exception_ptr& failure) {

@@ -65,7 +65,7 @@ class BucketReducer {
   /// Reason why reductions cannot be captured and replayed without calling this object (a graphed step). Empty if the
   /// host makes no decision in them and all state is at fixed addresses.
   [[nodiscard]] virtual std::string why_not_recorded() const {
-    return "the hook's reducer may decide on the host, which replays do not ask; its why_not_recorded() is for it to "
+    return "the hook's reducer may decide on the host, which replays do not call; override its why_not_recorded() to "
            "say";
   }
   /// Changes if memory that a captured reduction uses was released. Such a capture is invalid.

@@ -47,7 +47,7 @@ void Engine::Core::warn_of_graph(const ParameterState& state) {
   if (std::exchange(said_graph_, true)) return;
   base::log(base::LogLevel::warning, group.place(),
             "backward: create_graph is set; the gradient of parameter {} is averaged over the {} ranks, its graph is "
-            "not: what is differentiated through it stays without effect. Take higher derivatives with "
+            "not: derivatives through it have no effect. Take higher derivatives with "
             "torch::autograd::grad(), and only the last backward through the model",
             state.name, group.size());
 }

@@ -80,7 +80,7 @@ void Engine::Core::lay_out_as_given() {
   if (options.static_graph) {
     base::fail(ErrorKind::usage, group.place(), "prepare",
                "static_graph learns from the first reduction which parameters are used, but a bucket plan is given, "
-               "with which there is nothing to learn; leave one of them out");
+               "so nothing can be learned; remove one of them");
   }
   check_given(*options.plan, states, group.place());
   plan = *options.plan;

@@ -70,15 +70,14 @@ void Engine::Core::check_static_graph() const {
   for (const ParameterState& state : states) {
     if (state.uses != 0 && state.uses != group.size()) {
       base::fail(ErrorKind::usage, group.place(), "backward",
-                 "static_graph is set, but parameter {} was used on {} of {} ranks in the first reduction; leave "
+                 "static_graph is set, but parameter {} was used on {} of {} ranks in the first reduction; keep "
                  "static_graph off",
                  state.name, state.uses, group.size());
     }
     if (state.contributes != (state.uses > 0)) {
       base::fail(
           ErrorKind::usage, group.place(), "backward",
-          "static_graph is set, but parameter {} was {} in the first reduction and is {} now; leave static_graph "
-          "off",
+          "static_graph is set, but parameter {} was {} in the first reduction and is {} now; keep static_graph off",
           state.name, state.uses > 0 ? "used" : "unused", state.contributes ? "used" : "unused");
     }
   }

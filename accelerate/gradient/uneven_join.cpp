@@ -39,7 +39,7 @@ struct UnevenJoin::RankCoordinator : JoinCoordinator {
       word[group.rank()] = 1;
       word[group.size() + operation] = 1;
     }
-    comm::in_user_call("join_uneven_inputs", "what the others do is not known", group.place(),
+    comm::in_user_call("join_uneven_inputs", "the state of the other ranks is unknown", group.place(),
                        [&] { group.all_reduce(words); });
     int64_t now_active = 0;
     for (int64_t rank = 0; rank < group.size(); ++rank) {

@@ -185,7 +185,7 @@ void Segment::check_inputs() const {
   for (size_t i = 0; i < now.size(); ++i) {
     if (now[i] == state_->versions[i]) continue;
     refuse(
-        "the function changed its input {} in place ({}), so it cannot run again on what it was given; let it work "
+        "the function changed its input {} in place ({}), so it cannot be recomputed from its inputs; let it work "
         "on a copy",
         i, describe(state_->inputs[i]));
   }

@@ -96,7 +96,7 @@ void refuse_connected_norms(const torch::nn::Module& module) {
     const auto* norm = dynamic_cast<const SyncBatchNormImpl*>(item.value().get());
     if (norm == nullptr || !norm->connected() || norm->group().size() == 1) continue;
     base::fail(ErrorKind::usage, norm->group().place(), "DataParallel",
-               "{} is a SyncBatchNorm over {} ranks, which copies of a module cannot ask at the same time; give each "
+               "{} is a SyncBatchNorm over {} ranks, which copies of a module cannot query at the same time; give each "
                "device a rank of its own, or let it be a BatchNorm",
                item.key(), norm->group().size());
   }
@@ -120,10 +120,11 @@ void DataParallelCore::count(const at::Tensor& tensor) {
     base::fail(ErrorKind::usage, {}, "DataParallel", "dim is {}, an input has {} dimensions", dim_, tensor.dim());
   }
   if (length_ >= 0 && tensor.size(dim_) != length_) {
-    base::fail(ErrorKind::usage, {}, "DataParallel",
-               "one input has {} along dim {}, another {}; all inputs are split alike: bind what is not split to the "
-               "module",
-               length_, dim_, tensor.size(dim_));
+    base::fail(
+        ErrorKind::usage, {}, "DataParallel",
+        "one input has {} along dim {}, another {}; all inputs are split in the same way: bind other arguments to the "
+        "module",
+        length_, dim_, tensor.size(dim_));
   }
   length_ = tensor.size(dim_);
 }

@@ -105,7 +105,7 @@ std::string who_agrees(const std::vector<Names>& all, size_t i) {
   base::fail(ErrorKind::usage, group.place(), "check_synchronized",
              "{}{} {} ({} of {} tensors differ); something changed it on some ranks alone: a step of an optimizer that "
              "was not prepared, code under is_main_process(), random numbers of their own; load the same state on all "
-             "ranks to go on",
+             "ranks to continue",
              when.empty() ? "" : fmt::format("{} ", when), before_tab(line_of(all[0], first)), who_agrees(all, first),
              differing.size(), count);
 }

@@ -76,10 +76,11 @@ at::Tensor GradScaler::unscale(const std::vector<at::Tensor>& gradients, const a
   for (const auto& group : by_device_and_dtype(gradients)) {
     const at::Tensor& first = group.front();
     if (first.scalar_type() == at::kHalf) {
-      base::fail(ErrorKind::usage, place_, "unscale",
-                 "a gradient of shape [{}] is float16, must be float32; fp16 computes in float16 by itself: leave the "
-                 "model's parameters in float32 (model->to(torch::kFloat))",
-                 c10::Join(", ", first.sizes()));
+      base::fail(
+          ErrorKind::usage, place_, "unscale",
+          "a gradient of shape [{}] is float16, must be float32; fp16 computes in float16 automatically: keep the "
+          "model's parameters in float32 (model->to(torch::kFloat))",
+          c10::Join(", ", first.sizes()));
     }
     const bool here = first.device() == found_inf.device();
     at::Tensor found = here ? found_inf : at::zeros({}, first.options().dtype(at::kFloat));

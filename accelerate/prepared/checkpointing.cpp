@@ -77,7 +77,7 @@ void check_whole(const fs::path& folder, bool verify) {
 // Runs a collective that exchanges information between ranks.
 template <typename Collective>
 auto telling(const comm::Group& group, std::string_view operation, const Collective& collective) {
-  return comm::in_user_call(operation, "the ranks do not hear from one another", group.place(), collective);
+  return comm::in_user_call(operation, "the ranks cannot reach each other", group.place(), collective);
 }
 std::string of_rank_0(const comm::Group& group, std::string_view operation, const std::string& text) {
   return group.size() == 1 ? text : telling(group, operation, [&] { return group.broadcast_bytes(text); });
@@ -167,7 +167,7 @@ fs::path Checkpointing::numbered_folder() const {
   int64_t next = all.empty() ? 0 : std::stoll(all.front().filename().string().substr(11));
   if (next == std::numeric_limits<int64_t>::max()) {
     base::fail(ErrorKind::usage, shared_->place, "save_state",
-               "{} has the highest number that there is, so no new one comes after it; rename or remove it",
+               "{} has the highest possible number, so no new one can follow; rename or remove it",
                all.front().string());
   }
   next += all.empty() ? 0 : 1;

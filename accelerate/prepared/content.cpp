@@ -176,7 +176,7 @@ Content content_of(Shared& shared, const std::vector<CustomObject>& customs, con
       add_to_groups(shared, scheduler, *content.schedulers.back(), content.optimizers);
     } else {
       base::log_once(base::LogLevel::warning, shared.place,
-                     "save_state: {} is LibTorch's ReduceLROnPlateauScheduler, which cannot say where it stands: it is "
+                     "save_state: {} is LibTorch's ReduceLROnPlateauScheduler, which does not expose its state: it is "
                      "not saved; take accelerate::optim::ReduceLROnPlateau",
                      scheduler.name());
     }
@@ -185,11 +185,10 @@ Content content_of(Shared& shared, const std::vector<CustomObject>& customs, con
     content.loaders.push_back(loader.access->get());
     content.loader_generators.push_back(generator_of(loader));
     if (!content.loaders.back() && !content.loader_generators.back()) {
-      base::log_once(
-          base::LogLevel::warning, shared.place,
-          "save_state: {} cannot say where it stands: its place is not saved; save the number of its batches "
-          "yourself, and after load_state() walk accelerator.skip_first_batches() of it",
-          loader.name());
+      base::log_once(base::LogLevel::warning, shared.place,
+                     "save_state: {} does not report its position, which is not saved; save the number of its batches "
+                     "yourself, and after load_state() walk accelerator.skip_first_batches() of it",
+                     loader.name());
     }
   }
   if (!content.loaders.empty() && content.loaders.front()) content.epoch = content.loaders.front()->epoch;

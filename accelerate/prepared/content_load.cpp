@@ -43,7 +43,7 @@ void check_schedules(Shared& shared, const Content& content) {
     if (!now) continue;  // its state cannot be read, so it was not saved either
     base::fail(
         ErrorKind::usage, shared.place, "load_state",
-        "the checkpoint does not say where scheduler {}, {}, stands; prepare what was prepared when it was saved, "
+        "the checkpoint does not say where scheduler {}, {}, stands; prepare the same objects as when it was saved, "
         "in that order, and make a schedule that begins now after load_state()",
         index, now->name);
   }
@@ -53,7 +53,7 @@ void check_counts(Shared& shared, const std::vector<CustomObject>& customs, cons
   const auto check = [&](std::string_view what, size_t saved, int64_t here) {
     if (static_cast<int64_t>(saved) == here) return;
     base::fail(ErrorKind::usage, shared.place, "load_state",
-               "the checkpoint has {} {}, {} {} here; prepare what was prepared when it was saved, in that order",
+               "the checkpoint has {} {}, {} {} here; prepare the same objects as when it was saved, in the same order",
                saved, what, here, what == "registered objects" ? "are registered" : "are prepared");
   };
   const Content& content = read.content;
@@ -95,8 +95,8 @@ void check_window(const Shared& shared, const checkpoint::Read& read) {
                "sync_gradients() is true");
   }
   base::fail(ErrorKind::usage, shared.place, "load_state",
-             "the checkpoint was saved by {} ranks within an accumulation window, whose gradients are each rank's own; "
-             "go on with {} ranks instead of {}, or load one that was saved where sync_gradients() is true",
+             "the checkpoint was saved by {} ranks within an accumulation window, and its gradients belong to single "
+             "ranks; resume with {} ranks instead of {}, or load one that was saved while sync_gradients() was true",
              saved_by, saved_by, shared.group.size());
 }
 

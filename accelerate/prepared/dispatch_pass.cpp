@@ -29,10 +29,11 @@ void fail_as_reader(const Place& place, const std::string& failure) {
 }
 
 void refuse_other_pass(const Place& place, int64_t mine, int64_t of_reader) {
-  base::fail(ErrorKind::usage, place, "loader",
-             "this rank is in pass {} of the loader, and rank 0, which reads for all ranks (dispatch_batches), gives "
-             "batches of its pass {}; leave a loop at the same batch on all ranks, or turn dispatch_batches off",
-             mine, of_reader);
+  base::fail(
+      ErrorKind::usage, place, "loader",
+      "this rank is in pass {} of the loader, and rank 0, which reads for all ranks (dispatch_batches), gives "
+      "batches of its pass {}; break out of the loop at the same batch on all ranks, or turn dispatch_batches off",
+      mine, of_reader);
 }
 
 void refuse_to_dispatch(const Place& place) {

@@ -164,7 +164,7 @@ class DispatchPass {
     if (read_ == 0) return "rank 0, which reads for all (dispatch_batches), has none";
     if (options_.skipped > 0)
       return fmt::format("{} are skipped, and rank 0 reads {} for all", options_.skipped, read_);
-    return fmt::format("rank 0 reads {} for {} ranks, and drop_last leaves them out", read_, group_.size());
+    return fmt::format("rank 0 reads {} for {} ranks, and drop_last drops them", read_, group_.size());
   }
 
  private:

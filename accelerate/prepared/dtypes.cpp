@@ -10,7 +10,7 @@ precision::Policy checked_policy(const precision::Policy& policy, at::Device dev
   precision::check(policy, device, precision::low_precision_of(device), place);
   if (policy.scales_loss() && device.is_cpu() && place.rank == 0) {
     base::log_once(base::LogLevel::warning, place,
-                   "mixed_precision: fp16 on the CPU is computed as asked for, but slowly (BasicNet's step takes 11 "
+                   "mixed_precision: fp16 on the CPU is computed as requested, but slowly (BasicNet's step takes 11 "
                    "times float32's); bf16 is fast there");
   }
   return policy;

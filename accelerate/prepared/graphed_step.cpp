@@ -132,8 +132,7 @@ std::string GraphedStepCore::why_not() const {
   if (!why.empty()) return why;
   const size_t engines = engines_of(*shared_).size();
   if (engines > 1) {
-    return fmt::format("in each backward the {} ranks tell one another which of {} models it reached", group.size(),
-                       engines);
+    return fmt::format("in each backward the {} ranks exchange which of {} models it reached", group.size(), engines);
   }
   for (const gradient::Engine* engine : engines_of(*shared_)) {
     if (why = engine->reducer().why_not_recorded(); !why.empty()) return why;
@@ -143,7 +142,7 @@ std::string GraphedStepCore::why_not() const {
                        shared_->window.options.steps);
   }
   if (shared_->check_synchronized_every > 0) {
-    return fmt::format("check_synchronized_every is {}; the host reads what is compared",
+    return fmt::format("check_synchronized_every is {}; the host reads the compared values",
                        shared_->check_synchronized_every);
   }
   if (reads_losses_) return "stop_at_nan_loss is set; the host reads each loss";

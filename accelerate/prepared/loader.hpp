@@ -459,10 +459,11 @@ class PreparedLoader {
   }
 
   static state::LoaderState refuse_state() {
-    static_assert(data::Resumable<Loader>,
-                  "state() and load_state() need a loader that knows where it stands: ours (data::from_dataset() takes "
-                  "torch::data's sets, data::make_stream() what comes one after another), or one with state() and "
-                  "load_state(); of any other keep the number of batches and use skip_first_batches()");
+    static_assert(
+        data::Resumable<Loader>,
+        "state() and load_state() need a loader that reports its position: one of Accelerate's (data::from_dataset() "
+        "takes torch::data's data sets, data::make_stream() streams), or one with state() and "
+        "load_state(); of any other keep the number of batches and use skip_first_batches()");
     return {};
   }
 

@@ -110,7 +110,7 @@ double weight_of_sum(Shared& shared, const LossCount& count) {
   if (shared.recording) {
     const Sum sum = checked(count, shared.place);
     base::fail(ErrorKind::usage, shared.place, "backward",
-               "the loss is a sum over {} {} in a step that is recorded, whose replays would divide by as many; take "
+               "the loss is a sum over {} {} in a recorded step, and replays would divide by the same number; take "
                "losses that are means",
                sum.over, name(sum.unit));
   }

@@ -36,7 +36,7 @@ void require_one_order(const data::OrderPrint& mine, const comm::Group& group) {
   for (size_t rank = 1; rank < prints.size(); ++rank) {
     if (prints[rank] == prints[0]) continue;
     base::fail(ErrorKind::usage, group.place(), "loader",
-               "rank {}'s {}, rank 0's {}; they must be equal, or samples come twice or never. A sampler takes its "
+               "rank {}'s {}, rank 0's {}; they must be equal, or samples are repeated or missing. A sampler takes its "
                "order from the seed and the epoch that it is given and from nothing else; set_epoch() is for all ranks",
                rank, order_text(prints[rank]), order_text(prints[0]));
   }

@@ -73,7 +73,7 @@ template <typename Prepared>
 requires AlreadyPrepared<Prepared> torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
                                                                                const Prepared&) {
   static_assert(never<Prepared>,
-                "torch::save() takes what was given to prepare(): torch::save(model.unwrap(), file), "
+                "torch::save() takes the object that was given to prepare(): torch::save(model.unwrap(), file), "
                 "torch::save(*optimizer, file), on the main process");
   return archive;
 }
@@ -81,7 +81,7 @@ template <typename Prepared>
 requires AlreadyPrepared<Prepared> torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
                                                                               const Prepared&) {
   static_assert(never<Prepared>,
-                "torch::load() takes what was given to prepare(): auto module = model.unwrap(), then "
+                "torch::load() takes the object that was given to prepare(): auto module = model.unwrap(), then "
                 "torch::load(module, file); torch::load(*optimizer, file)");
   return archive;
 }

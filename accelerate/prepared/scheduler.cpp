@@ -62,7 +62,8 @@ bool ScheduleEnd::reached(const optim::Scheduler& scheduler) {
   // Training ends with a call of step() for which no rate may be left.
   if (--expected_ < 0) {
     base::log_once(base::LogLevel::warning, place_,
-                   "scheduler.step: {} has ended after {} steps and rests; where training goes on, make it longer: it "
+                   "scheduler.step: {} has ended after {} steps and keeps its last value; if training continues, make "
+                   "it longer: it "
                    "counts optimizer steps of the whole job",
                    scheduler.name(), scheduler.steps());
   }

@@ -69,13 +69,13 @@ void check_evaluation(const TrainingArguments& given, const ArgumentsContext& co
                  given.eval_delay);
   }
   if (evaluates && !context.has_eval_dataset) {
-    must_be.fail("eval_strategy is {}, there is no eval_dataset; give one, or eval_strategy no",
+    must_be.fail("eval_strategy is {}, eval_dataset is not set; set it, or set eval_strategy to no",
                  name(given.eval_strategy));
   }
   if (given.metric_for_best_model && !evaluates) {
     must_be.fail(
-        "metric_for_best_model is \"{}\", eval_strategy is no; only evaluations during training tell which model is "
-        "best: give eval_strategy steps or epoch",
+        "metric_for_best_model is \"{}\", eval_strategy is no; only evaluations during training determine which model "
+        "is best: give eval_strategy steps or epoch",
         *given.metric_for_best_model);
   }
 }
@@ -93,8 +93,8 @@ void check_saving(const TrainingArguments& given, const ArgumentCheck& must_be) 
   if (!given.load_best_model_at_end) return;
   if (given.eval_strategy == IntervalStrategy::no) {
     must_be.fail(
-        "load_best_model_at_end is true, eval_strategy is no; only evaluations during training tell which model is "
-        "best: give eval_strategy steps or epoch");
+        "load_best_model_at_end is true, eval_strategy is no; only evaluations during training determine which model "
+        "is best: give eval_strategy steps or epoch");
   }
   if (given.output_dir.empty()) {
     must_be.fail("load_best_model_at_end is true, output_dir is empty; the best model's weights need a folder");
@@ -115,10 +115,10 @@ void check_reports(const TrainingArguments& given, const ArgumentsContext& conte
   const auto trackers = trackers_of(given);
   if (trackers.empty()) return;
   if (trackers.size() < given.report_to.size()) {
-    must_be.fail("report_to is {}; \"none\" stands alone", list_of_names(given.report_to));
+    must_be.fail("report_to is {}; \"none\" must be the only entry", list_of_names(given.report_to));
   }
   if (!given.logging_dir && given.output_dir.empty()) {
-    must_be.fail("report_to is {}, logging_dir and output_dir are empty; what is reported needs a folder",
+    must_be.fail("report_to is {}, logging_dir and output_dir are empty; reports need a folder",
                  list_of_names(trackers));
   }
 }

@@ -32,9 +32,10 @@ bool is_better(const TrainingArguments& arguments, double value, const std::opti
 
 void require_evaluation(const TrainingArguments& arguments, std::string_view asked_by, const Place& place) {
   if (arguments.eval_strategy != IntervalStrategy::no) return;
-  base::fail(ErrorKind::usage, place, asked_by,
-             "eval_strategy is no; only evaluations during training tell which model is best: give eval_strategy steps "
-             "or epoch");
+  base::fail(
+      ErrorKind::usage, place, asked_by,
+      "eval_strategy is no; only evaluations during training determine which model is best: give eval_strategy steps "
+      "or epoch");
 }
 
 }  // namespace accelerate::trainer

@@ -57,7 +57,7 @@ std::shared_ptr<optim::Scheduler> TrainerBase::create_scheduler(torch::optim::Op
 
 data::LoaderOf<Inputs> TrainerBase::get_train_dataloader() {
   if (parts_.train_dataset == nullptr) {
-    base::fail(ErrorKind::usage, accelerator_.place(), "train", "there is no train_dataset; give one in TrainerParts");
+    base::fail(ErrorKind::usage, accelerator_.place(), "train", "train_dataset is not set; set it in TrainerParts");
   }
   return {parts_.train_dataset,
           {.batch_size = arguments_.per_device_train_batch_size,

@@ -251,7 +251,7 @@ Metrics TrainerBase::evaluate(const Dataset& dataset, const std::string& prefix)
   const Dataset& chosen = dataset ? dataset : parts_.eval_dataset;
   if (chosen == nullptr) {
     base::fail(ErrorKind::usage, accelerator_.place(), "evaluate",
-               "there is no eval_dataset; give one in TrainerParts, or to evaluate()");
+               "eval_dataset is not set; set it in TrainerParts, or pass one to evaluate()");
   }
   auto metrics = run_evaluation(chosen, prefix, parts_.compute_metrics ? Keep::labelled : Keep::losses).metrics;
   const bool for_best = training_ && chosen == parts_.eval_dataset && prefix == "eval";

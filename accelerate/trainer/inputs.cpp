@@ -9,7 +9,8 @@ const at::Tensor& Inputs::operator[](const std::string& name) const {
   const auto found = find(name);
   if (found != end()) return found->second;
   throw MissingInput(
-      fmt::format("there is no \"{}\", the collate function gave {}; ask for one of these, or let it give that one too",
+      fmt::format("there is no \"{}\", the collate function gave {}; use one of these, or let the collate function "
+                  "return that one too",
                   name, list_of_names(names())));
 }
 

@@ -21,7 +21,7 @@ void check_step(int64_t saved, int64_t now) {
   if (saved == now || saved == 0 || now == 0) return;
   base::fail(ErrorKind::usage, {}, "resume_from_checkpoint",
              "a step of the checkpoint's training takes {} samples, a step of this one {}: ranks times "
-             "per_device_train_batch_size times gradient_accumulation_steps must be the same; or begin anew from its "
+             "per_device_train_batch_size times gradient_accumulation_steps must be the same; or start again from its "
              "weights, with load_checkpoint_in_model()",
              saved, now);
 }

@@ -182,10 +182,10 @@ void TrainerBase::check_output_dir() const {
     const fs::path& output = arguments_.output_dir;
     if (arguments_.resume_from_checkpoint && lies_in(*arguments_.resume_from_checkpoint, output)) return;
     if (saves && holds_something(output / "checkpoints")) {
-      base::fail(
-          ErrorKind::usage, accelerator_.place(), "train",
-          "{} holds checkpoints of another run; set resume_from_checkpoint to go on with it, or another output_dir",
-          (output / "checkpoints").string());
+      base::fail(ErrorKind::usage, accelerator_.place(), "train",
+                 "{} contains checkpoints of another run; set resume_from_checkpoint to continue it, or use another "
+                 "output_dir",
+                 (output / "checkpoints").string());
     }
     if (arguments_.load_best_model_at_end && holds_something(output / "best_model")) {
       base::fail(ErrorKind::usage, accelerator_.place(), "train",

@@ -17,8 +17,8 @@ namespace accelerate::trainer {
 namespace {
 
 [[noreturn]] void fail_twice(const char* argument, const auto& one, const auto& other) {
-  base::fail(ErrorKind::usage, {}, "Trainer", "{} is {} in TrainingArguments and {} in AcceleratorOptions; say it once",
-             argument, one, other);
+  base::fail(ErrorKind::usage, {}, "Trainer",
+             "{} is {} in TrainingArguments and {} in AcceleratorOptions; set it only once", argument, one, other);
 }
 
 std::string_view precision_name(Precision precision) {
@@ -61,18 +61,18 @@ AcceleratorOptions merged(const TrainingArguments& arguments, AcceleratorOptions
   }
   if (!options.even_batches) {
     base::fail(ErrorKind::usage, {}, "Trainer",
-               "even_batches is false; ranks would make different numbers of steps: leave it true, or set "
+               "even_batches is false; ranks would make different numbers of steps: keep it true, or set "
                "dataloader_drop_last");
   }
   if (!options.accumulation.sync_with_dataloader) {
     base::fail(ErrorKind::usage, {}, "Trainer",
-               "sync_with_dataloader is false; an epoch of a Trainer ends with a step: leave it true");
+               "sync_with_dataloader is false; an epoch of a Trainer ends with a step: keep it true");
   }
   if (options.scheduler_unit == SchedulerUnit::processes) {
     base::fail(
         ErrorKind::usage, {}, "Trainer",
         "scheduler_unit is processes; a Trainer makes its schedule of the training's optimizer steps, which would "
-        "be over after a part of them: leave it optimizer_steps");
+        "end after a part of them: keep optimizer_steps");
   }
   return options;
 }

@@ -146,7 +146,7 @@ std::vector<HostSlots> parse_hosts(std::string_view list) {
     const auto host = host_of(word);
     // In an IPv6 address without brackets the last number is ambiguous: part of the address, or slots.
     if (host && !word.starts_with('[') && host->name.find(':') != std::string::npos) {
-      fail(ErrorKind::usage, "--hosts has '{}'; an address of IPv6 stands in brackets, [{}] or [...]:4 with its ranks",
+      fail(ErrorKind::usage, "--hosts has '{}'; an IPv6 address must be in brackets, [{}] or [...]:4 with its ranks",
            word, word);
     }
     if (!host) fail(ErrorKind::usage, "--hosts has '{}', must be like gpu-a:4,gpu-b:4", shown(std::string(word)));
@@ -161,7 +161,7 @@ std::vector<int64_t> fill_hosts(std::vector<HostSlots>& hosts, int64_t processes
   const bool say_slots = std::any_of(hosts.begin(), hosts.end(), [](const auto& host) { return host.slots != 0; });
   if (!say_slots && processes == 0) return {};
   if (!say_slots && processes % count != 0) {
-    fail(ErrorKind::usage, "num_processes is {} on {} hosts, must be a multiple of {}, or the hosts say their slots",
+    fail(ErrorKind::usage, "num_processes is {} on {} hosts, must be a multiple of {}, or set slots for the hosts",
          processes, count, count);
   }
   std::vector<int64_t> ranks;

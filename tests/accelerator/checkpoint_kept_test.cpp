@@ -90,8 +90,8 @@ TEST_CASE("a file with the next checkpoint's name is passed by; the highest numb
   CHECK(accelerator.save_state() == parent / "checkpoint_1");
   fs::create_directories(parent / "checkpoint_9223372036854775807");
   CHECK(refusal<std::exception>([&] { accelerator.save_state(); })
-            .find("checkpoint_9223372036854775807 has the highest number that there is, so no new one comes after it; "
-                  "rename or remove it") != std::string::npos);
+            .find("checkpoint_9223372036854775807 has the highest possible number, so no new one can follow; rename or "
+                  "remove it") != std::string::npos);
 }
 
 TEST_CASE("weights do not go into a checkpoint, and beside checkpoints they are not taken for one") {

@@ -405,8 +405,8 @@ TEST_CASE("an open window is each rank's own: another number of ranks cannot go 
   }
   Training training(world.split(world.rank()), {.cpu = true});
   const auto told = fmt::format(
-      "the checkpoint was saved by {0} ranks within an accumulation window, whose gradients are each rank's own; go on "
-      "with {0} ranks instead of 1, or load one that was saved where sync_gradients() is true",
+      "the checkpoint was saved by {0} ranks within an accumulation window, and its gradients belong to single ranks; "
+      "resume with {0} ranks instead of 1, or load one that was saved while sync_gradients() was true",
       world.size());
   CHECK_THROWS_WITH(training.load(folder.path / "within"), doctest::Contains(told.c_str()));
 }

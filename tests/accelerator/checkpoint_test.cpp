@@ -234,11 +234,11 @@ TEST_CASE("what does not fit what is prepared is refused, and nothing is changed
     return refusal([&] { accelerator.load_state(place); });
   };
   CHECK(told([](Accelerator& accelerator) { return accelerator.prepare(linear(2)); })
-            .ends_with("the checkpoint has 2 models, 1 are prepared here; prepare what was prepared when it was saved, "
-                       "in that order"));
+            .ends_with("the checkpoint has 2 models, 1 are prepared here; prepare the same objects as when it was "
+                       "saved, in the same order"));
   CHECK(told([](Accelerator& accelerator) { return accelerator.prepare(linear(2), linear(2)); })
-            .ends_with("the checkpoint has 1 optimizers, 0 are prepared here; prepare what was prepared when it was "
-                       "saved, in that order"));
+            .ends_with("the checkpoint has 1 optimizers, 0 are prepared here; prepare the same objects as when it was "
+                       "saved, in the same order"));
   auto first = linear(2), other = linear(2, 3);
   CHECK(told([&](Accelerator& accelerator) {
           return accelerator.prepare(first, torch::optim::Adam(first->parameters(), 0.1), other);
@@ -270,8 +270,8 @@ TEST_CASE("a schedule that the checkpoint does not know is refused, but for one 
     auto warm = accelerator.prepare(LinearLR(sgd, 0.1, 1.0, 5));
     CHECK(
         refusal([&] { accelerator.load_state(folder.path / "without"); })
-            .ends_with("load_state: the checkpoint does not say where scheduler 0, LinearLR, stands; prepare what was "
-                       "prepared when it was saved, in that order, and make a schedule that begins now after "
+            .ends_with("load_state: the checkpoint does not say where scheduler 0, LinearLR, stands; prepare the same "
+                       "objects as when it was saved, in the same order, and make a schedule that begins now after "
                        "load_state()"));
     CHECK(warm->state().steps == 0);
   });
@@ -594,8 +594,8 @@ TEST_CASE("nothing prepared, and a manifest of a newer version, are said") {
   }
   Accelerator accelerator(in(folder.path));
   CHECK(refusal([&] { accelerator.load_state(); })
-            .ends_with("the checkpoint has 1 models, 0 are prepared here; prepare what was prepared when it was saved, "
-                       "in that order"));
+            .ends_with("the checkpoint has 1 models, 0 are prepared here; prepare the same objects as when it was "
+                       "saved, in the same order"));
   auto model = accelerator.prepare(linear(2));
   const auto newer = folder.path / "checkpoints" / "checkpoint_1" / "manifest.json";
   std::string text;
@@ -740,7 +740,7 @@ TEST_CASE("LibTorch's own StepLR goes on where it stood, and takes no other sche
   const auto lines = said_by([&] { accelerator.save_state(folder.path / "p"); });
   REQUIRE(lines.size() == 1);
   CHECK(lines[0].ends_with(
-      "save_state: scheduler is LibTorch's ReduceLROnPlateauScheduler, which cannot say where it stands: it is not "
+      "save_state: scheduler is LibTorch's ReduceLROnPlateauScheduler, which does not expose its state: it is not "
       "saved; take accelerate::optim::ReduceLROnPlateau"));
   torch::optim::StepLR halving(sgd, 3, 0.5);
   CHECK(refusal([&] { accelerate::prepared::load_state(halving, {.name = "torch::optim::StepLR", .steps = -2}); }) ==
@@ -762,7 +762,7 @@ TEST_CASE("what cannot be saved is said: the place of a loader with its own seed
   const auto lines = said_by([&] { accelerator.save_state(folder.path / "c"); });
   REQUIRE(lines.size() == 1);
   CHECK(lines[0].ends_with(
-      "save_state: loader_1 cannot say where it stands: its place is not saved; save the number of its batches "
+      "save_state: loader_1 does not report its position, which is not saved; save the number of its batches "
       "yourself, and after load_state() walk accelerator.skip_first_batches() of it"));
   for (auto& batch : loader) {
     {
@@ -825,8 +825,8 @@ TEST_CASE("within a window a rank whose gradients are not in its folder does not
   for (const auto& mine : said) {
     CHECK(mine.ends_with(
         "load_state: the checkpoint was saved within an accumulation window, and this rank's gradients are not in its "
-        "folder; start the ranks on the machines where they were, or load one that was saved where sync_gradients() is "
-        "true"));
+        "folder; start the ranks on the machines where they were, or load one that was saved while sync_gradients() "
+        "was true"));
   }
 }
 
@@ -847,7 +847,7 @@ TEST_CASE("an open window goes on in a job whose windows are as long, and is ref
     const auto said = refusal([&] { accelerator.load_state(folder.path / "within"); });
     CHECK(said.ends_with(
         "load_state: the checkpoint was saved after 1 of the 4 micro-batches of an accumulation window, and "
-        "gradient_accumulation_steps is 2 here; set it to 4, or load one that was saved where sync_gradients() is "
+        "gradient_accumulation_steps is 2 here; set it to 4, or load one that was saved while sync_gradients() was "
         "true"));
     CHECK_FALSE(accelerator.sync_gradients());  // its own window is unchanged
   });

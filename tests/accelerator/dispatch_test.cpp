@@ -417,35 +417,35 @@ TEST_CASE("what was read for a first round that failed is not consumed, of an ep
 
 TEST_CASE("a rank that leaves a loop at another batch than rank 0 is told so, and gets no samples of another pass") {
   for (const bool first_longer : {true, false}) {  // on rank 1
-    on_ranks(2,
-             [&](Accelerator& accelerator) {
-               auto loader = accelerator.prepare(counting(40, 2));
-               const auto walk = [&](int64_t most) {
-                 for ([[maybe_unused]] auto& batch : loader) {
-                   if (--most == 0) break;
-                 }
-               };
-               const bool reads = accelerator.is_main_process();
-               if (reads) {
-                 walk(first_longer ? 1 : 2);
-                 if (first_longer) walk(1);
-               } else if (first_longer) {
-                 CHECK_THROWS_WITH_AS(
-                     walk(2),
-                     doctest::Contains(
-                         "loader: this rank is in pass 1 of the loader, and rank 0, which reads for all ranks "
-                         "(dispatch_batches), gives batches of its pass 2; leave a loop at the same batch on all "
-                         "ranks, or turn dispatch_batches off"),
-                     accelerate::Error);
-               } else {
-                 walk(1);
-                 CHECK_THROWS_WITH_AS(walk(1),
-                                      doctest::Contains("in pass 2 of the loader, and rank 0, which reads for all "
-                                                        "ranks (dispatch_batches), gives batches of its pass 1;"),
-                                      accelerate::Error);
-               }
-             },
-             {.dispatch_batches = true});
+    on_ranks(
+        2,
+        [&](Accelerator& accelerator) {
+          auto loader = accelerator.prepare(counting(40, 2));
+          const auto walk = [&](int64_t most) {
+            for ([[maybe_unused]] auto& batch : loader) {
+              if (--most == 0) break;
+            }
+          };
+          const bool reads = accelerator.is_main_process();
+          if (reads) {
+            walk(first_longer ? 1 : 2);
+            if (first_longer) walk(1);
+          } else if (first_longer) {
+            CHECK_THROWS_WITH_AS(
+                walk(2),
+                doctest::Contains("loader: this rank is in pass 1 of the loader, and rank 0, which reads for all ranks "
+                                  "(dispatch_batches), gives batches of its pass 2; break out of the loop at the same "
+                                  "batch on all ranks, or turn dispatch_batches off"),
+                accelerate::Error);
+          } else {
+            walk(1);
+            CHECK_THROWS_WITH_AS(walk(1),
+                                 doctest::Contains("in pass 2 of the loader, and rank 0, which reads for all "
+                                                   "ranks (dispatch_batches), gives batches of its pass 1;"),
+                                 accelerate::Error);
+          }
+        },
+        {.dispatch_batches = true});
   }
 }
 

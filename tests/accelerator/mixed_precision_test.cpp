@@ -339,7 +339,7 @@ TEST_CASE("mixed precision is said by the environment too, and fp16 on the CPU i
     CHECK((net->seen == at::kHalf));
   });
   REQUIRE(lines.size() == 1);
-  CHECK(lines[0].find("mixed_precision: fp16 on the CPU is computed as asked for, but slowly (BasicNet's step takes 11 "
+  CHECK(lines[0].find("mixed_precision: fp16 on the CPU is computed as requested, but slowly (BasicNet's step takes 11 "
                       "times float32's); bf16 is fast there") != std::string::npos);
 }
 

@@ -246,7 +246,7 @@ TEST_CASE("debug: a reduce() on one rank beside a backward on the other: each is
 
 TEST_CASE("a rank that is gone is told by the user's call: files") {
   const testing::TemporaryFolder folder;
-  check_told("save_state: the ranks do not hear from one another", [&](Accelerator& accelerator, const Leave& leave) {
+  check_told("save_state: the ranks cannot reach each other", [&](Accelerator& accelerator, const Leave& leave) {
     leave();
     accelerator.save_state(folder / "state");
   });

@@ -150,7 +150,7 @@ TEST_CASE("an optimizer's tensors are read from the ranges of the manifest, too"
                         "name"));
 }
 
-TEST_CASE("a manifest that says of a tensor more than any file holds is refused, before there is memory for it") {
+TEST_CASE("a manifest that says of a tensor more than any file contains is refused, before there is memory for it") {
   Saved saved;
   const auto told_of = [&](std::vector<uint64_t> sizes) {
     for (auto& range : saved.manifest.ranges) range.sizes = sizes;

@@ -83,9 +83,9 @@ def alone(calm):
     process = started(program(folder / "alone"), folder / "alone")
     process.send_signal(signal.SIGUSR1)
     code, said = ended(process)
-    assert code == RESUME and "was told to stop: saved after step" in said, (code, said)
+    assert code == RESUME and "stopped on request: saved after step" in said, (code, said)
     said = run(program(folder / "alone"))
-    assert "goes on after step" in said, said
+    assert "continues after step" in said, said
     assert weights(folder / "alone") == calm, "the weights differ"
 
 
@@ -95,13 +95,13 @@ def two_ranks():
     process = started(on_two(folder / "two", "--resume_code", str(RESUME)), folder / "two")
     os.kill(ranks_of(folder / "two")[-1], signal.SIGUSR1)
     code, said = ended(process)
-    assert code == 0 and "the ranks requested a restart (exit code 75)" in said and "goes on after step" in said, (code, said)
+    assert code == 0 and "the ranks requested a restart (exit code 75)" in said and "continues after step" in said, (code, said)
     assert weights(folder / "two") == weights(folder / "calm_two"), "the weights differ"
 
     process = started(on_two(folder / "ended"), folder / "ended")
     process.send_signal(signal.SIGTERM)
     code, said = ended(process)
-    assert code == RESUME and "was told to stop: saved after step" in said, (code, said)
+    assert code == RESUME and "stopped on request: saved after step" in said, (code, said)
     run(on_two(folder / "ended"))
     assert weights(folder / "ended") == weights(folder / "calm_two"), "the weights differ"
 

@@ -217,7 +217,7 @@ TEST_CASE("mpi: an MPI without threads, and one that has ended, are refused") {
   CHECK(ranks[0].out == error("this MPI gives thread level 2, must give MPI_THREAD_MULTIPLE (3); use another MPI, or "
                               "backend gloo"));
   CHECK(ranks[1].out == error("the program initialised MPI at thread level 0, must be MPI_THREAD_MULTIPLE (3); call "
-                              "MPI_Init_thread with it, or leave MPI to Accelerate"));
+                              "MPI_Init_thread with it, or let Accelerate initialize MPI"));
   CHECK(ranks[2].out == error("MPI was finalized already in this process"));
 }
 

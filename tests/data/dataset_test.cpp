@@ -204,9 +204,9 @@ TEST_CASE("torch::data sets are sources, single, mapped or stacked") {
 
   TorchNumbers endless;
   endless.known = false;
-  CHECK_THROWS_WITH((void)dataset_source(endless),
-                    "dataset: size() is empty, so no sample can be asked for by number; a data set of a known size is "
-                    "needed");
+  CHECK_THROWS_WITH(
+      (void)dataset_source(endless),
+      "dataset: size() is empty, so samples cannot be read by index; a data set with a known size is needed");
 }
 
 TEST_CASE("a collate function makes the batches") {

@@ -160,8 +160,8 @@ TEST_CASE("a sampler that was told another rank than its loader is refused, so n
   auto loader = positions(8, {}, {.num_replicas = 2, .rank = 1});
   loader.shard({.rank = 1, .world_size = 2});
   CHECK_THROWS_WITH_AS(loader.shard({.rank = 1, .world_size = 4}),
-                       "loader: its distributed_sampler is for rank 1 of 2, the loader reads for rank 1 of 4; leave "
-                       "num_replicas and rank out: the loader is told them",
+                       "loader: its distributed_sampler is for rank 1 of 2, the loader reads for rank 1 of 4; do not "
+                       "set num_replicas and rank: the loader receives them",
                        accelerate::Error);
   CHECK(pass(loader).size() == 4);  // unchanged
   CHECK_THROWS_WITH((void)distributed_sampler(8, {.num_replicas = 2}),

@@ -271,7 +271,7 @@ TEST_CASE("a user's sampler is told the seed and the epoch, and what it gives is
   CHECK(pass(loader) == Batches{{1}, {0}});
   CHECK(told == std::vector<int64_t>{700, 701});
   loader.set_epoch(3);
-  CHECK_THROWS_WITH(loader.begin(), "loader: the sampler asks for sample 4 in epoch 3, there are 4 samples");
+  CHECK_THROWS_WITH(loader.begin(), "loader: the sampler requests sample 4 in epoch 3, there are 4 samples");
   CHECK(loader.epoch() == 3);  // a pass that could not begin does not count
   loader.set_epoch(4);
   CHECK_THROWS_WITH(loader.begin(),
@@ -305,7 +305,7 @@ TEST_CASE("batches of a batch sampler are filled by samples where they are of on
                     "shorter last one must be equal");
   CHECK_THROWS_WITH(of(equal, 0, true, true),
                     "shard: split_batches: batch_size is 3, must be a round multiple of the 2 ranks; 4 would be one");
-  CHECK_THROWS_WITH(of({{0, 14}}, 0), "loader: the batch sampler asks for sample 14 in epoch 0, there are 14 samples");
+  CHECK_THROWS_WITH(of({{0, 14}}, 0), "loader: the batch sampler requests sample 14 in epoch 0, there are 14 samples");
 }
 
 TEST_CASE("a batch sampler's batches say how many samples all ranks take per step") {
@@ -343,7 +343,7 @@ TEST_CASE("options that each say which samples come when exclude one another") {
     return std::string();
   };
   const auto text = [](const std::string& one, const std::string& other) {
-    return "loader: " + one + " and " + other + " are both given, and each says which samples come when; leave one out";
+    return "loader: " + one + " and " + other + " are both given, and each determines the order of samples; remove one";
   };
   const auto sampler = random_sampler(4);
   const BatchSampler batches = [](uint64_t, int64_t) { return IndexBatches{}; };
@@ -385,7 +385,7 @@ TEST_CASE("a pass without batches says why, with the numbers, once") {
   CHECK(none_of(3, {.sampler = subset_sampler(torch::empty({0}, torch::kLong))}) ==
         "its order is a random subset and visits 0 of 3 samples");
   CHECK(none_of(3, {.batch_size = 8, .drop_last = true}) ==
-        "3 samples are fewer than the 8 of one step (batches of 8, 1 ranks), and drop_last leaves them out");
+        "3 samples are fewer than the 8 of one step (batches of 8, 1 ranks), and drop_last drops them");
   CHECK(none_of(3, {.batch_size = 3}, {.rank = 1, .world_size = 2, .even_batches = false}) ==
         "3 samples in batches of 3 are too few for 2 ranks, and even_batches is off");
   const auto ten = counted_loader(10, {.batch_size = 4});
@@ -402,7 +402,7 @@ TEST_CASE("a pass without batches says why, with the numbers, once") {
           auto loader = counted_loader(10, {.batch_size = 4, .drop_last = true});
           loader.load_state({.consumed = 8, .samples = 10, .batch_size = 2});
           CHECK(pass(loader).empty());
-        }) == "2 samples are fewer than the 4 of one step (batches of 4, 1 ranks), and drop_last leaves them out");
+        }) == "2 samples are fewer than the 4 of one step (batches of 4, 1 ranks), and drop_last drops them");
 }
 
 TEST_CASE("loops nest, over two loaders and over one") {

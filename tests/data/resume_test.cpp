@@ -225,10 +225,10 @@ TEST_CASE("a line says that an epoch was shared out anew") {
   accelerate::base::set_log_handler(before);
   accelerate::base::set_log_level(level);
   CHECK(lines == std::vector<std::string>{
-                     "loader: epoch 0 goes on after 4 of 10 samples, seen in batches of 2 on 1 ranks; the other 6 are "
-                     "shared out anew, in batches of 1 to 2 ranks",
-                     "loader: epoch 0 goes on after 4 of 10 samples, seen in batches of 2 on 1 ranks; the other 6 are "
-                     "shared out anew, in batches of 4 to 2 ranks; 2 of them come twice, to fill the last batches"});
+                     "loader: epoch 0 continues after 4 of 10 samples, seen in batches of 2 on 1 ranks; the other 6 "
+                     "are sharded again, in batches of 1 to 2 ranks",
+                     "loader: epoch 0 continues after 4 of 10 samples, seen in batches of 2 on 1 ranks; the other 6 "
+                     "are sharded again, in batches of 4 to 2 ranks; 2 of them are repeated to pad the last batches"});
 }
 
 TEST_CASE("a position within a step, which no loader of this share gives, is gone on from all the same") {
@@ -436,8 +436,7 @@ TEST_CASE("a state that cannot be is refused, with the numbers") {
   CHECK(refused({.consumed = -2, .samples = 16}) == "load_state: consumed is -2, must be at least 0");
   CHECK(refused({.consumed = 17, .samples = 16}) == "load_state: consumed is 17, must be at most the samples, 16");
   CHECK(refused({.consumed = 4, .origin = -1, .samples = 16}) == "load_state: origin is -1, must be at least 0");
-  CHECK(refused({.consumed = 4, .origin = 5, .samples = 16}) ==
-        "load_state: origin is 5, must be at most what was consumed, 4");
+  CHECK(refused({.consumed = 4, .origin = 5, .samples = 16}) == "load_state: origin is 5, must be at most consumed, 4");
   CHECK(
       refused({.epoch = 3, .consumed = 4, .samples = 20}) ==
       "load_state: the state is of an epoch of 20 samples, of which 4 were seen; this loader's has 16. Resume with the "

@@ -121,7 +121,7 @@ TEST_CASE("a stream is shared out as numbered samples are, whatever its length, 
   }
 }
 
-TEST_CASE("resumed on other ranks a stream's samples that follow are shared out anew") {
+TEST_CASE("resumed on other ranks a stream's samples that follow are sharded again") {
   StreamLoader two(counting_stream(20), {.batch_size = 2});
   two.shard({.rank = 1, .world_size = 2});
   (void)pass(two, 2);
@@ -384,9 +384,9 @@ TEST_CASE("the worker of a stream is one thread for all passes; a read that hang
     text = error.what();
   }
   CHECK(text.starts_with(
-      "loader: batch 2 of a stream, or the one after it, which tells whether it is the last, is not there after 1 s "
+      "loader: batch 2 of a stream, or the next one, which shows whether it is the last, is not there after 1 s "
       "(timeout); worker 0 has been reading it for "));
-  CHECK(text.ends_with(" s, now sample 6. Look at where it comes from, or give a longer timeout"));
+  CHECK(text.ends_with(" s, now sample 6. Check its source, or set a longer timeout"));
   watch->opened.set_value();
   CHECK(pass(loader) == Batches{{0, 1}, {2, 3}, {4, 5}, {6, 7}});
   CHECK(loader.report().samples == 8);
@@ -415,8 +415,8 @@ TEST_CASE("a stream that hangs at its first sample has the timeout, too; what it
     opened->set_value();
     return text;
   };
-  CHECK(at(0).ends_with(" s, now sample 0. Look at where it comes from, or give a longer timeout"));
-  CHECK(at(3).ends_with(" s, now sample 3. Look at where it comes from, or give a longer timeout"));
+  CHECK(at(0).ends_with(" s, now sample 0. Check its source, or set a longer timeout"));
+  CHECK(at(3).ends_with(" s, now sample 3. Check its source, or set a longer timeout"));
 }
 
 TEST_CASE("what another run has seen is read again for longer than the timeout, as long as it goes on") {
@@ -507,7 +507,7 @@ TEST_CASE("lines say why a stream's pass has no batch, and how many samples come
   CHECK(none_of(0, {}, {}) == start + "its stream is empty, 0 samples");
   CHECK(none_of(5, {.batch_size = 2}, {}, 4) == start + "8 samples were seen or are skipped, and its stream has 5");
   CHECK(none_of(5, {.batch_size = 8, .drop_last = true}, {}) ==
-        start + "5 samples are fewer than the 8 of one step (batches of 8, 1 ranks), and drop_last leaves them out");
+        start + "5 samples are fewer than the 8 of one step (batches of 8, 1 ranks), and drop_last drops them");
   CHECK(none_of(2, {.batch_size = 2}, {.rank = 1, .world_size = 2, .even_batches = false}) ==
         start + "2 samples in batches of 2 are too few for 2 ranks, and even_batches is off");
   StreamLoader seen(counting_stream(20), {.batch_size = 2});
@@ -526,9 +526,9 @@ TEST_CASE("lines say why a stream's pass has no batch, and how many samples come
     two.shard({.rank = 0, .world_size = 2});
     two.load_state(one.state());
     CHECK(lines_of([&] { (void)pass(two); }) ==
-          std::vector<std::string>{"loader: epoch 0 of a stream goes on after 4 samples, seen in batches of 2 on 1 "
-                                   "ranks; what follows is shared out anew, in batches of 2 to 2 ranks" +
-                                   std::string(known ? "; 1 of them come twice, to fill the last batches" : "")});
+          std::vector<std::string>{"loader: epoch 0 of a stream continues after 4 samples, seen in batches of 2 on 1 "
+                                   "ranks; what follows is sharded again, in batches of 2 to 2 ranks" +
+                                   std::string(known ? "; 1 of them are repeated to pad the last batches" : "")});
   }
 }
 

@@ -370,7 +370,7 @@ TEST_CASE("more workers than the system gives threads for is told with both numb
   }
   CHECK(text.starts_with("loader: num_workers is 1000, but the system gives "));
   CHECK(
-      text.ends_with(" threads: Resource temporarily unavailable; ask for fewer workers, or raise the limits of "
+      text.ends_with(" threads: Resource temporarily unavailable; use fewer workers, or raise the limits of "
                      "processes and memory (ulimit -u, ulimit -v)"));
   // The kernel removes a thread shortly after it was joined.
   const auto until = std::chrono::steady_clock::now() + 5s;

@@ -74,7 +74,7 @@ TEST_CASE("a reducer is asked for each bucket in order, start before finish, the
     CHECK(engine.bytes_given() < numbers * 8 + 6 * 64 + 2 * 128 + 6 * 8);  // aligned parameters and buckets, the counts
     // The hook has not declared that it keeps no state on the host.
     CHECK(engine.reducer().why_not_recorded() ==
-          "the hook's reducer may decide on the host, which replays do not ask; its why_not_recorded() is for it to "
+          "the hook's reducer may decide on the host, which replays do not call; override its why_not_recorded() to "
           "say");
     calls.clear();
     net->to(torch::kFloat);
@@ -122,5 +122,5 @@ TEST_CASE("a plan that leaves out, repeats or mixes parameters is refused, and s
       "a bucket is of one dtype and device");
   CHECK(refusal({.static_graph = true, .plan = plan_of({{0, 1, 2, 3, 4, 5}})}) ==
         "prepare: static_graph learns from the first reduction which parameters are used, but a bucket plan is given, "
-        "with which there is nothing to learn; leave one of them out");
+        "so nothing can be learned; remove one of them");
 }

@@ -208,7 +208,7 @@ TEST_CASE("static_graph on a graph that is not static is an error on the rank th
     engine.zero_all();
     CHECK(text_of([&] { plain_step(net, group.rank()); }) ==
           "backward: static_graph is set, but parameter extra.weight was unused in the first reduction and is used "
-          "now; leave static_graph off");
+          "now; keep static_graph off");
     engine.zero_all();
     auto other = built(make_net);
     Engine partly(group, named(other), options);
@@ -217,7 +217,7 @@ TEST_CASE("static_graph on a graph that is not static is an error on the rank th
     };
     CHECK(text_of(use) ==
           "backward: static_graph is set, but parameter extra.weight was used on 1 of 2 ranks in the first reduction; "
-          "leave static_graph off");
+          "keep static_graph off");
   });
 }
 

@@ -148,8 +148,8 @@ TEST_CASE("create_graph on averaged gradients is said once: their graph does not
   const auto said = [&](const std::string& line) {
     return line.find("backward: create_graph is set; the gradient of parameter ") != std::string::npos &&
            line.find(
-               " is averaged over the 2 ranks, its graph is not: what is differentiated through it stays without "
-               "effect. Take higher derivatives with torch::autograd::grad(), and only the last backward through "
+               " is averaged over the 2 ranks, its graph is not: derivatives through it have no effect. Take higher "
+               "derivatives with torch::autograd::grad(), and only the last backward through "
                "the model") != std::string::npos;
   };
   CHECK(said(lines[0]));

@@ -33,8 +33,8 @@ TEST_CASE("an input that changed is refused: by the function at once, later by L
   const at::Tensor x = small_leaf(1);
   const at::Tensor copy = x * 1;
   CHECK_THROWS_WITH_AS(checkpoint([](at::Tensor in) { return in.add_(1) * 2; }, copy),
-                       "checkpoint: the function changed its input 0 in place ([3] Double), so it cannot run again on "
-                       "what it was given; let it work on a copy",
+                       "checkpoint: the function changed its input 0 in place ([3] Double), so it cannot be recomputed "
+                       "from its inputs; let it work on a copy",
                        accelerate::Error);
   const at::Tensor mine = x * 1;
   const at::Tensor y = checkpoint([](const at::Tensor& in) { return in.sin(); }, mine);

@@ -341,10 +341,9 @@ TEST_CASE("a SyncBatchNorm over ranks is refused where a module is copied") {
     DataParallel parallel(net, {kCpu, kCpu});
     CHECK(refusal([&] {
             parallel(torch::ones({4, 4}));
-          }) ==
-          accelerate::base::prefix(group.place()) +
-              "DataParallel: 1 is a SyncBatchNorm over 2 ranks, which copies of a module cannot ask at the same time; "
-              "give each device a rank of its own, or let it be a BatchNorm");
+          }) == accelerate::base::prefix(group.place()) +
+                    "DataParallel: 1 is a SyncBatchNorm over 2 ranks, which copies of a module cannot query at the "
+                    "same time; give each device a rank of its own, or let it be a BatchNorm");
   });
 }
 
@@ -487,8 +486,8 @@ TEST_CASE("wrong calls are refused with both values") {
           DataParallel(tagged, kThree)(std::pair{torch::ones({3, 4}), torch::ones({2, 4})}, torch::tensor(1.0),
                                        int64_t{1});
         }) ==
-        "DataParallel: one input has 3 along dim 0, another 2; all inputs are split alike: bind what is not split to "
-        "the module");
+        "DataParallel: one input has 3 along dim 0, another 2; all inputs are split in the same way: bind other "
+        "arguments to the module");
   Stiff stiff;
   struct Wide : StiffImpl {
     Wide() { replace_module("line", torch::nn::Linear(4, 3)); }

@@ -102,8 +102,8 @@ TEST_CASE("a scale whose float32 reciprocal is rounded divides as PyTorch does, 
 TEST_CASE("gradients in float16 are refused") {
   CHECK_THROWS_WITH(
       found_in({torch::ones({2, 3}, torch::kHalf)}),
-      "[rank 1 of 2, gpu-b] unscale: a gradient of shape [2, 3] is float16, must be float32; fp16 computes "
-      "in float16 by itself: leave the model's parameters in float32 (model->to(torch::kFloat))");
+      "[rank 1 of 2, gpu-b] unscale: a gradient of shape [2, 3] is float16, must be float32; fp16 computes in float16 "
+      "automatically: keep the model's parameters in float32 (model->to(torch::kFloat))");
 }
 
 TEST_CASE("the scale backs off at once and grows after an interval without inf") {

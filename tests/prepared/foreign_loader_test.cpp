@@ -217,7 +217,8 @@ TEST_CASE("what split_batches cannot split is refused, with both numbers") {
   CHECK(told(std::vector<torch::Tensor>{torch::tensor(1.0)}) ==
         "loader: split_batches: batch 0 has no rows that could be split over the 2 ranks");
   CHECK(told(std::vector<torch::Tensor>{torch::zeros({4, 2}), torch::zeros({1, 3})}) ==
-        "loader: split_batches: batch 1 is not built as the first, with whose rows it is filled (other keys, lengths, "
+        "loader: split_batches: batch 1 has another structure than the first, from which it is padded (other keys, "
+        "lengths, "
         "dtypes or shapes)");
   struct TakesTwo {
     std::vector<torch::Tensor> batches{torch::zeros({4})};
@@ -226,7 +227,7 @@ TEST_CASE("what split_batches cannot split is refused, with both numbers") {
     auto end() { return batches.end(); }
   };
   CHECK(told(TakesTwo{}) ==
-        "prepare: split_batches is on, and this loader takes its share by shard(rank, world_size), which does not say "
+        "prepare: split_batches is on, and this loader is sharded by shard(rank, world_size), which does not state "
         "so; give it shard(const data::Share&), or turn split_batches off");
 }
 
@@ -463,9 +464,9 @@ TEST_CASE("a pass without any batch says why: too few for the ranks, skipped, le
   CHECK(said({.dispatch_batches = true}, prepared([] { return counting(0, 2); })) ==
         Lines{"its data are empty, 0 samples", "rank 0, which reads for all (dispatch_batches), has none"});
   CHECK(said({.dispatch_batches = true}, prepared([] { return counting(3, 2, {.drop_last = true}); })) ==
-        Lines{"rank 0 reads 1 for 2 ranks, and drop_last leaves them out"});
+        Lines{"rank 0 reads 1 for 2 ranks, and drop_last drops them"});
   CHECK(said({}, prepared([] { return counting(3, 2, {.drop_last = true}); })) ==
-        Lines{"3 samples are fewer than the 4 of one step (batches of 2, 2 ranks), and drop_last leaves them out"});
+        Lines{"3 samples are fewer than the 4 of one step (batches of 2, 2 ranks), and drop_last drops them"});
 
   accelerate::base::forget_lines();
   std::vector<std::string> lines;

@@ -13,7 +13,8 @@ using accelerate::data::Loader;
 namespace {
 
 constexpr const char* kOneOrderAdvice =
-    "; they must be equal, or samples come twice or never. A sampler takes its order from the seed and the epoch that "
+    "; they must be equal, or samples are repeated or missing. A sampler takes its order from the seed and the epoch "
+    "that "
     "it "
     "is given and from nothing else; set_epoch() is for all ranks";
 

@@ -121,10 +121,9 @@ TEST_CASE("a schedule whose end training has passed says so once") {
     return found;
   };
   CHECK(about_the_end(train(5)).empty());  // one step per rate
-  CHECK(
-      about_the_end(train(9)) ==
-      std::vector<std::string>{"scheduler.step: OneCycleLR has ended after 4 steps and rests; where training goes on, "
-                               "make it longer: it counts optimizer steps of the whole job"});
+  CHECK(about_the_end(train(9)) ==
+        std::vector<std::string>{"scheduler.step: OneCycleLR has ended after 4 steps and keeps its last value; if "
+                                 "training continues, make it longer: it counts optimizer steps of the whole job"});
 }
 
 TEST_CASE("a prepared schedule is saved and loaded, on as many ranks as before or on others") {

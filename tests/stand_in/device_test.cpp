@@ -166,7 +166,7 @@ TEST_CASE("fresh memory is poisoned, and the host cannot read the device's") {
   CHECK(WIFSIGNALED(status));
 }
 
-TEST_CASE("out of memory is LibTorch's error, and the device goes on after it") {
+TEST_CASE("out of memory is LibTorch's error, and the device continues after it") {
   stand_in::set_limit(0, size_t{64} << 20);
   CHECK_THROWS_AS(static_cast<void>(torch::zeros({int64_t{32} << 20}, device())), c10::OutOfMemoryError);
   stand_in::set_limit(0, size_t{256} << 20);

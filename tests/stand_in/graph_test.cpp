@@ -399,7 +399,7 @@ TEST_CASE("what the host has to know or do in a step is why it is not recorded, 
   CHECK(runs_plain(step_and(nothing), {.gradient_accumulation_steps = 2}) ==
         "gradient_accumulation_steps is 2; a recorded step has one micro-batch");
   CHECK(runs_plain(step_and(nothing), {.check_synchronized_every = 3}) ==
-        "check_synchronized_every is 3; the host reads what is compared");
+        "check_synchronized_every is 3; the host reads the compared values");
   CHECK(runs_plain(step_and(nothing), {.stop_at_nan_loss = true}) ==
         "stop_at_nan_loss is set; the host reads each loss");
   const auto sums = [](Accelerator& accelerator, auto& model, auto& optimizer) {
@@ -410,8 +410,8 @@ TEST_CASE("what the host has to know or do in a step is why it is not recorded, 
       optimizer.step();
     };
   };
-  CHECK(runs_plain(sums).find("backward: the loss is a sum over 3 samples in a step that is recorded, whose replays "
-                              "would divide by as many; take losses that are means") != string::npos);
+  CHECK(runs_plain(sums).find("backward: the loss is a sum over 3 samples in a recorded step, and replays would divide "
+                              "by the same number; take losses that are means") != string::npos);
   // 40: two for each parameter, and 32.
   const auto steps_often = [](Accelerator& accelerator, auto& model, auto& optimizer) {
     return [&](const at::Tensor& images, const at::Tensor& labels) {
@@ -587,7 +587,7 @@ TEST_CASE("two models on two ranks are not recorded, nor is a step of local SGD"
     auto [a, b] = accelerator.prepare(stand_in::made_alike([] { return PlainNet(); }),
                                       stand_in::made_alike([] { return PlainNet(); }));
     auto step = accelerator.graphed_step([](const at::Tensor& x) { return x; });
-    CHECK(step.why_plain() == "in each backward the 2 ranks tell one another which of 2 models it reached");
+    CHECK(step.why_plain() == "in each backward the 2 ranks exchange which of 2 models it reached");
   });
 }
 

@@ -336,7 +336,7 @@ TEST_CASE("data on the device are refused where they do not fit, and where worke
   CHECK(
       said.starts_with("memory_source: 3840 bytes of data do not fit on standin:0 (standin:0 is out of memory: tried "
                        "to allocate 3840 bytes, "));
-  CHECK(said.ends_with("); leave them on the CPU: prepare() copies batches one ahead"));
+  CHECK(said.ends_with("); keep them on the CPU: prepare() copies each batch one step ahead"));
 }
 
 TEST_CASE("the next batch is copied before this one's step is launched, and beside it" * stand_in::needs_stand_in()) {

@@ -73,16 +73,16 @@ TEST_CASE("arguments that contradict one another are refused") {
   CHECK(refusal({.eval_strategy = IntervalStrategy::epoch, .eval_steps = 5}) ==
         "eval_steps is 5, eval_strategy is epoch; eval_steps counts with eval_strategy steps only");
   CHECK(refusal({.eval_strategy = IntervalStrategy::epoch}, /*has_eval_dataset=*/false) ==
-        "eval_strategy is epoch, there is no eval_dataset; give one, or eval_strategy no");
+        "eval_strategy is epoch, eval_dataset is not set; set it, or set eval_strategy to no");
   CHECK(refusal({.metric_for_best_model = "accuracy"}) ==
-        "metric_for_best_model is \"accuracy\", eval_strategy is no; only evaluations during training tell which model "
-        "is best: give eval_strategy steps or epoch");
+        "metric_for_best_model is \"accuracy\", eval_strategy is no; only evaluations during training determine which "
+        "model is best: give eval_strategy steps or epoch");
   CHECK(refusal({.save_strategy = IntervalStrategy::epoch}) ==
         "save_strategy is epoch, output_dir is empty; checkpoints need a folder");
   CHECK(refusal({.save_total_limit = 2}) == "save_total_limit is 2, save_strategy is no; nothing is saved");
   CHECK(refusal({.output_dir = "x", .load_best_model_at_end = true}) ==
-        "load_best_model_at_end is true, eval_strategy is no; only evaluations during training tell which model is "
-        "best: give eval_strategy steps or epoch");
+        "load_best_model_at_end is true, eval_strategy is no; only evaluations during training determine which model "
+        "is best: give eval_strategy steps or epoch");
   CHECK(refusal({.eval_strategy = IntervalStrategy::epoch, .load_best_model_at_end = true}) ==
         "load_best_model_at_end is true, output_dir is empty; the best model's weights need a folder");
   CHECK(refusal({.dataloader_prefetch_factor = 4}) ==
@@ -93,9 +93,9 @@ TEST_CASE("what is reported needs trackers that agree and a folder") {
   CHECK(refusal({.report_to = {"none"}}).empty());
   CHECK(refusal({.report_to = {"csv"}, .logging_dir = "logs"}).empty());
   CHECK(refusal({.report_to = {"csv", "jsonl"}}) ==
-        "report_to is \"csv\" and \"jsonl\", logging_dir and output_dir are empty; what is reported needs a folder");
+        "report_to is \"csv\" and \"jsonl\", logging_dir and output_dir are empty; reports need a folder");
   CHECK(refusal({.output_dir = "x", .report_to = {"none", "csv"}}) ==
-        "report_to is \"none\" and \"csv\"; \"none\" stands alone");
+        "report_to is \"none\" and \"csv\"; \"none\" must be the only entry");
 }
 
 TEST_CASE(

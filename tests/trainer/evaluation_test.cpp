@@ -483,8 +483,8 @@ TEST_CASE("what callbacks and compute_loss miss is said with the rank that misse
       LossAndOutputs compute_loss(Model&, const Inputs& inputs) override { return {inputs["pixel_values"].sum()}; }
     };
     const std::string text = place() +
-                             "batch: there is no \"pixel_values\", the collate function gave \"labels\" and \"x\"; "
-                             "ask for one of these, or let it give that one too";
+                             "batch: there is no \"pixel_values\", the collate function gave \"labels\" and \"x\"; use "
+                             "one of these, or let the collate function return that one too";
     CHECK(said([] { Wrong(OneWeight(), {}, {.train_dataset = triples(2)}).train(); }) == text);
     CHECK(said([] { Wrong(OneWeight(), {}, {.eval_dataset = triples(2)}).evaluate(); }) == text);
   });
@@ -507,8 +507,8 @@ TEST_CASE("labels that a later batch lacks, and a loss per example, are said wit
     Loss trainer(OneWeight(), {.per_device_eval_batch_size = 1});
     CHECK(said([&] { trainer.predict(only_first); }) ==
           place +
-              "batch: there is no \"labels\", the collate function gave \"x\"; ask for one of these, or let it give "
-              "that one too");
+              "batch: there is no \"labels\", the collate function gave \"x\"; use one of these, or let the collate "
+              "function return that one too");
     Loss each(OneWeight(), {.per_device_eval_batch_size = 2}, {.eval_dataset = triples(4)});
     each.per_example = true;
     CHECK(said([&] { each.evaluate(); }) ==
@@ -518,7 +518,8 @@ TEST_CASE("labels that a later batch lacks, and a loss per example, are said wit
 
 TEST_CASE("callbacks that compare evaluations want some") {
   const std::string why =
-      ": eval_strategy is no; only evaluations during training tell which model is best: give eval_strategy steps or "
+      ": eval_strategy is no; only evaluations during training determine which model is best: give eval_strategy steps "
+      "or "
       "epoch";
   const auto begun_with = [](std::shared_ptr<TrainerCallback> callback) {
     return said([&] {
@@ -533,7 +534,7 @@ TEST_CASE("callbacks that compare evaluations want some") {
 
 TEST_CASE("what an evaluation lacks is said") {
   CHECK(said([] { QuietTrainer(OneWeight(), {}).evaluate(); }) ==
-        here() + "evaluate: there is no eval_dataset; give one in TrainerParts, or to evaluate()");
+        here() + "evaluate: eval_dataset is not set; set it in TrainerParts, or pass one to evaluate()");
   CHECK(said([] { QuietTrainer(OneWeight(), {}).predict(nullptr); }) == here() + "predict: the data set is null");
   CHECK(said([] { QuietTrainer(OneWeight(), {}).predict(triples(0)); }) ==
         here() + "test: the data set has no examples");

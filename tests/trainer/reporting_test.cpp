@@ -216,7 +216,7 @@ TEST_CASE("a folder for logs that cannot be written ends the training on every r
 TEST_CASE("arguments and options that name different folders for logs are refused") {
   CHECK(said([] {
           QuietTrainer(OneWeight(), {.report_to = {"csv"}, .logging_dir = "a"}, {.accelerator = {.logging_dir = "b"}});
-        }) == "Trainer: logging_dir is a in TrainingArguments and b in AcceleratorOptions; say it once");
+        }) == "Trainer: logging_dir is a in TrainingArguments and b in AcceleratorOptions; set it only once");
 }
 
 TEST_CASE("a bar of the steps is shown, on the main process alone") {

@@ -226,9 +226,10 @@ TEST_CASE("an output folder of another run is refused, the own one is not") {
   first.train();
   first.train();
   QuietTrainer second(OneWeight(), saving_to(folder.path), {.train_dataset = triples(2)});
-  CHECK(said([&] { second.train(); }) == here() + "train: " + (folder.path / "checkpoints").string() +
-                                             " holds checkpoints of another run; set resume_from_checkpoint to go on "
-                                             "with it, or another output_dir");
+  CHECK(
+      said([&] { second.train(); }) ==
+      here() + "train: " + (folder.path / "checkpoints").string() +
+          " contains checkpoints of another run; set resume_from_checkpoint to continue it, or use another output_dir");
 }
 
 TEST_CASE("load_best_model_at_end brings the best evaluation's weights back from the disk") {
@@ -584,9 +585,10 @@ TEST_CASE("another run's checkpoints and best weights are safe from one that is 
   arguments.save_total_limit = 1;
   arguments.resume_from_checkpoint = folder.path / "a";
   QuietTrainer resumed(OneWeight(), arguments, {.train_dataset = triples(2)});
-  CHECK(said([&] { resumed.train(); }) == here() + "train: " + (folder.path / "b/checkpoints").string() +
-                                              " holds checkpoints of another run; set resume_from_checkpoint to go on "
-                                              "with it, or another output_dir");
+  CHECK(
+      said([&] { resumed.train(); }) ==
+      here() + "train: " + (folder.path / "b/checkpoints").string() +
+          " contains checkpoints of another run; set resume_from_checkpoint to continue it, or use another output_dir");
   other.save_strategy = IntervalStrategy::no;
   QuietTrainer unsaved(OneWeight(), other, scored({1, 2, 3, 4}));
   CHECK(said([&] { unsaved.train(); }) ==
@@ -601,9 +603,9 @@ TEST_CASE("a folder of another run on one machine's own disk is refused on every
   simulate(2, [&] {
     const int64_t rank = accelerate::Accelerator().process_index();
     QuietTrainer trainer(OneWeight(), saving_to(folder.path / std::to_string(rank)), {.train_dataset = triples(4)});
-    const std::string why = here(1, 2) + "train: " + (folder.path / "1" / "checkpoints").string() +
-                            " holds checkpoints of another run; set resume_from_checkpoint to go on with it, or "
-                            "another output_dir";
+    const std::string why =
+        here(1, 2) + "train: " + (folder.path / "1" / "checkpoints").string() +
+        " contains checkpoints of another run; set resume_from_checkpoint to continue it, or use another output_dir";
     CHECK(said([&] { trainer.train(); }) == (rank == 1 ? why : here(0, 2) + "train: " + why));
   });
 }

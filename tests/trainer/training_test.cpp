@@ -395,7 +395,7 @@ TEST_CASE("the main process prints plan and logs, the others nothing") {
 TEST_CASE("what a Trainer lacks is said") {
   const TrainingArguments one_epoch{.num_train_epochs = 1};
   CHECK(said([&] { QuietTrainer(OneWeight(), one_epoch).train(); }) ==
-        here() + "train: there is no train_dataset; give one in TrainerParts");
+        here() + "train: train_dataset is not set; set it in TrainerParts");
   CHECK(said([&] { (void)QuietTrainer(OneWeight(), one_epoch).plan(); }) ==
         here() + "plan: there is none before train()");
   CHECK(said([&] { QuietTrainer(OneWeight(), one_epoch).add_callback(nullptr); }) ==
@@ -415,34 +415,33 @@ TEST_CASE("a batch without the key that compute_loss wants names those that it h
     }
   };
   Wrong trainer(OneWeight(), {}, {.train_dataset = triples(1)});
-  CHECK(
-      said([&] { trainer.train(); }) ==
-      here() +
-          "batch: there is no \"pixel_values\", the collate function gave \"labels\" and \"x\"; ask for one of these, "
-          "or let it give that one too");
+  CHECK(said([&] { trainer.train(); }) ==
+        here() +
+            "batch: there is no \"pixel_values\", the collate function gave \"labels\" and \"x\"; use one of these, or "
+            "let the collate function return that one too");
 }
 
 TEST_CASE("what arguments and options of the Accelerator both say must agree") {
   using accelerate::Precision;
   CHECK(said([] {
           QuietTrainer(OneWeight(), {.bf16 = true}, {.accelerator = {.mixed_precision = Precision::fp16}});
-        }) == "Trainer: mixed precision is bf16 in TrainingArguments and fp16 in AcceleratorOptions; say it once");
+        }) == "Trainer: mixed precision is bf16 in TrainingArguments and fp16 in AcceleratorOptions; set it only once");
   CHECK(said([] {
           QuietTrainer(OneWeight(), {.gradient_accumulation_steps = 2},
                        {.accelerator = {.gradient_accumulation_steps = 3}});
         }) ==
-        "Trainer: gradient_accumulation_steps is 2 in TrainingArguments and 3 in AcceleratorOptions; say it once");
+        "Trainer: gradient_accumulation_steps is 2 in TrainingArguments and 3 in AcceleratorOptions; set it only once");
   CHECK(said([] { QuietTrainer(OneWeight(), {}, {.accelerator = {.even_batches = false}}); }) ==
-        "Trainer: even_batches is false; ranks would make different numbers of steps: leave it true, or set "
+        "Trainer: even_batches is false; ranks would make different numbers of steps: keep it true, or set "
         "dataloader_drop_last");
   CHECK(said([] {
           QuietTrainer(OneWeight(), {}, {.accelerator = {.accumulation = {.sync_with_dataloader = false}}});
-        }) == "Trainer: sync_with_dataloader is false; an epoch of a Trainer ends with a step: leave it true");
+        }) == "Trainer: sync_with_dataloader is false; an epoch of a Trainer ends with a step: keep it true");
   CHECK(said([] {
           QuietTrainer(OneWeight(), {}, {.accelerator = {.scheduler_unit = accelerate::SchedulerUnit::processes}});
         }) ==
         "Trainer: scheduler_unit is processes; a Trainer makes its schedule of the training's optimizer steps, which "
-        "would be over after a part of them: leave it optimizer_steps");
+        "would end after a part of them: keep optimizer_steps");
   QuietTrainer bf16(OneWeight(), {.bf16 = true});
   CHECK(bf16.accelerator().mixed_precision() == Precision::bf16);
 }

@@ -73,7 +73,7 @@ void check_thread_level(const Place& place) {
   if (level == MPI_THREAD_MULTIPLE) return;
   base::fail(ErrorKind::environment, place, kOperation,
              "the program initialised MPI at thread level {}, must be MPI_THREAD_MULTIPLE ({}); "
-             "call MPI_Init_thread with it, or leave MPI to Accelerate",
+             "call MPI_Init_thread with it, or let Accelerate initialize MPI",
              level, static_cast<int>(MPI_THREAD_MULTIPLE));
 }
 

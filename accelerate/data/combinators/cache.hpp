@@ -97,8 +97,8 @@ class Cache final : public DerivedSource<AnyBatch> {
     const auto* const first = numbers.const_data_ptr<int64_t>();
     table_->put(batch, numbers, [&](const LeafPath& path) {
       base::fail(ErrorKind::data, {}, "cache",
-                 "samples {} to {} do not go with those before{}: shape, dtype or structure, or what is said once for "
-                 "all of them, differ; a cache holds "
+                 "samples {} to {} do not match the previous ones{}: shape, dtype or structure, or the values that are "
+                 "stored once for all of them, differ; a cache holds "
                  "samples of one shape, so it goes below what pads them",
                  *first, first[numbers.size(0) - 1], path.at());
     });
@@ -113,7 +113,7 @@ class Cache final : public DerivedSource<AnyBatch> {
 
 [[noreturn]] inline void fail_seeded() {
   base::fail(ErrorKind::usage, {}, "cache",
-             "what the source reads differs from epoch to epoch (a random transform); cache what is below that, and "
+             "the source returns other samples in each epoch (a random transform); cache the source below it, and "
              "transform the cache");
 }
 

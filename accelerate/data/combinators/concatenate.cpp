@@ -39,7 +39,7 @@ std::vector<int64_t> ends_of(const std::vector<int64_t>& sizes) {
 void fail_unlike(const SourcePart& part, const SourcePart& first, const LeafPath& path) {
   base::fail(ErrorKind::data, {}, "concatenate",
              "sample {} of source {} and sample {} of source {} do not go together{}: shape, dtype or structure, or "
-             "what is said once for all of them, differ",
+             "the values that are stored once for all of them, differ",
              part.indices[0].item<int64_t>(), part.source, first.indices[0].item<int64_t>(), first.source, path.at());
 }
 

@@ -25,7 +25,7 @@ void check_class_names(const CsvOptions& csv) {
     base::fail(ErrorKind::usage, {}, csv_operation, "class_names are given, but text_classes is off");
   if (csv.text_classes && (csv.target.empty() || csv.target_dtype != at::kLong))
     base::fail(ErrorKind::usage, {}, csv_operation, "text_classes is on, but {}",
-               csv.target.empty() ? "there is no target" : "target_dtype is not int64");
+               csv.target.empty() ? "target is not set" : "target_dtype is not int64");
   for (auto name = csv.class_names.begin(); name != csv.class_names.end(); ++name)
     if (std::find(name + 1, csv.class_names.end(), *name) != csv.class_names.end())
       base::fail(ErrorKind::usage, {}, csv_operation, "class_names has {} more than once", in_quotes(*name));
@@ -46,7 +46,7 @@ void check_csv_options(const CsvOptions& csv) {
     base::fail(ErrorKind::usage, {}, csv_operation, "classes is {}, must be at least 1", *csv.classes);
   if (csv.target.empty() || csv.target_dtype != at::kLong)
     base::fail(ErrorKind::usage, {}, csv_operation, "classes is {}, but {}", *csv.classes,
-               csv.target.empty() ? "there is no target" : "target_dtype is not int64");
+               csv.target.empty() ? "target is not set" : "target_dtype is not int64");
 }
 
 /// Reads one file into tensors.

@@ -113,7 +113,7 @@ class ColumnReader {
     if (outcome == CsvNumbers::Outcome::taken) return {};
     const bool missing = outcome == CsvNumbers::Outcome::missing;
     return lines_.no_number(index_, dtype_of_column(column_.type),
-                            missing ? "; CsvColumn::fill is for these" : "; CsvColumn::type says what is due");
+                            missing ? "; set CsvColumn::fill for them" : "; CsvColumn::type sets the expected type");
   }
 
   const CsvColumn& column_;

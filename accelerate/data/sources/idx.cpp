@@ -127,7 +127,7 @@ struct IdxFile::Impl {
     }
     if (overflow || size > uint64_t{1} << 40)
       base::fail(ErrorKind::data, {}, idx_operation,
-                 "{} is damaged: its header says [{}], more than any such file holds", path.string(),
+                 "{} is damaged: its header has [{}], more than any such file contains", path.string(),
                  fmt::join(shape, ", "));
     const uint64_t most = file.most_bytes() - header.size();
     if (most < size && on_error == OnError::fail)

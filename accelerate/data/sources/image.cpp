@@ -34,9 +34,9 @@ void check_pixels(int64_t height, int64_t width, size_t file_bytes, uint64_t lea
   constexpr uint64_t most = 178'956'970;
   if (least_bytes > file_bytes)
     throw BrokenImage(
-        fmt::format("its header says {}x{} pixels, more than a file of {} bytes holds", height, width, file_bytes));
+        fmt::format("its header has {}x{} pixels, more than a file of {} bytes holds", height, width, file_bytes));
   if (static_cast<uint64_t>(height) * static_cast<uint64_t>(width) > most)
-    throw BrokenImage(fmt::format("its header says {}x{} pixels, must be at most {} in all", height, width, most));
+    throw BrokenImage(fmt::format("its header has {}x{} pixels, must be at most {} in all", height, width, most));
 }
 
 at::Tensor planes_of(const uint8_t* rgb, int64_t height, int64_t width) {

@@ -115,7 +115,7 @@ std::string ImageFolderSource::problem_of(const std::filesystem::path& path) con
 }
 
 void ImageFolderSource::refuse(int64_t sample) const {
-  base::fail(ErrorKind::data, {}, folder_operation, "sample {}, {}; OnError::skip leaves such out", sample,
+  base::fail(ErrorKind::data, {}, folder_operation, "sample {}, {}; OnError::skip skips such samples", sample,
              problem_of(samples_[static_cast<size_t>(sample)].path));
 }
 

@@ -16,7 +16,7 @@ namespace accelerate::data {
 namespace {
 
 std::string no_label(const std::filesystem::path& path, int64_t label, int64_t sample, int64_t classes) {
-  return fmt::format("{} says {} for sample {}: expected a label from 0 to {}", path.string(), label, sample,
+  return fmt::format("{} has label {} for sample {}: expected a label from 0 to {}", path.string(), label, sample,
                      classes - 1);
 }
 
@@ -39,7 +39,7 @@ void check_can_skip(OnError on_error, bool declared, std::string_view operation,
                     std::string_view what) {
   if (on_error != OnError::skip || declared) return;
   base::fail(ErrorKind::usage, {}, operation,
-             "on_error is skip, but {} is not given, so no {} can be told broken; give {}, or leave on_error out",
+             "on_error is skip, but {} is not given, so no {} can be recognised as broken; give {}, or remove on_error",
              option, what, option);
 }
 

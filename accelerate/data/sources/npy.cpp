@@ -23,7 +23,7 @@ void check_length(const MappedFile& file, const NpyHeader& header) {
   const auto says = fmt::format("[{}] {}", fmt::join(header.shape, ", "), dtype_name(header.dtype));
   const auto expected = bytes_of(header.shape, header.dtype);
   if (!expected)
-    base::fail(ErrorKind::data, {}, "npy", "{} is damaged: its header says {}, more than any file holds",
+    base::fail(ErrorKind::data, {}, "npy", "{} is damaged: its header has {}, more than any file contains",
                file.path().string(), says);
   const uint64_t found = file.size() - header.size;
   if (found != *expected)
@@ -118,7 +118,7 @@ Loader npy(const NpyFiles& files, const LoaderOptions& options) {
     base::fail(ErrorKind::data, {}, "npy", "{} has 0 samples: expected at least 1", files.data.string());
   if (files.classes) {
     if (!target.defined())
-      base::fail(ErrorKind::usage, {}, "npy", "classes is {}, but there is no target", *files.classes);
+      base::fail(ErrorKind::usage, {}, "npy", "classes is {}, but target is not set", *files.classes);
     if (files.on_error == OnError::skip) return without_broken(data, target, files, options);
     check_labels(target, *files.classes, files.target, "npy");
   }

@@ -160,7 +160,7 @@ std::pair<size_t, size_t> dict_place(std::string_view bytes, const std::filesyst
     std::string found;
     for (const char c : bytes.substr(0, magic.size())) found += fmt::format(" {:02x}", static_cast<uint8_t>(c));
     base::fail(ErrorKind::data, {}, "npy",
-               "{} is no .npy file: expected the bytes 93 4e 55 4d 50 59 at its start, found{}", path.string(),
+               "{} is not a .npy file: expected the bytes 93 4e 55 4d 50 59 at its start, found{}", path.string(),
                found.empty() ? " none" : found);
   }
   const auto need = [&](size_t wanted) {

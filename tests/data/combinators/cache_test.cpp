@@ -196,10 +196,10 @@ TEST_CASE("samples of several shapes, and those that differ from epoch to epoch,
   const auto cached = data::cache(std::make_shared<Growing>());
   (void)cached->read(index({0}));
   CHECK_THROWS_WITH((void)cached->read(index({0, 2, 1})),
-                    "cache: samples 1 to 2 do not go with those before: shape, dtype or structure, or what is said "
-                    "once for all of them, differ; a cache "
+                    "cache: samples 1 to 2 do not match the previous ones: shape, dtype or structure, or the values "
+                    "that are stored once for all of them, differ; a cache "
                     "holds samples of one shape, so it goes below what pads them");
   CHECK_THROWS_WITH((void)data::cache(std::make_shared<PassSource>()),
-                    "cache: what the source reads differs from epoch to epoch (a random transform); cache what is "
-                    "below that, and transform the cache");
+                    "cache: the source returns other samples in each epoch (a random transform); cache the source "
+                    "below it, and transform the cache");
 }

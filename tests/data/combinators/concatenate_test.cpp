@@ -55,7 +55,7 @@ TEST_CASE("samples that do not go together are named with their sources") {
   const std::string text =
       "concatenate: sample 1 of source 1 and sample 1 of source 0 do not go together at [0]: shape, dtype or "
       "structure, "
-      "or what is said once for all of them, differ";
+      "or the values that are stored once for all of them, differ";
   CHECK_THROWS_WITH(refused(torch::zeros({2, 3}), torch::zeros({2, 4})), text.c_str());
   CHECK_THROWS_WITH(refused(torch::zeros({2, 3}), torch::zeros({2, 3}, torch::kLong)), text.c_str());
   const auto bare = data::memory_source(torch::zeros(2));
@@ -64,15 +64,15 @@ TEST_CASE("samples that do not go together are named with their sources") {
   };
   CHECK_THROWS_WITH(target(bare, of(torch::zeros(2))),
                     "concatenate: sample 0 of source 1 and sample 0 of source 0 do not go together at [1]: shape, "
-                    "dtype or structure, or what is said once for all of them, differ");
+                    "dtype or structure, or the values that are stored once for all of them, differ");
   CHECK_THROWS_WITH(target(of(torch::zeros(2)), bare),
                     "concatenate: sample 0 of source 1 and sample 0 of source 0 do not go together at [1]: shape, "
-                    "dtype or structure, or what is said once for all of them, differ");
+                    "dtype or structure, or the values that are stored once for all of them, differ");
   using Map = std::map<std::string, at::Tensor>;
   CHECK_THROWS_WITH(
       target(data::memory_source(Map{{"x", torch::zeros(2)}}), data::memory_source(Map{{"y", torch::zeros(2)}})),
       "concatenate: sample 0 of source 1 and sample 0 of source 0 do not go together: shape, dtype or "
-      "structure, or what is said once for all of them, differ");
+      "structure, or the values that are stored once for all of them, differ");
   CHECK_THROWS_WITH((void)data::concatenate(std::vector<data::SourcePtr<data::Batch>>()),
                     "concatenate: there are 0 sources, must be at least 1");
   CHECK_THROWS_WITH((void)data::concatenate(numbers(1), std::shared_ptr<const data::Source>()),

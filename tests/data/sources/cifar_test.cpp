@@ -123,11 +123,11 @@ TEST_CASE("a label that is none is refused with file and sample") {
   const auto path = folder.file("data_batch_2.bin");
   write(path, record("\1", 0) + record("\x0a", 0));
   CHECK(message([&] { (void)cifar10(folder.path); }, ErrorKind::data) ==
-        "cifar10: " + path + " says 10 for sample 1: expected a label from 0 to 9");
+        "cifar10: " + path + " has label 10 for sample 1: expected a label from 0 to 9");
   write(folder.path / "train.bin", record("\x14\x63", 0));
   CHECK(cifar100(folder.path).sample_count() == 1);
   CHECK(message([&] { (void)cifar100(folder.path, {}, Split::train, Cifar100Labels::coarse); }, ErrorKind::data) ==
-        "cifar100: " + folder.file("train.bin") + " says 20 for sample 0: expected a label from 0 to 19");
+        "cifar100: " + folder.file("train.bin") + " has label 20 for sample 0: expected a label from 0 to 19");
 }
 
 TEST_CASE("with skip images whose label is none, and one that is cut off, are left out, counted and logged once") {
@@ -158,5 +158,5 @@ TEST_CASE("with skip images whose label is none, and one that is cut off, are le
               (void)cifar100(folder.path, {}, Split::test, Cifar100Labels::fine, cifar100_normalisation, OnError::skip);
             },
             ErrorKind::data) == "cifar100: all 1 images are broken; the first: " + folder.file("test.bin") +
-                                    " says 100 for sample 0: expected a label from 0 to 99");
+                                    " has label 100 for sample 0: expected a label from 0 to 99");
 }

@@ -70,7 +70,7 @@ TEST_CASE("wrong options about classes of text are refused") {
   const auto refused = [](const CsvOptions& options) {
     return ClassesFile(flowers).refused(options, ErrorKind::usage);
   };
-  CHECK(refused({.text_classes = true}) == "csv: text_classes is on, but there is no target");
+  CHECK(refused({.text_classes = true}) == "csv: text_classes is on, but target is not set");
   CHECK(refused({.target = "species", .target_dtype = torch::kFloat, .text_classes = true}) ==
         "csv: text_classes is on, but target_dtype is not int64");
   CHECK(refused({.target = "species", .class_names = {"a"}}) == "csv: class_names are given, but text_classes is off");

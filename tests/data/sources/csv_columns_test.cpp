@@ -87,11 +87,11 @@ TEST_CASE("without a header columns are named by their places") {
 
 TEST_CASE("a field that is not of its column's type is refused with line, column, expected, found and the remedy") {
   CHECK(refused_columns({{"a", CsvType::int64}}, "a,b\n1,x\n1.5,y\n") ==
-        "csv: FILE line 3, column 'a': expected a number (int64), found '1.5'; CsvColumn::type says what is due");
+        "csv: FILE line 3, column 'a': expected a number (int64), found '1.5'; CsvColumn::type sets the expected type");
   CHECK(refused_columns({{"b", CsvType::float64}}, "a,b\n1,x\n") ==
-        "csv: FILE line 2, column 'b': expected a number (float64), found 'x'; CsvColumn::type says what is due");
+        "csv: FILE line 2, column 'b': expected a number (float64), found 'x'; CsvColumn::type sets the expected type");
   CHECK(refused_columns({{"b"}}, "a,b\n1,\n") ==
-        "csv: FILE line 2, column 'b': expected a number (float32), found nothing; CsvColumn::fill is for these");
+        "csv: FILE line 2, column 'b': expected a number (float32), found nothing; set CsvColumn::fill for them");
   CHECK(refused_columns({{"b", CsvType::category}}, "a,b\n1,x\n2,\n") ==
         "csv: FILE line 3, column 'b': expected the name of a category, found nothing; CsvType::text takes that too");
   CHECK(refused_columns({{.name = "b", .type = CsvType::category, .categories = {"x", "y"}}}, "a,b\n1,\"z\"\"\"\n") ==

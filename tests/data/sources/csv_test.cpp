@@ -197,7 +197,7 @@ TEST_CASE("wrong options are refused, with the values") {
   CHECK(refused({.dtype = torch::kLong, .fill = NAN}) == "csv: fill is nan, must be an int64, as dtype is one");
   CHECK(refused({.dtype = torch::kLong, .fill = 1e19}) == "csv: fill is 1e+19, must be an int64, as dtype is one");
   CHECK(refused({.target = "y", .classes = 0}) == "csv: classes is 0, must be at least 1");
-  CHECK(refused({.classes = 3}) == "csv: classes is 3, but there is no target");
+  CHECK(refused({.classes = 3}) == "csv: classes is 3, but target is not set");
   CHECK(refused({.target = "y", .target_dtype = torch::kFloat, .classes = 3}) ==
         "csv: classes is 3, but target_dtype is not int64");
 }

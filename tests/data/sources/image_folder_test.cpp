@@ -182,15 +182,15 @@ TEST_CASE("an image that does not decode names its sample, its file and what is 
   const auto path = classes.file("x/b.jpg");
   CHECK(says("b.jpg", "GIF89a") == "image_folder: sample 1, " + path +
                                        " does not decode: expected ff d8 ff (JPEG) or 89 50 4e 47 (PNG) at its start, "
-                                       "found 47 49 46 38; OnError::skip leaves such out");
+                                       "found 47 49 46 38; OnError::skip skips such samples");
   CHECK(says("b.jpg", "") ==
         "image_folder: sample 1, " + path +
             " does not decode: expected ff d8 ff (JPEG) or 89 50 4e 47 (PNG) at its start, found no "
-            "byte; OnError::skip leaves such out");
+            "byte; OnError::skip skips such samples");
   const auto whole = read(recorded_images / "rgb.jpg");
   CHECK(says("b.jpg", whole.substr(0, 700)) ==
         "image_folder: sample 1, " + path +
-            " does not decode: Premature end of JPEG file; OnError::skip leaves such out");
+            " does not decode: Premature end of JPEG file; OnError::skip skips such samples");
   CHECK(broken(read(recorded_images / "rgb.png").substr(0, 900)) == "the file ends within the image");
   auto damaged = read(recorded_images / "rgb.png");
   damaged[500] = static_cast<char>(damaged[500] ^ 0x55);
@@ -200,16 +200,16 @@ TEST_CASE("an image that does not decode names its sample, its file and what is 
 TEST_CASE("a small file cannot claim a large image") {
   const auto jpeg = with_size(read(recorded_images / "rgb.jpg"), 65000, 65000);
   CHECK(broken(jpeg) ==
-        "its header says 65000x65000 pixels, more than a file of " + std::to_string(jpeg.size()) + " bytes holds");
+        "its header has 65000x65000 pixels, more than a file of " + std::to_string(jpeg.size()) + " bytes holds");
   const auto large = png(60000, 50000, 8, 2, "abc");
   CHECK(broken(large) ==
-        "its header says 50000x60000 pixels, more than a file of " + std::to_string(large.size()) + " bytes holds");
+        "its header has 50000x60000 pixels, more than a file of " + std::to_string(large.size()) + " bytes holds");
   // A one-bit pixel expands to 24 bits.
   CHECK(broken(png(28000, 28000, 1, 0, "abc") + std::string(100'000, 'x')) ==
-        "its header says 28000x28000 pixels, must be at most 178956970 in all");
+        "its header has 28000x28000 pixels, must be at most 178956970 in all");
   // The same for a padded file.
   CHECK(broken(with_size(read(recorded_images / "rgb.jpg"), 22000, 22000) + std::string(1'000'000, 'x')) ==
-        "its header says 22000x22000 pixels, must be at most 178956970 in all");
+        "its header has 22000x22000 pixels, must be at most 178956970 in all");
 }
 
 TEST_CASE("an image cut at any length does not decode") {

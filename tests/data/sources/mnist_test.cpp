@@ -82,7 +82,7 @@ TEST_CASE("a broken IDX file is refused with path, expected and found") {
         "read_idx: " + path + " is too long: expected 5 bytes after the header [5], found more");
   CHECK(refused(path, word(0x0803) + word(4000000000U) + word(4000000000U) + word(4000000000U), 3) ==
         "read_idx: " + path +
-            " is damaged: its header says [4000000000, 4000000000, 4000000000], more than any such file holds");
+            " is damaged: its header has [4000000000, 4000000000, 4000000000], more than any such file contains");
 }
 
 TEST_CASE("a header that promises much makes no reader allocate it") {
@@ -146,7 +146,7 @@ TEST_CASE("no images, and a label that is no digit, are refused with file and sa
   write(images, idx({3, 28, 28}));
   write(labels, word(0x0801) + word(3) + "\x05\x09\x0a");
   CHECK(message([&] { (void)mnist(folder.path, {}, Split::test); }, ErrorKind::data) ==
-        "mnist: " + labels + " says 10 for sample 2: expected a label from 0 to 9");
+        "mnist: " + labels + " has label 10 for sample 2: expected a label from 0 to 9");
 }
 
 TEST_CASE("with skip images whose label is none, and what files that are cut off no longer hold, are left out") {
@@ -158,7 +158,7 @@ TEST_CASE("with skip images whose label is none, and what files that are cut off
   const auto five = word(0x0801) + word(5) + "\x05\x0a\x09\x0b\x03";
   write(images, idx({5, 28, 28}));
   write(labels, five);
-  const std::string label = labels + " says 10 for sample 1: expected a label from 0 to 9";
+  const std::string label = labels + " has label 10 for sample 1: expected a label from 0 to 9";
   CHECK(logged([&] {
           CHECK(classes().equal(torch::tensor({5, 9, 3}, torch::kLong)));
           const auto bytes = read_idx(images, 3)[2].to(torch::kFloat).div(255).sub_(0.1307).div_(0.3081);
@@ -185,7 +185,8 @@ TEST_CASE("with skip images whose label is none, and what files that are cut off
                                  " has 2 images: expected 5, the number of labels in " + labels});
   write(labels, word(0x0801) + word(2) + "\x0c\x0a");
   CHECK(message([&] { (void)read_whole(); }, ErrorKind::data) ==
-        "mnist: all 2 images are broken; the first: " + labels + " says 12 for sample 0: expected a label from 0 to 9");
+        "mnist: all 2 images are broken; the first: " + labels +
+            " has label 12 for sample 0: expected a label from 0 to 9");
 }
 
 TEST_CASE("sizes that disagree are refused before anything is unpacked: a small file may hold gigabytes") {

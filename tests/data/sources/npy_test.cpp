@@ -178,8 +178,9 @@ TEST_CASE("a broken .npy file is refused with path, expected and found") {
 
   CHECK(says("PK\3\4....") ==
         "npy: " + path +
-            " is no .npy file: expected the bytes 93 4e 55 4d 50 59 at its start, found 50 4b 03 04 2e 2e");
-  CHECK(says("") == "npy: " + path + " is no .npy file: expected the bytes 93 4e 55 4d 50 59 at its start, found none");
+            " is not a .npy file: expected the bytes 93 4e 55 4d 50 59 at its start, found 50 4b 03 04 2e 2e");
+  CHECK(says("") ==
+        "npy: " + path + " is not a .npy file: expected the bytes 93 4e 55 4d 50 59 at its start, found none");
   CHECK(says("\x93NUMPY\x01") == "npy: " + path + " is cut off: expected a header of 8 bytes, found 7");
   CHECK(says(npy_bytes(dict, "").substr(0, 50)) ==
         "npy: " + path + " is cut off: expected a header of 128 bytes, found 50");
@@ -207,7 +208,7 @@ TEST_CASE("a header that lies about its numbers allocates nothing and is refused
         "npy: " + path +
             " is cut off: expected 8000000000000 bytes after the header, [1000000000000] float64, found 3");
   CHECK(says("4294967296, 4294967296") ==
-        "npy: " + path + " is damaged: its header says [4294967296, 4294967296] float64, more than any file holds");
+        "npy: " + path + " is damaged: its header has [4294967296, 4294967296] float64, more than any file contains");
   for (const std::string shape : {"-1,", "99999999999999999999,", "1.5,", "1 2", "1,,", "'1',", "1LL,", "1l,", "L,"}) {
     CAPTURE(shape);
     CHECK(says(shape).starts_with("npy: " + path + " has a header that is not NumPy's: expected "));
@@ -276,7 +277,7 @@ TEST_CASE("counts that disagree, no samples and labels outside the classes are r
   labels("3,", bytes<int64_t>({0, 1, 2}));
   CHECK(says({}, ErrorKind::data) == "npy: " + y + " has 3 samples: expected 2, as in " + x);
   labels("2,", bytes<int64_t>({0, 3}));
-  CHECK(says(3, ErrorKind::data) == "npy: " + y + " says 3 for sample 1: expected a label from 0 to 2");
+  CHECK(says(3, ErrorKind::data) == "npy: " + y + " has label 3 for sample 1: expected a label from 0 to 2");
   CHECK(npy({.data = x, .target = y, .classes = 4}).sample_count() == 2);
   CHECK(says(0, ErrorKind::usage) == "npy: classes is 0, must be at least 1");
   labels("2, 2", bytes<int8_t>({0, 1, 2, -1}), "|i1");
@@ -289,10 +290,10 @@ TEST_CASE("counts that disagree, no samples and labels outside the classes are r
   CHECK(message([&] { (void)npy({.data = recorded_arrays / "number.npy"}); }, ErrorKind::data) ==
         "npy: " + (recorded_arrays / "number.npy").string() + " holds one number: expected [N, ...]");
   CHECK(message([&] { (void)npy({.data = x, .target = y, .on_error = OnError::skip}); }, ErrorKind::usage) ==
-        "npy: on_error is skip, but classes is not given, so no sample can be told broken; give classes, or leave "
-        "on_error out");
+        "npy: on_error is skip, but classes is not given, so no sample can be recognised as broken; give classes, or "
+        "remove on_error");
   CHECK(message([&] { (void)npy({.data = x, .classes = 3}); }, ErrorKind::usage) ==
-        "npy: classes is 3, but there is no target");
+        "npy: classes is 3, but target is not set");
 }
 
 TEST_CASE("with skip samples whose label is none are left out, counted and logged once; a file cut off is refused") {
@@ -312,7 +313,7 @@ TEST_CASE("with skip samples whose label is none are left out, counted and logge
     CHECK(batch.target.equal(torch::tensor({0, 1, 2}, torch::kLong)));
   });
   CHECK(lines == std::vector<std::string>{"npy: 2 of 5 samples are left out; the first: " + y +
-                                          " says 3 for sample 1: expected a label from 0 to 2"});
+                                          " has label 3 for sample 1: expected a label from 0 to 2"});
 
   write(y, array("5, 2", bytes<int64_t>({0, 1, 5, 6, 1, 2, 0, 7, 2, 2})));  // two labels per sample
   CHECK(npy(files).sample_count() == 3);
@@ -320,7 +321,7 @@ TEST_CASE("with skip samples whose label is none are left out, counted and logge
   CHECK(logged([&] { CHECK(npy(files).sample_count() == 5); }).empty());
   write(y, array("5,", bytes<int64_t>({4, 4, 4, 4, 4})));
   CHECK(message([&] { (void)npy(files); }, ErrorKind::data) ==
-        "npy: all 5 samples are broken; the first: " + y + " says 4 for sample 0: expected a label from 0 to 2");
+        "npy: all 5 samples are broken; the first: " + y + " has label 4 for sample 0: expected a label from 0 to 2");
   write(y, array("5,", bytes<int64_t>({0, 1})));
   CHECK(message([&] { (void)npy(files); }, ErrorKind::data) ==
         "npy: " + y + " is cut off: expected 40 bytes after the header, [5] int64, found 16");

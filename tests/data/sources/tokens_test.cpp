@@ -194,8 +194,8 @@ TEST_CASE("with skip blocks with a token outside the vocabulary are left out, co
         "text_blocks: all 2 blocks are broken; the first: " + path +
             " has token 7 at place 0, in block 0: expected 0 to 6");
   CHECK(refused({.path = path, .block_size = 2, .on_error = OnError::skip}, ErrorKind::usage) ==
-        "text_blocks: on_error is skip, but vocabulary is not given, so no block can be told broken; give vocabulary, "
-        "or leave on_error out");
+        "text_blocks: on_error is skip, but vocabulary is not given, so no block can be recognised as broken; give "
+        "vocabulary, or remove on_error");
   const TokenFile all{.path = path, .block_size = 2, .vocabulary = 10, .on_error = OnError::skip};
   CHECK(logged([&] { CHECK(TokenBlocks(all).size() == 2); }).empty());
 }

@@ -89,7 +89,7 @@ TEST_CASE("a list of hosts is read, and a wrong entry named") {
   CHECK(parse_hosts("gpu-a:4,gpu-b") == Hosts{{"gpu-a", 4}, {"gpu-b", 0}});
   CHECK(parse_hosts("[::1]:2,[fd77::1]") == Hosts{{"::1", 2}, {"fd77::1", 0}});
   CHECK(refusal([] { (void)parse_hosts("gpu-a,::1:2"); }) ==
-        "accelerate_launch: --hosts has '::1:2'; an address of IPv6 stands in brackets, [::1:2] or [...]:4 with its "
+        "accelerate_launch: --hosts has '::1:2'; an IPv6 address must be in brackets, [::1:2] or [...]:4 with its "
         "ranks");
   CHECK(refusal([] { (void)parse_hosts("gpu-a,,b"); }) ==
         "accelerate_launch: --hosts has '', must be like gpu-a:4,gpu-b:4");
@@ -112,8 +112,7 @@ TEST_CASE("slots are filled in order, and hosts without ranks left out") {
         }) == "accelerate_launch: num_processes is 6, but the hosts have 5 slots");
   CHECK(refusal([&] {
           fill({{"a", 0}, {"b", 0}}, 3);
-        }) ==
-        "accelerate_launch: num_processes is 3 on 2 hosts, must be a multiple of 2, or the hosts say their slots");
+        }) == "accelerate_launch: num_processes is 3 on 2 hosts, must be a multiple of 2, or set slots for the hosts");
   CHECK(fill({{"a", 4096}, {"b", 4096}}, 4096) == Ranks{4096});
   CHECK(refusal([&] {
           fill({{"a", 4096}, {"b", 4096}}, 0);

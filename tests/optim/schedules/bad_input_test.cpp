@@ -160,9 +160,9 @@ TEST_CASE("milestones that do not part a sequence are refused") {
   CHECK_THROWS_WITH(SequentialLR(optimizer, three, {5}),
                     "SequentialLR: there are 1 milestones and 3 schedules; give one milestone fewer than schedules");
   CHECK_THROWS_WITH(SequentialLR(optimizer, three, {5, 5}),
-                    "SequentialLR: milestone 5 comes after 5; milestones rise from 1 on");
+                    "SequentialLR: milestone 5 comes after 5; milestones must rise, from 1");
   CHECK_THROWS_WITH(SequentialLR(optimizer, three, {0, 5}),
-                    "SequentialLR: milestone 0 comes after 0; milestones rise from 1 on");
+                    "SequentialLR: milestone 0 comes after 0; milestones must rise, from 1");
 }
 
 TEST_CASE("functions that are none, too few of them, and a rule without rate are refused") {
