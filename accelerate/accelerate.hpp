@@ -43,7 +43,7 @@
 #include "accelerate/gradient/hooks/function.hpp"
 #include "accelerate/gradient/hooks/power_sgd.hpp"
 #include "accelerate/launch_workers.hpp"
-#include "accelerate/nn/checkpoint.hpp"
+#include "accelerate/nn/activation_checkpoint.hpp"
 #include "accelerate/nn/convert.hpp"
 #include "accelerate/nn/sync_batch_norm.hpp"
 #include "accelerate/optim/ema.hpp"

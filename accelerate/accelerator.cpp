@@ -4,11 +4,11 @@
 #include <ATen/ops/full_like.h>
 
 #include "accelerate/base/heartbeat.hpp"
-#include "accelerate/device/out_of_memory.hpp"
+#include "accelerate/device/out_of_memory_error.hpp"
 #include "accelerate/env/settings_table.hpp"
 #include "accelerate/gradient/clip.hpp"
 #include "accelerate/gradient/non_finite.hpp"
-#include "accelerate/prepared/known_tensors.hpp"
+#include "accelerate/prepared/memory_inventory.hpp"
 
 namespace accelerate {
 namespace {
@@ -21,16 +21,17 @@ env::GivenSettings given(const AcceleratorOptions& options) {
 
 prepared::PrepareOptions prepare_options(const AcceleratorOptions& options, int64_t num_processes) {
   const bool per_process = options.scheduler_unit == SchedulerUnit::processes && !options.split_batches;
-  return {
-      .model = {.engine = {.buckets = options.buckets, .static_graph = options.static_graph, .hook = options.comm_hook},
-                .broadcast_buffers = options.broadcast_buffers},
-      .loader = {.even_batches = options.even_batches,
-                 .split_batches = options.split_batches,
-                 .device_placement = options.device_placement,
-                 .dispatch_batches = options.dispatch_batches},
-      .scheduler = {.step_with_optimizer = options.step_scheduler_with_optimizer,
-                    .steps_per_optimizer_step = per_process ? num_processes : 1},
-      .device_placement = options.device_placement};
+  return {.model = {.gradient_reducer = {.buckets = options.buckets,
+                                         .static_graph = options.static_graph,
+                                         .hook = options.comm_hook},
+                    .broadcast_buffers = options.broadcast_buffers},
+          .loader = {.even_batches = options.even_batches,
+                     .split_batches = options.split_batches,
+                     .device_placement = options.device_placement,
+                     .dispatch_batches = options.dispatch_batches},
+          .scheduler = {.step_with_optimizer = options.step_scheduler_with_optimizer,
+                        .steps_per_optimizer_step = per_process ? num_processes : 1},
+          .device_placement = options.device_placement};
 }
 
 tracking::TrackingOptions tracking_options(const AcceleratorOptions& options) {
@@ -40,12 +41,13 @@ tracking::TrackingOptions tracking_options(const AcceleratorOptions& options) {
 }
 
 /// Creates the state that all prepared objects share.
-std::shared_ptr<prepared::Shared> shared_by_all(const job::Job& job, const AcceleratorOptions& options) {
+std::shared_ptr<prepared::AcceleratorState> shared_by_all(const job::JobContext& job,
+                                                          const AcceleratorOptions& options) {
   if (options.check_synchronized_every < 0) {
     base::fail(ErrorKind::usage, job.place, "check_synchronized_every", "is {}, must be 0 (never) or more",
                options.check_synchronized_every);
   }
-  auto shared = std::make_shared<prepared::Shared>();
+  auto shared = std::make_shared<prepared::AcceleratorState>();
   shared->group = job.group;
   shared->device = job.device;
   shared->place = job.place;
@@ -57,7 +59,7 @@ std::shared_ptr<prepared::Shared> shared_by_all(const job::Job& job, const Accel
                             .short_window = options.accumulation.short_window};
   shared->check_synchronized_every = options.check_synchronized_every;
   shared->fused_optimizer = options.fused_optimizer;
-  precision::check(options.grad_scaler, job.place);
+  precision::check_grad_scaler_options(options.grad_scaler, job.place);
   if (shared->policy.scales_loss()) {
     shared->scaling = std::make_shared<prepared::LossScaling>(*shared, options.grad_scaler);
   }
@@ -70,16 +72,16 @@ Accelerator::Accelerator(const AcceleratorOptions& options)
     : Accelerator(job::start(given(options), options.force_process_group), options) {}
 
 Accelerator::Accelerator(comm::Group group, const AcceleratorOptions& options)
-    : Accelerator(job::start_on(std::move(group), given(options)), options) {}
+    : Accelerator(job::start_on_group(std::move(group), given(options)), options) {}
 
-Accelerator::Accelerator(const job::Job& job, const AcceleratorOptions& options)
+Accelerator::Accelerator(const job::JobContext& job, const AcceleratorOptions& options)
     : Accelerator(job, shared_by_all(job, options), options) {}
 
-Accelerator::Accelerator(const job::Job& job, const std::shared_ptr<prepared::Shared>& shared,
+Accelerator::Accelerator(const job::JobContext& job, const std::shared_ptr<prepared::AcceleratorState>& shared,
                          const AcceleratorOptions& options)
-    : Processes(shared, job.process.local_rank),
+    : ProcessInfo(shared, job.process.local_rank),
       Checkpoints(std::make_unique<prepared::Checkpointing>(shared, options.project)),
-      TrackedRun(tracking_options(options), job.place),
+      TrackingFacade(tracking_options(options), job.place),
       options_(prepare_options(options, job.group.size())),
       mixed_precision_(job.settings.mixed_precision),
       stop_at_nan_loss_(options.stop_at_nan_loss) {
@@ -87,11 +89,11 @@ Accelerator::Accelerator(const job::Job& job, const std::shared_ptr<prepared::Sh
 }
 
 void Accelerator::free_memory() {
-  shared_->registry.clear();
-  shared_->window.forget();
-  shared_->watch.clear();
-  shared_->masters.clear();
-  if (shared_->scaling) shared_->scaling->forget();
+  accelerator_state_->registry.clear();
+  accelerator_state_->window.forget();
+  accelerator_state_->watch.clear();
+  accelerator_state_->masters.clear();
+  if (accelerator_state_->scaling) accelerator_state_->scaling->forget();
   profile::empty_cache(device());
 }
 
@@ -100,53 +102,58 @@ void Accelerator::begin_backward(const at::Tensor& loss) {
     base::fail(ErrorKind::usage, place(), "backward",
                "the loss has {} elements, must have 1; take its mean() or sum() first", loss.numel());
   }
-  shared_->window.scope.begin_backward(shared_->active_loader(), gradient_accumulation_steps(), place());
-  shared_->watch.begin_backward(*shared_);
+  accelerator_state_->window.scope.begin_backward(accelerator_state_->active_loader(), gradient_accumulation_steps(),
+                                                  place());
+  accelerator_state_->watch.begin_backward(*accelerator_state_);
   ++backwards_;
   if (stop_at_nan_loss_ && loss.isnan().item<bool>()) {
     base::fail(ErrorKind::data, place(), "backward",
                "the loss of step {} (call {} of backward()) is nan, must be a number; look at this batch and at the "
                "learning rate",
-               shared_->steps + 1, backwards_);
+               accelerator_state_->steps + 1, backwards_);
   }
 }
 
 void Accelerator::backward(const at::Tensor& loss, bool retain_graph) {
   begin_backward(loss);
-  weighted_backward(loss, prepared::weight_of_mean(*shared_), retain_graph);
+  weighted_backward(loss, prepared::weight_of_mean(*accelerator_state_), retain_graph);
 }
 
 void Accelerator::backward(const at::Tensor& loss, const LossCount& count, bool retain_graph) {
   begin_backward(loss);
-  weighted_backward(loss, prepared::weight_of_sum(*shared_, count), retain_graph);
+  weighted_backward(loss, prepared::weight_of_sum(*accelerator_state_, count), retain_graph);
 }
 
 void Accelerator::weighted_backward(const at::Tensor& loss, double weight, bool retain_graph) {
-  std::vector<gradient::Engine*> engines;
-  for (const prepared::ModelCore& model : shared_->registry.of<prepared::ModelCore>()) {
-    if (model.engine() != nullptr) engines.push_back(model.engine());
+  std::vector<gradient::GradientReducer*> gradient_reducers;
+  for (const prepared::ModelCore& model : accelerator_state_->registry.of<prepared::ModelCore>()) {
+    if (model.gradient_reducer() != nullptr) gradient_reducers.push_back(model.gradient_reducer());
   }
-  if (shared_->scaling) shared_->scaling->begin_backward();
+  if (accelerator_state_->scaling) accelerator_state_->scaling->begin_backward();
   const auto run = [&] {
     // The weight is the initial gradient of the backward, so that no division enters the graph.
     at::Tensor seed;
-    if (shared_->scaling) {
-      seed = shared_->scaling->seed(loss, weight);
+    if (accelerator_state_->scaling) {
+      seed = accelerator_state_->scaling->seed(loss, weight);
     } else if (weight != 1.0) {
       seed = at::full_like(loss, weight);
     }
-    if (!shared_->window.is_last_of_several()) return loss.backward(seed, retain_graph);
-    for (prepared::OptimizerCore& one : shared_->registry.of<prepared::OptimizerCore>()) one.begin_backward();
+    if (!accelerator_state_->window.is_last_of_several()) return loss.backward(seed, retain_graph);
+    for (prepared::OptimizerCore& one : accelerator_state_->registry.of<prepared::OptimizerCore>())
+      one.begin_backward();
     loss.backward(seed, retain_graph);
-    for (prepared::OptimizerCore& one : shared_->registry.of<prepared::OptimizerCore>()) one.backward_done();
+    for (prepared::OptimizerCore& one : accelerator_state_->registry.of<prepared::OptimizerCore>()) one.backward_done();
   };
-  device::naming_out_of_memory(
-      place(), "backward", [&] { engines.empty() ? run() : gradient::run_backward(engines, shared_->group, run); },
-      [&] { return prepared::known_tensors(*shared_); });
-  if (shared_->scaling) shared_->scaling->backward_done();
-  shared_->watch.backward_done(*shared_);
-  shared_->window.backward_done();
-  base::beat_step();
+  device::with_out_of_memory_report(
+      place(), "backward",
+      [&] {
+        gradient_reducers.empty() ? run() : gradient::run_backward(gradient_reducers, accelerator_state_->group, run);
+      },
+      [&] { return prepared::memory_inventory(*accelerator_state_); });
+  if (accelerator_state_->scaling) accelerator_state_->scaling->backward_done();
+  accelerator_state_->watch.backward_done(*accelerator_state_);
+  accelerator_state_->window.backward_done();
+  base::record_heartbeat_step();
 }
 
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
@@ -155,11 +162,11 @@ at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameter
   const auto gradients = prepared::flat_gradients(models_of(), parameters);
   if (!sync_gradients()) {
     const at::Tensor norm = gradient::norm_of(gradients, norm_type);
-    return shared_->scaling ? shared_->scaling->without_scale(norm, parameters) : norm;
+    return accelerator_state_->scaling ? accelerator_state_->scaling->unscaled_norm(norm, parameters) : norm;
   }
-  if (shared_->scaling) shared_->scaling->unscale_owners(parameters);
+  if (accelerator_state_->scaling) accelerator_state_->scaling->unscale_owners(parameters);
   if (error_if_nonfinite) {
-    auto pieces = prepared::named_pieces(models_of(), parameters);
+    auto pieces = prepared::named_shards(models_of(), parameters);
     gradient::require_finite(gradient::norm_of(gradients, norm_type), pieces, place());
   }
   return gradient::clip_norm_of(gradients, max_norm, norm_type);
@@ -168,26 +175,31 @@ at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameter
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
   gradient::check_value_limit(clip_value);
   if (!sync_gradients()) return;
-  if (shared_->scaling) shared_->scaling->unscale_owners(parameters);
+  if (accelerator_state_->scaling) accelerator_state_->scaling->unscale_owners(parameters);
   gradient::clip_value_of(prepared::flat_gradients(models_of(), parameters), clip_value);
 }
 
 void Accelerator::unscale_gradients() {
-  if (!shared_->scaling || !sync_gradients()) return;
-  for (auto& optimizer : shared_->registry.of<prepared::OptimizerCore>()) shared_->scaling->unscale(optimizer);
+  if (!accelerator_state_->scaling || !sync_gradients()) return;
+  for (auto& optimizer : accelerator_state_->registry.of<prepared::OptimizerCore>())
+    accelerator_state_->scaling->unscale(optimizer);
 }
 
-bool Accelerator::optimizer_step_was_skipped() const { return shared_->scaling && shared_->scaling->any_was_skipped(); }
+bool Accelerator::optimizer_step_was_skipped() const {
+  return accelerator_state_->scaling && accelerator_state_->scaling->any_was_skipped();
+}
 
 prepared::LossScaling& Accelerator::scaling(std::string_view asked_by) const {
-  if (!shared_->scaling) {
+  if (!accelerator_state_->scaling) {
     base::fail(ErrorKind::usage, place(), asked_by, "mixed_precision is {}, only fp16 has a loss scale",
-               env::name(mixed_precision_));
+               env::mixed_precision_name(mixed_precision_));
   }
-  return *shared_->scaling;
+  return *accelerator_state_->scaling;
 }
 
-double Accelerator::loss_scale() const { return shared_->scaling ? scaling("loss_scale").scaler().state().scale : 1.0; }
+double Accelerator::loss_scale() const {
+  return accelerator_state_->scaling ? scaling("loss_scale").scaler().state().scale : 1.0;
+}
 
 precision::ScalerState Accelerator::scaler_state() const { return scaling("scaler_state").scaler().state(); }
 
@@ -195,19 +207,19 @@ void Accelerator::load_scaler_state(const precision::ScalerState& state) {
   scaling("load_scaler_state").load_state(state);
 }
 
-void Accelerator::drop_gradients() { prepared::drop_gradients(*shared_); }
+void Accelerator::drop_gradients() { prepared::drop_gradients(*accelerator_state_); }
 
 void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
   if (steps < 1) {
     base::fail(ErrorKind::usage, place(), "gradient_accumulation_steps", "is {}, must be at least 1", steps);
   }
-  shared_->window.options.steps = steps;
+  accelerator_state_->window.options.steps = steps;
 }
 
 void Accelerator::set_seed(uint64_t seed, const SeedOptions& options) const {
   device::set_seed(seed, options, process_index());
 }
 
-void Accelerator::synchronize_rng_states() const { job::synchronize_rng_states(shared_->group, device()); }
+void Accelerator::synchronize_rng_states() const { job::synchronize_rng_states(accelerator_state_->group, device()); }
 
 }  // namespace accelerate

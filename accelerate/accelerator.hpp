@@ -18,9 +18,9 @@
 #include "accelerate/device/seed.hpp"
 #include "accelerate/gradient/uneven_join.hpp"
 #include "accelerate/job/batch_size.hpp"
+#include "accelerate/job/preemption.hpp"
 #include "accelerate/job/random_states.hpp"
 #include "accelerate/job/start.hpp"
-#include "accelerate/job/stop_notice.hpp"
 #include "accelerate/nn/convert.hpp"
 #include "accelerate/options.hpp"
 #include "accelerate/precision/autocast.hpp"
@@ -30,12 +30,12 @@
 #include "accelerate/prepared/local_sgd.hpp"
 #include "accelerate/prepared/loss_scaling.hpp"
 #include "accelerate/prepared/prepare.hpp"
-#include "accelerate/processes.hpp"
+#include "accelerate/process_info.hpp"
 #include "accelerate/profile/devices.hpp"
 #include "accelerate/profile/memory.hpp"
 #include "accelerate/profile/profiler.hpp"
-#include "accelerate/tracked_run.hpp"
 #include "accelerate/tracking/logger.hpp"
+#include "accelerate/tracking_facade.hpp"
 
 namespace accelerate {
 
@@ -65,7 +65,7 @@ using tracking::LoggerOptions;
 /// Several Accelerators may exist in one process. An Accelerator is movable but not copyable. Prepared objects may
 /// outlive it. The base classes provide ranks and collectives (Processes), save_state() and related functions
 /// (Checkpoints), and trackers (TrackedRun).
-class Accelerator : public Processes, public Checkpoints, public TrackedRun {
+class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacade {
  public:
   explicit Accelerator(const AcceleratorOptions& options = {});
   /// Uses an existing group, for example ranks as threads or a subset of a job. Backend, timeout and debug mode are
@@ -91,9 +91,9 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
   [[nodiscard]] auto prepare(Objects&&... objects) {
     static_assert(sizeof...(Objects) > 0, "prepare() takes at least one object");
     if constexpr (sizeof...(Objects) == 1) {
-      return prepared::prepare(shared_, options_, std::forward<Objects>(objects)...);
+      return prepared::prepare(accelerator_state_, options_, std::forward<Objects>(objects)...);
     } else {  // a braced list is evaluated from left to right
-      return std::tuple{prepared::prepare(shared_, options_, std::forward<Objects>(objects))...};
+      return std::tuple{prepared::prepare(accelerator_state_, options_, std::forward<Objects>(objects))...};
     }
   }
   /// \param evaluation_mode  If true, the model is moved to the device, but its gradients are never reduced.
@@ -101,7 +101,7 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
   [[nodiscard]] auto prepare_model(Model&& model, bool evaluation_mode = false) {
     auto options = options_;
     options.model.evaluation_mode = evaluation_mode;
-    return prepared::prepare(shared_, options, std::forward<Model>(model));
+    return prepared::prepare(accelerator_state_, options, std::forward<Model>(model));
   }
   template <typename Optimizer>
   [[nodiscard]] auto prepare_optimizer(Optimizer&& optimizer) {
@@ -219,7 +219,7 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
   /// it has no effect. With {.enabled = false}, operations inside an outer autocast scope compute in the dtypes of
   /// their inputs. Prepared models always use their own policy.
   [[nodiscard]] precision::Autocast autocast(const AutocastOptions& options = {}) const {
-    return precision::Autocast(prepared::autocast_region(*shared_, options.enabled, options.cache_enabled));
+    return precision::Autocast(prepared::autocast_region(*accelerator_state_, options.enabled, options.cache_enabled));
   }
   /// Returns the compute precision of prepared models.
   [[nodiscard]] Precision mixed_precision() const { return mixed_precision_; }
@@ -234,7 +234,7 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
   /// them only if sync_gradients() is true.
   template <typename... Models>
   [[nodiscard]] prepared::AccumulateGuard accumulate(const Models&... models) {
-    return {shared_, models_of(models...)};
+    return {accelerator_state_, models_of(models...)};
   }
   /// While the guard is alive, gradients of the given models stay local. Without arguments this applies to all models.
   template <typename... Models>
@@ -244,7 +244,7 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
   /// Makes the next backward reduce the gradients even if its forward ran inside no_sync().
   template <typename Model>
   void trigger_sync_in_backward(const PreparedModel<Model>& model) {
-    for (auto* engine : model.core().engines()) engine->set_sync(true);
+    for (auto* gradient_reducer : model.core().gradient_reducers()) gradient_reducer->set_sync(true);
   }
   /// Returns a scope in which ranks may have different numbers of batches (with even_batches off, or with streams). A
   /// rank that leaves the scope or calls finish() joins the reductions of the other ranks until all have finished.
@@ -252,22 +252,23 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
   template <typename... Models>
   [[nodiscard]] gradient::UnevenJoin join_uneven_inputs(const Models&... models) const {
     auto list = prepared::join_models(models_of(models...));
-    auto group = shared_->group.duplicate();
-    if (shared_->scaling) list.push_back(shared_->scaling->join_model(group));
-    return {std::move(group), std::move(list), {}, prepared::equal_schedules_of(shared_)};
+    auto group = accelerator_state_->group.duplicate();
+    if (accelerator_state_->scaling) list.push_back(accelerator_state_->scaling->join_model(group));
+    return {std::move(group), std::move(list), {}, prepared::schedules_with_same_state(accelerator_state_)};
   }
   /// Local SGD for one model. Call step() of the returned object after each optimizer step.
   ///
   /// \param steps  Number of optimizer steps between two averages of the parameters.
   template <typename Model>
   [[nodiscard]] prepared::LocalSgd local_sgd(const PreparedModel<Model>& model, int64_t steps) const {
-    return prepared::LocalSgd(shared_, model.core_ptr(), steps);
+    return prepared::LocalSgd(accelerator_state_, model.core_ptr(), steps);
   }
 
   /// Wraps a training step for capture and replay as a CUDA graph. The first calls are warm-up calls that run the
   /// function directly. Then forward, backward, all-reduce, unscaling, clipping and optimizer updates are captured once
   /// and replayed with new inputs. On the CPU, and if the step cannot be captured, every call runs the function
-  /// directly; GraphedStep::why_plain() returns the reason. GraphedStep lists the restrictions on the function.
+  /// directly; GraphedStep::not_captured_reason() returns the reason. GraphedStep lists the restrictions on the
+  /// function.
   ///
   ///   auto step = accelerator.graphed_step([&](const at::Tensor& x, const at::Tensor& y) {
   ///     optimizer.zero_grad();
@@ -282,7 +283,8 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
   ///   }
   template <typename Function>
   [[nodiscard]] GraphedStep<Function> graphed_step(Function function, const GraphOptions& options = {}) const {
-    return {std::move(function), std::make_shared<prepared::GraphedStepCore>(shared_, options, stop_at_nan_loss_)};
+    return {std::move(function),
+            std::make_shared<prepared::GraphedStepCore>(accelerator_state_, options, stop_at_nan_loss_)};
   }
 
   /// Scales the gradients so that their total norm is at most max_norm. Inside an accumulation window nothing is
@@ -314,7 +316,7 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
   void unscale_gradients();
   template <typename Optimizer>
   void unscale_gradients(const PreparedOptimizer<Optimizer>& optimizer) {
-    if (shared_->scaling && sync_gradients()) shared_->scaling->unscale(optimizer.core());
+    if (accelerator_state_->scaling && sync_gradients()) accelerator_state_->scaling->unscale(optimizer.core());
   }
   /// With mixed_precision fp16: true if the last step of any optimizer was skipped because a gradient was inf or NaN.
   /// PreparedOptimizer::step_was_skipped() returns this for one optimizer. The host waits for the device.
@@ -329,20 +331,22 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
   void load_scaler_state(const precision::ScalerState& state);
 
   /// True if the current micro-batch ends its accumulation window, so that prepared optimizers step.
-  [[nodiscard]] bool sync_gradients() const { return shared_->window.ends; }
+  [[nodiscard]] bool sync_gradients() const { return accelerator_state_->window.ends; }
   /// If true, ends the accumulation window now. If false, the current micro-batch does not end it.
-  void set_sync_gradients(bool sync) { sync ? shared_->window.end_now() : shared_->window.not_yet(); }
+  void set_sync_gradients(bool sync) {
+    sync ? accelerator_state_->window.close_window_early() : accelerator_state_->window.continue_window();
+  }
   /// Makes the gradients of all prepared objects undefined and discards the current accumulation window, to restart a
   /// loop after an exception. Inside a window, zero_grad() keeps gradients.
   void drop_gradients();
-  [[nodiscard]] int64_t gradient_accumulation_steps() const { return shared_->window.options.steps; }
+  [[nodiscard]] int64_t gradient_accumulation_steps() const { return accelerator_state_->window.options.steps; }
   /// Call it before load_state() of a checkpoint that was saved inside a window, with the value used at that time.
   void set_gradient_accumulation_steps(int64_t steps);
 
   // Logging and profiling ---------------------------------------------------------------------------------------------
   /// Returns a logger for log lines of the program: "[rank 0] ...".
   [[nodiscard]] Logger logger(const LoggerOptions& options = {}) const {
-    return {process_index(), num_processes(), [group = group()] { job::wait_in_turn(group, "logger.in_order"); },
+    return {process_index(), num_processes(), [group = group()] { job::barrier_for_call(group, "logger.in_order"); },
             options};
   }
   /// Returns memory figures of this rank without waiting for the device.
@@ -361,13 +365,14 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
   void synchronize_rng_states() const;
 
  private:
-  Accelerator(const job::Job& job, const AcceleratorOptions& options);
-  Accelerator(const job::Job& job, const std::shared_ptr<prepared::Shared>& shared, const AcceleratorOptions& options);
+  Accelerator(const job::JobContext& job, const AcceleratorOptions& options);
+  Accelerator(const job::JobContext& job, const std::shared_ptr<prepared::AcceleratorState>& shared,
+              const AcceleratorOptions& options);
 
   template <typename... Models>
   std::vector<std::shared_ptr<prepared::ModelCore>> models_of(const Models&... models) const {
     if constexpr (sizeof...(Models) == 0) {
-      return shared_->registry.list<prepared::ModelCore>();
+      return accelerator_state_->registry.list<prepared::ModelCore>();
     } else if constexpr (prepared::check_prepared<Models...>()) {
       return {models.core_ptr()...};
     } else {
@@ -392,8 +397,8 @@ class Accelerator : public Processes, public Checkpoints, public TrackedRun {
 using job::simulate;
 
 /// Detection of preemption signals, and the exit code that requests a restart.
+using job::PreemptionGuard;
 using job::resume_exit_code;
-using job::StopNotice;
 /// Lists the GPUs of this machine.
 using profile::devices;
 

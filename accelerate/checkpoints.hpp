@@ -8,14 +8,14 @@
 #include <optional>
 #include <utility>
 
-#include "accelerate/prepared/checkpointing.hpp"
+#include "accelerate/prepared/checkpoint_io.hpp"
 #include "accelerate/prepared/model.hpp"
 
 namespace accelerate {
 
 using checkpoint::SaveOptions;
 using checkpoint::WeightsOptions;
-using checkpoint::WhenBusy;
+using checkpoint::WriterBusyPolicy;
 using prepared::LoadedModel;
 using prepared::LoadedState;
 using prepared::LoadOptions;

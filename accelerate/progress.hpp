@@ -21,13 +21,13 @@ using tracking::ProgressOptions;
 /// \param range  An lvalue is kept by reference, an rvalue by value. Only one pass at a time is supported.
 template <typename Range>
 [[nodiscard]] tracking::ProgressRange<Range> progress(Range&& range, ProgressOptions options = {}) {
-  options.disable = options.disable || (options.main_process_only && job::rank_here() != 0);
+  options.disable = options.disable || (options.main_process_only && job::current_rank() != 0);
   return {std::forward<Range>(range), options};
 }
 
 /// Returns a progress bar without a range: call update() after each step.
 [[nodiscard]] inline ProgressBar progress_bar(ProgressOptions options) {
-  options.disable = options.disable || (options.main_process_only && job::rank_here() != 0);
+  options.disable = options.disable || (options.main_process_only && job::current_rank() != 0);
   return ProgressBar(options);
 }
 

@@ -11,7 +11,7 @@
 set -euo pipefail
 called_from=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-source cmake/setup/say.sh
+source cmake/setup/log.sh
 
 bin="" results=$PWD/bench/results part=all backend=nccl
 while [ $# -gt 0 ]; do
@@ -78,7 +78,7 @@ tests() {
   check parity/resnet "${on_gpu[@]}" "$python" $examples/fashion_parity.py "$PWD/examples/data/fashion-mnist" float64 6 8 1e-9 "$bin/probe" &
   check parity/loss_scale "${on_gpu[@]}" "$python" $examples/scaler.py "$bin/probe" &
   for feature in $(cd examples/by_feature && ls *.cpp | sed 's/\.cpp$//'); do
-    case $feature in programs | workers_from_main | existing_program) continue ;; esac   # no feature; two ranks; knows of no ranks
+    case $feature in programs | launch_workers | embed_in_program) continue ;; esac   # no feature; two ranks; knows of no ranks
     check "by_feature/$feature" "$python" $examples/by_feature.py run "$feature" "$PWD/examples/by_feature" "${launch[@]}" "$bin/by_feature" "$feature" &
   done
   # An error of a kernel ends the program in time, with CUDA's words.

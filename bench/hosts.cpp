@@ -12,13 +12,13 @@ constexpr std::array<int64_t, 2> kBatches{32,
                                           512};  // the cable takes longer than the computing, and the other way round
 
 /// How gradients are reduced: "32-4MB", "32-fp16".
-struct Way {
+struct Variant {
   std::string name;
   int64_t bucket_megabytes = 25;
   accelerate::gradient::CommHook hook{};
 };
 
-void add_cases(std::vector<bench::Case>& cases, const accelerate::comm::Group& group, const Way& way) {
+void add_cases(std::vector<bench::Case>& cases, const accelerate::comm::Group& group, const Variant& way) {
   auto accelerator = std::make_shared<accelerate::Accelerator>(
       group, accelerate::AcceleratorOptions{
                  .cpu = true, .buckets = {.cap_bytes = way.bucket_megabytes << 20}, .comm_hook = way.hook});

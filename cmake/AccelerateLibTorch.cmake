@@ -5,7 +5,7 @@
 # neither. Order of search: Torch_DIR / CMAKE_PREFIX_PATH, a torch that python3 can import, the virtual environment
 # that ./run makes under the user's cache folder. Also used by AccelerateConfig.cmake, in the user's project.
 #
-# Sets ACCELERATE_LIBTORCH_ROOT, _VERSION, _HAS_CUDA, _HAS_NCCL (headers and library), ACCELERATE_FMT_FROM and _FMT_COMPILED.
+# Sets ACCELERATE_LIBTORCH_ROOT, _VERSION, _HAS_CUDA, _HAS_NCCL (headers and library), ACCELERATE_FMT_SOURCE and _FMT_COMPILED.
 
 set(ACCELERATE_LIBTORCH_MIN 2.11)
 set(ACCELERATE_LIBTORCH_MAX 2.15)
@@ -119,16 +119,16 @@ function(accelerate_find_cudart out root toolkit)
 endfunction()
 
 # with_cuda: AUTO, ON or OFF. Once per project; what was found is there in every folder that asks.
-macro(accelerate_make_libtorch with_cuda)
+macro(accelerate_import_libtorch with_cuda)
   if(NOT TARGET accelerate_libtorch)
-    accelerate_make_libtorch_targets("${with_cuda}")
+    accelerate_import_libtorch_targets("${with_cuda}")
   endif()
   foreach(fact LIBTORCH_ROOT LIBTORCH_VERSION LIBTORCH_HAS_CUDA LIBTORCH_HAS_NCCL LIBTORCH_WHY_NO_CUDA FMT_FROM FMT_COMPILED)
     get_property(ACCELERATE_${fact} GLOBAL PROPERTY ACCELERATE_${fact})
   endforeach()
 endmacro()
 
-function(accelerate_make_libtorch_targets with_cuda)
+function(accelerate_import_libtorch_targets with_cuda)
   accelerate_find_libtorch_root(root version)
   get_filename_component(nvidia "${root}/../nvidia" ABSOLUTE)
   file(GLOB cuda_roots LIST_DIRECTORIES TRUE "${nvidia}/cu1[0-9]")
@@ -241,7 +241,7 @@ function(accelerate_make_libtorch_targets with_cuda)
   set_property(GLOBAL PROPERTY ACCELERATE_LIBTORCH_VERSION "${version}")
   set_property(GLOBAL PROPERTY ACCELERATE_LIBTORCH_HAS_CUDA "${cuda}")
   set_property(GLOBAL PROPERTY ACCELERATE_LIBTORCH_HAS_NCCL "${nccl}")
-  set_property(GLOBAL PROPERTY ACCELERATE_LIBTORCH_WHY_NO_CUDA "${why}")
-  set_property(GLOBAL PROPERTY ACCELERATE_FMT_FROM "${fmt_from}")
+  set_property(GLOBAL PROPERTY ACCELERATE_LIBTORCH_NO_CUDA_REASON "${why}")
+  set_property(GLOBAL PROPERTY ACCELERATE_FMT_SOURCE "${fmt_from}")
   set_property(GLOBAL PROPERTY ACCELERATE_FMT_COMPILED "${fmt_compiled}")
 endfunction()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Helpers that keep a room's CMakeLists.txt a list.
 
-# accelerate_room(<target> [ALONE] SOURCES a.cpp ... HEADERS a.hpp ...): this folder's files; only listed headers are installed.
+# accelerate_component(<target> [ALONE] SOURCES a.cpp ... HEADERS a.hpp ...): this folder's files; only listed headers are installed.
 # With CMAKE_UNITY_BUILD a room's sources are compiled as one: they parse the same LibTorch headers once. ALONE: not these.
-function(accelerate_room target)
+function(accelerate_component target)
   cmake_parse_arguments(PARSE_ARGV 1 room "ALONE" "" "SOURCES;HEADERS")
   list(TRANSFORM room_SOURCES PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
   list(TRANSFORM room_HEADERS PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
@@ -18,8 +18,8 @@ function(accelerate_room target)
   endif()
 endfunction()
 
-# accelerate_read_choice(CUDA): ACCELERATE_WITH_CUDA as AUTO, ON or OFF, in any case as CMake's own switches.
-macro(accelerate_read_choice name)
+# accelerate_normalize_option(CUDA): ACCELERATE_WITH_CUDA as AUTO, ON or OFF, in any case as CMake's own switches.
+macro(accelerate_normalize_option name)
   string(TOUPPER "${ACCELERATE_WITH_${name}}" choice)
   if(NOT choice MATCHES "^(AUTO|ON|OFF)$")
     message(FATAL_ERROR "Accelerate: ACCELERATE_WITH_${name} is '${ACCELERATE_WITH_${name}}', must be AUTO, ON or OFF.")
@@ -27,21 +27,21 @@ macro(accelerate_read_choice name)
   set(ACCELERATE_WITH_${name} ${choice})
 endmacro()
 
-# accelerate_option_part(NAME <MPI> PACKAGE <libopenmpi-dev> FOUND <bool>): AUTO, ON, OFF -> ACCELERATE_HAS_<NAME>.
-macro(accelerate_option_part name package found)
+# accelerate_optional_dependency(NAME <MPI> PACKAGE <libopenmpi-dev> FOUND <bool>): AUTO, ON, OFF -> ACCELERATE_HAS_<NAME>.
+macro(accelerate_optional_dependency name package found)
   set(ACCELERATE_WITH_${name} AUTO CACHE STRING "Build the ${name} part: AUTO, ON or OFF")
   set_property(CACHE ACCELERATE_WITH_${name} PROPERTY STRINGS AUTO ON OFF)
-  accelerate_read_choice(${name})
+  accelerate_normalize_option(${name})
   set(ACCELERATE_HAS_${name} FALSE)
   if(ACCELERATE_WITH_${name} STREQUAL "OFF")
-    set(ACCELERATE_SAYS_${name} "off")
+    set(ACCELERATE_STATUS_${name} "off")
   elseif(${found})
     set(ACCELERATE_HAS_${name} TRUE)
-    set(ACCELERATE_SAYS_${name} "yes")
+    set(ACCELERATE_STATUS_${name} "yes")
   elseif(ACCELERATE_WITH_${name} STREQUAL "ON")
     message(FATAL_ERROR "Accelerate: ACCELERATE_WITH_${name} is ON, but it was not found; install ${package}, "
                         "or build without it: -DACCELERATE_WITH_${name}=OFF.")
   else()
-    set(ACCELERATE_SAYS_${name} "no (needs ${package})")
+    set(ACCELERATE_STATUS_${name} "no (needs ${package})")
   endif()
 endmacro()

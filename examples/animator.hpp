@@ -18,17 +18,17 @@
 class Timer {
  public:
   void start() { began_ = Clock::now(); }
-  void stop() { times_.push_back(std::chrono::duration<double>(Clock::now() - began_).count()); }
+  void stop() { timings_.push_back(std::chrono::duration<double>(Clock::now() - began_).count()); }
   [[nodiscard]] double average() const {
     double sum = 0;
-    for (const double time : times_) sum += time;
-    return times_.empty() ? 0 : sum / static_cast<double>(times_.size());
+    for (const double time : timings_) sum += time;
+    return timings_.empty() ? 0 : sum / static_cast<double>(timings_.size());
   }
 
  private:
   using Clock = std::chrono::steady_clock;
   Clock::time_point began_{};
-  std::vector<double> times_;
+  std::vector<double> timings_;
 };
 
 /// Draws a curve with one value from 0 to 1 per epoch: in the terminal after each, and as SVG if a file is given.

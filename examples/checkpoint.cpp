@@ -24,7 +24,7 @@ struct Options {
 int train(const Options& options) {
   accelerate::Accelerator accelerator({.project = {.project_dir = options.project_dir, .total_limit = 2}});
   accelerator.set_seed(options.seed, {.device_specific = true});
-  const accelerate::StopNotice notice;
+  const accelerate::PreemptionGuard notice;
 
   BasicNet net;
   torch::optim::AdamW adamw(net->parameters(), options.lr);
@@ -47,7 +47,7 @@ int train(const Options& options) {
       ++step;
       if (step % 20 == 0) accelerator.print("epoch {} step {} loss {:.4f}\n", epoch + 1, step, loss.item<double>());
       if (step % options.checkpointing_steps == 0) accelerator.save_state({}, {.async = options.async});
-      if (notice.came()) accelerator.set_trigger();
+      if (notice.requested()) accelerator.set_trigger();
       if (accelerator.check_trigger()) {  // true on all ranks once one rank has been preempted
         accelerator.save_state();
         accelerator.print("stopped on request: saved after step {}\n", step);

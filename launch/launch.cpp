@@ -9,13 +9,13 @@
 
 #include "accelerate/env/config_file.hpp"
 #include "accelerate/env/process_env.hpp"
-#include "launch/plan/choose.hpp"
 #include "launch/plan/machine.hpp"
 #include "launch/plan/plan.hpp"
 #include "launch/plan/resolve.hpp"
+#include "launch/plan/runner_selection.hpp"
 #include "launch/pmix/server.hpp"
 #include "launch/run/spawn.hpp"
-#include "launch/runners/table.hpp"
+#include "launch/runners/runner_table.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -26,17 +26,17 @@ env::Config read_config(const LaunchOptions& options, const env::Variables& vari
 }
 
 /// If MPI is requested for local ranks and libpmix is missing, mpirun starts the ranks if it is installed.
-std::optional<Runner> mpi_without_us(Runner runner, LaunchOptions& options, const Call& call) {
+std::optional<Runner> mpi_without_launcher(Runner runner, LaunchOptions& options, const RunnerContext& call) {
   if (runner != Runner::local || options.settings.backend != "mpi") return std::nullopt;
-  const LaunchOptions placed = with_slurm_place(options, call.variables);
+  const LaunchOptions placed = with_slurm_placement(options, call.variables);
   const bool alone = value_of(placed, &LaunchOptions::num_machines) == 1;
   if (!alone || !is_program("mpirun", call.variables)) return std::nullopt;
-  const auto why_not = why_no_mpi_server();
+  const auto why_not = mpi_server_unavailable_reason();
   if (!why_not) return std::nullopt;
   call.note(fmt::format("{}; mpirun starts the ranks", *why_not));
   const Machine machine = this_machine(call.variables);
-  if (placed.num_processes != options.num_processes) call.note(what_slurm_chose(tasks_of_job(call.variables)));
-  call.note(what_was_chosen(placed, machine));
+  if (placed.num_processes != options.num_processes) call.note(slurm_choice_text(tasks_of_job(call.variables)));
+  call.note(chosen_ranks_text(placed, machine));
   options.num_processes = number_of_processes(placed, machine);
   return Runner::mpirun;
 }
@@ -53,10 +53,10 @@ int launch(const LaunchOptions& given) {
   const auto variables = env::current_variables();
   auto resolved = resolve(given, variables, read_config(given, variables));
   auto& options = resolved.options;
-  const Call call{.options = options, .variables = variables, .timeout = resolved.timeout};
+  const RunnerContext call{.options = options, .variables = variables, .timeout = resolved.timeout};
   for (const auto& conflict : resolved.conflicts) call.note(conflict);
   Runner runner = choose_runner(options, variables);
-  runner = mpi_without_us(runner, options, call).value_or(runner);
+  runner = mpi_without_launcher(runner, options, call).value_or(runner);
   if (!options.dry_run) return run(runner, call);
   fmt::print("{}", script_of(runner, call));
   return 0;

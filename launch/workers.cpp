@@ -31,13 +31,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* worker_variable = "ACCELERATE_WORKER_OF";
-constexpr std::string_view workers_operation = "launch_workers";
-constexpr int64_t most_workers = 4096;
+constexpr const char* kWorkerVariable = "ACCELERATE_WORKER_OF";
+constexpr std::string_view kWorkersOperation = "launch_workers";
+constexpr int64_t kMaxWorkers = 4096;
 
 template <typename... Args>
 [[noreturn]] void fail_workers(ErrorKind kind, fmt::format_string<Args...> format, Args&&... args) {
-  base::fail(kind, {}, workers_operation, format, std::forward<Args>(args)...);
+  base::fail(kind, {}, kWorkersOperation, format, std::forward<Args>(args)...);
 }
 
 // The call for which a rank was started, by its number within main(), and the folder for its results.
@@ -48,13 +48,13 @@ struct WorkerOf {
 
 // Removed from the environment, because processes that a rank starts are not ranks.
 std::optional<WorkerOf> read_worker_of() {
-  const char* const text = std::getenv(worker_variable);
+  const char* const text = std::getenv(kWorkerVariable);
   if (text == nullptr) return std::nullopt;
   const std::string value = text;
-  ::unsetenv(worker_variable);
+  ::unsetenv(kWorkerVariable);
   const auto colon = value.find(':');
   const auto call = env::parse_integer(value.substr(0, colon));
-  if (!call || colon == std::string::npos) fail_workers(ErrorKind::environment, "{} is '{}'", worker_variable, value);
+  if (!call || colon == std::string::npos) fail_workers(ErrorKind::environment, "{} is '{}'", kWorkerVariable, value);
   return WorkerOf{*call, value.substr(colon + 1)};
 }
 
@@ -104,7 +104,7 @@ WorkerFailure failure_of(const Error& error) {
 
 // Writes one line each for kind, rank, host, operation and missing ranks, then the text. Only the first failed rank
 // writes, because later failures may be consequences.
-void leave_failure(const fs::path& file, const WorkerFailure& failure) {
+void write_failure_file(const fs::path& file, const WorkerFailure& failure) {
   const auto line = [](std::string text) {
     std::ranges::replace(text, '\n', ' ');
     return text;
@@ -133,11 +133,11 @@ WorkerFailure read_failure(const std::string& note) {
   return failure;
 }
 
-constexpr std::string_view start_prefix = "start_";
+constexpr std::string_view kStartPrefix = "start_";
 
 // Marker of one restart attempt, written by the first rank that reaches the call. Without it, the result of the
 // previous attempt would be attributed to an attempt that never reached the call.
-fs::path start_file(const fs::path& folder, int64_t start) { return folder / fmt::format("{}{}", start_prefix, start); }
+fs::path start_file(const fs::path& folder, int64_t start) { return folder / fmt::format("{}{}", kStartPrefix, start); }
 
 // For the ranks of one attempt. Failures of the launcher, which belong to no attempt, are in "failed".
 fs::path failure_file(const fs::path& folder, int64_t start) { return folder / fmt::format("failed_{}", start); }
@@ -146,8 +146,8 @@ int64_t last_start(const fs::path& folder) {
   int64_t last = 0;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
-    if (!name.starts_with(start_prefix)) continue;
-    last = std::max(last, env::parse_integer(name.substr(start_prefix.size())).value_or(0));
+    if (!name.starts_with(kStartPrefix)) continue;
+    last = std::max(last, env::parse_integer(name.substr(kStartPrefix.size())).value_or(0));
   }
   return last;
 }
@@ -169,7 +169,7 @@ int64_t last_start(const fs::path& folder) {
   }
   failure.fields.rank = here.rank;
   if (failure.fields.host.empty()) failure.fields.host = base::host_name();
-  leave_failure(failure_file(folder, here.restart_count), failure);
+  write_failure_file(failure_file(folder, here.restart_count), failure);
   std::exit(1);
 }
 
@@ -191,21 +191,21 @@ std::vector<std::string> this_command() {
 }
 
 // Runs in a separate process: MPI can be served once per process, and the launcher blocks signals.
-[[noreturn]] void be_the_launcher(const LaunchOptions& options, const WorkerOf& who, pid_t parent) {
+[[noreturn]] void run_as_launcher(const LaunchOptions& options, const WorkerOf& who, pid_t parent) {
   // If SIGTERM is ignored, as by a batch script's trap, the end of the program would not be detected.
   ::signal(SIGTERM, SIG_DFL);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) end_the_launcher(1, who, parent);
-  ::setenv(worker_variable, fmt::format("{}:{}", who.call, who.folder).c_str(), 1);
+  ::setenv(kWorkerVariable, fmt::format("{}:{}", who.call, who.folder).c_str(), 1);
   const fs::path failure = fs::path(who.folder) / "failed";
   try {
     const int code = launch(options);
     std::fflush(nullptr);
     end_the_launcher(code, who, parent);
   } catch (const Error& error) {
-    leave_failure(failure, failure_of(error));
+    write_failure_file(failure, failure_of(error));
   } catch (const std::exception& error) {
-    leave_failure(failure, {.kind = ErrorKind::environment, .text = error.what()});
+    write_failure_file(failure, {.kind = ErrorKind::environment, .text = error.what()});
   }
   end_the_launcher(1, who, parent);
 }
@@ -235,7 +235,7 @@ int launch_and_wait(const LaunchOptions& options, const WorkerOf& who) {
   const pid_t self = ::getpid();
   const pid_t launcher = ::fork();
   if (launcher < 0) fail_workers(ErrorKind::environment, "no process can be made: {}", std::strerror(errno));
-  if (launcher == 0) be_the_launcher(options, who, self);
+  if (launcher == 0) run_as_launcher(options, who, self);
   int status = 0;
   while (::waitpid(launcher, &status, 0) < 0) {
     if (errno != EINTR) fail_workers(ErrorKind::environment, "the launcher is lost: {}", std::strerror(errno));
@@ -247,9 +247,9 @@ int launch_and_wait(const LaunchOptions& options, const WorkerOf& who) {
   WorkerFailure failure = read_failure(note);
   auto& fields = failure.fields;
   if (fields.rank) fields.world_size = num_processes;
-  if (fields.operation.empty()) fields.operation = workers_operation;
+  if (fields.operation.empty()) fields.operation = kWorkersOperation;
   const auto who = fields.rank ? fmt::format("rank {} of {}: ", *fields.rank, num_processes) : "";
-  throw Error(failure.kind, fmt::format("{}: {}{}", workers_operation, who, failure.text), std::move(fields));
+  throw Error(failure.kind, fmt::format("{}: {}{}", kWorkersOperation, who, failure.text), std::move(fields));
 }
 
 std::string code_in_words(int code) {
@@ -278,7 +278,7 @@ void check_end(int code, const fs::path& folder, int64_t num_processes) {
   }
 }
 
-void check_no_rank() {
+void throw_inside_rank() {
   const auto process = env::read(env::current_variables());
   if (!worker_of() && process.world_size == 1) return;
   fail_workers(ErrorKind::usage, "this process is rank {} of {} already; a rank cannot launch others", process.rank,
@@ -292,9 +292,9 @@ void run_workers(const std::function<void(const std::string&)>& rank_main, int64
   const int64_t call = next_call();
   if (worker_of() && call < worker_of()->call) return;
   if (worker_of() && call == worker_of()->call) run_rank(rank_main, worker_of()->folder);
-  check_no_rank();
-  if (num_processes < 1 || num_processes > most_workers) {
-    fail_workers(ErrorKind::usage, "num_processes is {}, must be from 1 to {}", num_processes, most_workers);
+  throw_inside_rank();
+  if (num_processes < 1 || num_processes > kMaxWorkers) {
+    fail_workers(ErrorKind::usage, "num_processes is {}, must be from 1 to {}", num_processes, kMaxWorkers);
   }
   open_standard_streams();
   const PrivateFolder folder(place_for_temporary_files());

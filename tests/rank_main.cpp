@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <optional>
 
-#include "accelerate/device/choose.hpp"
 #include "accelerate/device/cpu_threads.hpp"
+#include "accelerate/device/device_selection.hpp"
 #include "accelerate/env/settings.hpp"
 #include "tests/world.hpp"
 
@@ -23,8 +23,9 @@ std::optional<at::Device> gpu() {
   namespace env = accelerate::env;
   const auto variables = env::current_variables();
   const auto settings = env::resolve_settings({}, variables, env::read_config(variables));
-  const auto chosen = accelerate::device::choose(env::read(variables), settings, accelerate::device::accelerator(), {});
-  accelerate::device::make_current(chosen);
+  const auto chosen =
+      accelerate::device::select_device(env::read(variables), settings, accelerate::device::accelerator(), {});
+  accelerate::device::set_current_device(chosen);
   return chosen.is_cpu() ? std::nullopt : std::optional(chosen);
 }
 

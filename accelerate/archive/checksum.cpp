@@ -8,12 +8,12 @@
 #define XXH_INLINE_ALL  // use as a header-only library
 #include <xxhash.h>
 
-#include "accelerate/base/in_parallel.hpp"
+#include "accelerate/base/parallel_for.hpp"
 
 namespace accelerate::archive {
 namespace {
 
-constexpr size_t block_bytes = size_t{4} << 20;
+constexpr size_t kBlockBytes = size_t{4} << 20;
 
 XXH64_hash_t hash_of(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
@@ -41,12 +41,12 @@ Checksum& Checksum::operator=(Checksum&&) noexcept = default;
 
 void Checksum::add(std::string_view bytes) {
   while (!bytes.empty()) {
-    if (state_->in_block == block_bytes) {
+    if (state_->in_block == kBlockBytes) {
       state_->blocks.push_back(XXH3_64bits_digest(&state_->block));
       XXH3_64bits_reset(&state_->block);
       state_->in_block = 0;
     }
-    const size_t taken = std::min(bytes.size(), block_bytes - state_->in_block);
+    const size_t taken = std::min(bytes.size(), kBlockBytes - state_->in_block);
     XXH3_64bits_update(&state_->block, bytes.data(), taken);
     state_->in_block += taken;
     bytes.remove_prefix(taken);
@@ -60,8 +60,8 @@ std::string Checksum::text() const {
 }
 
 std::string checksum_of(std::string_view bytes) {
-  std::vector<XXH64_hash_t> blocks(std::max<size_t>(1, (bytes.size() + block_bytes - 1) / block_bytes));
-  base::in_parallel(blocks.size(), [&](size_t i) { blocks[i] = hash_of(bytes.substr(i * block_bytes, block_bytes)); });
+  std::vector<XXH64_hash_t> blocks(std::max<size_t>(1, (bytes.size() + kBlockBytes - 1) / kBlockBytes));
+  base::parallel_for(blocks.size(), [&](size_t i) { blocks[i] = hash_of(bytes.substr(i * kBlockBytes, kBlockBytes)); });
   return digits_of(blocks);
 }
 

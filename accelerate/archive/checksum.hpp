@@ -8,7 +8,7 @@
 namespace accelerate::archive {
 
 /// Name of these checksums in a manifest.
-inline constexpr std::string_view checksum_kind = "xxh3-64 of 4 MiB blocks";
+inline constexpr std::string_view kChecksumKind = "xxh3-64 of 4 MiB blocks";
 
 /// Incremental 64-bit XXH3 checksum (xxhash.com): detects torn files and flipped bits at memory speed. More than 4 MiB
 /// are split into blocks of this size, and the checksum is that of the block checksums in canonical (big-endian) form,

@@ -14,7 +14,7 @@ using nlohmann::json;
 class JsonBuilder final : public nlohmann::json_sax<json> {
  public:
   JsonBuilder(std::string_view what, const JsonLimits& limits, const Origin& origin)
-      : what_(what), limits_(limits), origin_(origin) {}
+      : description_(what), limits_(limits), origin_(origin) {}
 
   json take() { return std::move(root_); }
 
@@ -32,17 +32,17 @@ class JsonBuilder final : public nlohmann::json_sax<json> {
   bool key(string_t& name) override {
     check_depth();
     const auto [place, is_new] = open_.back()->emplace(name, nullptr);
-    if (!is_new) origin_.broken("the {} names {} twice", what_, in_quotes(name));
+    if (!is_new) origin_.broken("the {} names {} twice", description_, quote_for_terminal(name));
     named_ = &*place;
     return true;
   }
   bool parse_error(size_t, const std::string&, const json::exception& error) override {
-    origin_.broken("the {} is not JSON: {}", what_, error.what());
+    origin_.broken("the {} is not JSON: {}", description_, error.what());
   }
 
  private:
   void check_depth() const {
-    if (open_.size() > limits_.depth) origin_.broken("the {} is nested more than {} deep", what_, limits_.depth);
+    if (open_.size() > limits_.depth) origin_.broken("the {} is nested more than {} deep", description_, limits_.depth);
   }
   // The reference stays valid while the value is open, because its container gets no other value until then.
   json& place(json value) {
@@ -51,7 +51,7 @@ class JsonBuilder final : public nlohmann::json_sax<json> {
     json& container = *open_.back();
     if (container.is_object()) return *named_ = std::move(value);
     if (limits_.array && container.size() >= *limits_.array) {
-      origin_.broken("the {} has an array of more than {} numbers", what_, *limits_.array);
+      origin_.broken("the {} has an array of more than {} numbers", description_, *limits_.array);
     }
     return container.emplace_back(std::move(value));
   }
@@ -68,7 +68,7 @@ class JsonBuilder final : public nlohmann::json_sax<json> {
     return true;
   }
 
-  std::string_view what_;
+  std::string_view description_;
   const JsonLimits& limits_;
   const Origin& origin_;
   json root_;

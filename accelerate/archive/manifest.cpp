@@ -14,11 +14,11 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int most_manifest_depth = 20;       // manifests have a depth of 4
-constexpr size_t most_manifest_names = 1000;  // manifests have 10, objects in them have 6
+constexpr int kMaxManifestDepth = 20;       // manifests have a depth of 4
+constexpr size_t kMaxManifestNames = 1000;  // manifests have 10, objects in them have 6
 
 PickleValue value_of(const json& from, const Origin& origin, int depth = 0) {
-  if (depth > most_manifest_depth) origin.broken("the manifest is nested more than {} deep", most_manifest_depth);
+  if (depth > kMaxManifestDepth) origin.broken("the manifest is nested more than {} deep", kMaxManifestDepth);
   if (from.is_boolean()) return from.get<bool>();
   if (from.is_string()) return from.get<std::string>();
   if (from.is_number_float()) return from.get<double>();
@@ -39,7 +39,7 @@ PickleValue value_of(const json& from, const Origin& origin, int depth = 0) {
 
 std::string name_of_file(const std::string& name, const Members& of, const Origin& origin) {
   if (!is_file_name(name)) {
-    origin.broken("{} names the file {}, expected a name without folders", of.where(), in_quotes(name));
+    origin.broken("{} names the file {}, expected a name without folders", of.where(), quote_for_terminal(name));
   }
   return name;
 }
@@ -58,39 +58,43 @@ std::string text_of(const nlohmann::ordered_json& all) {
 }
 
 // Returns the largest number of names in one object.
-size_t most_names_in(const json& value) {
+size_t max_names_in(const json& value) {
   if (!value.is_structured()) return 0;
   size_t most = value.is_object() ? value.size() : 0;
-  for (const json& item : value) most = std::max(most, most_names_in(item));
+  for (const json& item : value) most = std::max(most, max_names_in(item));
   return most;
 }
 
 void check_own_checksum(std::string_view text, const json& parsed, const std::string& written, const Origin& origin) {
   // An ordered object searches all names for each new one, so many names would take minutes.
-  if (const size_t names = most_names_in(parsed); names > most_manifest_names) {
-    origin.broken("the manifest has an object of {} names, expected at most {}", names, most_manifest_names);
+  if (const size_t names = max_names_in(parsed); names > kMaxManifestNames) {
+    origin.broken("the manifest has an object of {} names, expected at most {}", names, kMaxManifestNames);
   }
   auto all = nlohmann::ordered_json::parse(text);
   all.erase("checksum");
   const std::string now = checksum_of(text_of(all));
   if (now != written) {
-    origin.broken("the manifest has checksum {}, but records {}: its bytes were changed", now, in_quotes(written));
+    origin.broken("the manifest has checksum {}, but records {}: its bytes were changed", now,
+                  quote_for_terminal(written));
   }
 }
 
 void check_names(const Manifest& manifest, const Origin& origin) {
   std::set<std::string_view> names;
   for (const ManifestFile& file : manifest.files) {
-    if (!names.insert(file.name).second) origin.broken("the manifest lists the file {} twice", in_quotes(file.name));
+    if (!names.insert(file.name).second)
+      origin.broken("the manifest lists the file {} twice", quote_for_terminal(file.name));
   }
   const auto check = [&](const std::string& name) {
-    if (!names.contains(name)) origin.broken("the manifest uses the file {}, which it does not list", in_quotes(name));
+    if (!names.contains(name))
+      origin.broken("the manifest uses the file {}, which it does not list", quote_for_terminal(name));
   };
   for (const ManifestPart& part : manifest.parts) std::for_each(part.files.begin(), part.files.end(), check);
   for (const ManifestRange& range : manifest.ranges) {
     check(range.file);
     if (range.end < range.begin) {
-      origin.broken("the manifest has elements {} to {} of {}", range.begin, range.end, in_quotes(range.tensor));
+      origin.broken("the manifest has elements {} to {} of {}", range.begin, range.end,
+                    quote_for_terminal(range.tensor));
     }
   }
 }
@@ -118,7 +122,7 @@ std::string write_manifest(const Manifest& manifest) {
                              {"world_size", manifest.world_size},
                              {"step", manifest.step},
                              {"epoch", manifest.epoch},
-                             {"checksums", checksum_kind},
+                             {"checksums", kChecksumKind},
                              {"files", files},
                              {"parts", parts},
                              {"ranges", ranges}};
@@ -128,7 +132,7 @@ std::string write_manifest(const Manifest& manifest) {
   return text_of(all) + "\n";
 }
 
-bool begins_as_manifest(std::string_view text) {
+bool starts_like_manifest(std::string_view text) {
   constexpr std::string_view version = "{\n \"version\": ", library = ",\n \"library\": \"";
   if (!text.starts_with(version)) return false;
   text.remove_prefix(version.size());
@@ -136,14 +140,14 @@ bool begins_as_manifest(std::string_view text) {
   return digits > 0 && text.substr(digits).starts_with(library);
 }
 
-Manifest read_manifest(std::string_view text, const Origin& origin) {
+Manifest parse_manifest_file(std::string_view text, const Origin& origin) {
   const json parsed = parse_manifest(text, origin);
   const PickleValue whole = value_of(parsed, origin);
   const Members all(whole, "the manifest", origin);
   Manifest manifest{.version = static_cast<int64_t>(all.natural("version"))};
-  if (manifest.version > Manifest::current_version) {
+  if (manifest.version > Manifest::kCurrentVersion) {
     origin.broken("the manifest is of version {}, versions up to {} are read; use a newer version of this library",
-                  manifest.version, Manifest::current_version);
+                  manifest.version, Manifest::kCurrentVersion);
   }
   manifest.library = all.text("library");
   manifest.world_size = static_cast<int64_t>(all.natural("world_size"));

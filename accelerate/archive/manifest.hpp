@@ -38,8 +38,8 @@ struct ManifestRange {
 };
 
 struct Manifest {
-  static constexpr int64_t current_version = 1;
-  int64_t version = current_version;  ///< of the format
+  static constexpr int64_t kCurrentVersion = 1;
+  int64_t version = kCurrentVersion;  ///< of the format
   std::string library{};              ///< writer of the checkpoint
   int64_t world_size = 1, step = 0, epoch = 0;
   std::string id{};  ///< if each machine has its own folder, equal in all folders of a save; otherwise empty
@@ -49,17 +49,17 @@ struct Manifest {
   bool operator==(const Manifest&) const = default;
 };
 
-inline constexpr std::string_view manifest_name = "manifest.json";
+inline constexpr std::string_view kManifestName = "manifest.json";
 
 [[nodiscard]] std::string write_manifest(const Manifest& manifest);
 
 /// True if the text begins like the result of write_manifest() of any version. The rest may be truncated: the text
 /// after the library's name is not checked.
-[[nodiscard]] bool begins_as_manifest(std::string_view text);
+[[nodiscard]] bool starts_like_manifest(std::string_view text);
 
 /// \throws Error (data) with path and member if the text is not a manifest, has a newer version, lacks a member, or
 ///         names a file outside its folder, twice, or without listing it.
-[[nodiscard]] Manifest read_manifest(std::string_view text, const Origin& origin);
+[[nodiscard]] Manifest parse_manifest_file(std::string_view text, const Origin& origin);
 
 /// True if a file in a checkpoint folder may have this name: no path, no "." or "..", no control character.
 [[nodiscard]] bool is_file_name(std::string_view name);

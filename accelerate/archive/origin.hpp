@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "accelerate/base/error.hpp"
-#include "accelerate/base/printable.hpp"
+#include "accelerate/base/terminal_text.hpp"
 
 namespace accelerate::archive {
 
@@ -21,6 +21,6 @@ struct Origin {
   }
 };
 
-using base::in_quotes;
+using base::quote_for_terminal;
 
 }  // namespace accelerate::archive

@@ -28,12 +28,13 @@ constexpr std::array<TorchType, 18> torch_types{{{"torch.FloatStorage", "F32", 3
                                                  {"torch.float8_e5m2", "F8_E5M2", 8},
                                                  {"torch.float8_e8m0fnu", "F8_E8M0", 8}}};
 
-constexpr std::string_view rebuild_v2 = "torch._utils._rebuild_tensor_v2";
-constexpr std::string_view rebuild_v3 = "torch._utils._rebuild_tensor_v3";  // with the dtype, for untyped storages
-constexpr std::string_view rebuild_parameter = "torch._utils._rebuild_parameter";
-constexpr std::string_view rebuild_parameter_with_state = "torch._utils._rebuild_parameter_with_state";
-constexpr std::string_view rebuild_from_type = "torch._tensor._rebuild_from_type_v2";  // a tensor with attributes
-constexpr size_t metadata_of_v2 = 6, metadata_of_v3 = 7;                               // index in the arguments
+constexpr std::string_view kRebuildTensorV2 = "torch._utils._rebuild_tensor_v2";
+constexpr std::string_view kRebuildTensorV3 =
+    "torch._utils._rebuild_tensor_v3";  // with the dtype, for untyped storages
+constexpr std::string_view kRebuildParameter = "torch._utils._rebuild_parameter";
+constexpr std::string_view kRebuildParameterWithState = "torch._utils._rebuild_parameter_with_state";
+constexpr std::string_view kRebuildFromType = "torch._tensor._rebuild_from_type_v2";  // a tensor with attributes
+constexpr size_t metadata_of_v2 = 6, metadata_of_v3 = 7;                              // index in the arguments
 
 struct RebuildCall {
   std::string global;
@@ -45,7 +46,7 @@ std::optional<RebuildCall> call_of(const PickleValue& value) {
   if (object == nullptr) return std::nullopt;
   RebuildCall call{object->parts->global.str(), &object->parts->arguments};
   // (function, class, arguments of the function, attributes)
-  if (call.global == rebuild_from_type && call.arguments->size() >= 3) {
+  if (call.global == kRebuildFromType && call.arguments->size() >= 3) {
     const auto* function = (*call.arguments)[0].as<PickleGlobal>();
     const auto* arguments = (*call.arguments)[2].as<PickleTuple>();
     if (function != nullptr && arguments != nullptr) return RebuildCall{function->str(), arguments->items.get()};
@@ -54,7 +55,7 @@ std::optional<RebuildCall> call_of(const PickleValue& value) {
 }
 
 bool is_parameter(const RebuildCall& call) {
-  return call.global == rebuild_parameter || call.global == rebuild_parameter_with_state;
+  return call.global == kRebuildParameter || call.global == kRebuildParameterWithState;
 }
 
 const PickleValue* metadata_in(const PickleItems& arguments, size_t index) {
@@ -77,7 +78,7 @@ const AllowedGlobals& allowed_in_torch_files() {
                        "torch.jit._pickle.build_boollist", "torch.jit._pickle.build_tensorlist",
                        "torch.jit._pickle.restore_type_tag"};
     for (const auto name :
-         {rebuild_v2, rebuild_v3, rebuild_parameter, rebuild_parameter_with_state, rebuild_from_type}) {
+         {kRebuildTensorV2, kRebuildTensorV3, kRebuildParameter, kRebuildParameterWithState, kRebuildFromType}) {
       all.insert(std::string(name));
     }
     for (const TorchType& type : torch_types) all.insert(std::string(type.global));
@@ -109,10 +110,10 @@ std::optional<RebuiltTensor> rebuilt_tensor(const PickleValue& value) {
   if (!call) return std::nullopt;
   const PickleItems& arguments = *call->arguments;
   if (is_parameter(*call)) return arguments.empty() ? std::nullopt : rebuilt_tensor(arguments.front());
-  if (call->global == rebuild_v2) {
+  if (call->global == kRebuildTensorV2) {
     return RebuiltTensor{.arguments = &arguments, .metadata = metadata_in(arguments, metadata_of_v2)};
   }
-  if (call->global != rebuild_v3) return std::nullopt;
+  if (call->global != kRebuildTensorV3) return std::nullopt;
   return RebuiltTensor{.arguments = &arguments,
                        .dtype = arguments.size() > 6 ? &arguments[6] : nullptr,
                        .metadata = metadata_in(arguments, metadata_of_v3)};

@@ -16,8 +16,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t most_header = 100'000'000;
-constexpr std::string_view metadata_name = "__metadata__";
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;
+constexpr std::string_view kMetadataName = "__metadata__";
 static_assert(std::endian::native == std::endian::little, "the formats are little-endian");
 
 constexpr std::array<std::pair<std::string_view, uint64_t>, 17> dtypes{{{"F64", 64},
@@ -39,11 +39,11 @@ constexpr std::array<std::pair<std::string_view, uint64_t>, 17> dtypes{{{"F64", 
                                                                         {"F8_E8M0", 8}}};
 
 // Limits depth and dimensions, because invalid values could use much memory.
-constexpr JsonLimits header_limits{.depth = 4, .array = 64};
+constexpr JsonLimits kHeaderLimits{.depth = 4, .array = 64};
 
 uint64_t natural(const json& value, const std::string& name, std::string_view what, const Origin& origin) {
   if (!value.is_number_unsigned()) {
-    origin.broken("tensor {}: {} holds {}, expected an integer from 0", in_quotes(name), what, value.dump());
+    origin.broken("tensor {}: {} holds {}, expected an integer from 0", quote_for_terminal(name), what, value.dump());
   }
   return value.get<uint64_t>();
 }
@@ -51,7 +51,7 @@ uint64_t natural(const json& value, const std::string& name, std::string_view wh
 const json& field(const json& tensor, const std::string& name, const char* key, bool is_array, const Origin& origin) {
   const auto found = tensor.find(key);
   if (found == tensor.end() || (is_array ? !found->is_array() : !found->is_string())) {
-    origin.broken("tensor {}: {} is {}, expected {}", in_quotes(name), key,
+    origin.broken("tensor {}: {} is {}, expected {}", quote_for_terminal(name), key,
                   found == tensor.end() ? "missing" : found->type_name(), is_array ? "an array" : "a string");
   }
   return *found;
@@ -70,28 +70,29 @@ std::optional<uint64_t> bytes_of(const SafetensorsEntry& entry, uint64_t bits) {
 
 SafetensorsEntry entry_of(const std::string& name, const json& tensor, const Origin& origin) {
   if (!tensor.is_object()) {
-    origin.broken("tensor {} is {}, expected an object with dtype, shape and data_offsets", in_quotes(name),
+    origin.broken("tensor {} is {}, expected an object with dtype, shape and data_offsets", quote_for_terminal(name),
                   tensor.type_name());
   }
   SafetensorsEntry entry{.name = name, .dtype = field(tensor, name, "dtype", false, origin).get<std::string>()};
   const auto bits = safetensors_bits(entry.dtype);
   if (!bits) {
-    origin.broken("tensor {} has dtype {}, which is not known here; convert it", in_quotes(name),
-                  in_quotes(entry.dtype));
+    origin.broken("tensor {} has dtype {}, which is not known here; convert it", quote_for_terminal(name),
+                  quote_for_terminal(entry.dtype));
   }
   for (const json& n : field(tensor, name, "shape", true, origin)) {
     entry.shape.push_back(natural(n, name, "shape", origin));
   }
   const json& offsets = field(tensor, name, "data_offsets", true, origin);
   if (offsets.size() != 2) {
-    origin.broken("tensor {}: data_offsets has {} numbers, expected 2", in_quotes(name), offsets.size());
+    origin.broken("tensor {}: data_offsets has {} numbers, expected 2", quote_for_terminal(name), offsets.size());
   }
   entry.begin = natural(offsets[0], name, "data_offsets", origin);
   entry.end = natural(offsets[1], name, "data_offsets", origin);
   const auto bytes = bytes_of(entry, *bits);
   if (entry.end < entry.begin || !bytes || *bytes != entry.end - entry.begin) {
-    origin.broken("tensor {} occupies bytes {} to {}, but {} of shape {} is {} bytes", in_quotes(name), entry.begin,
-                  entry.end, entry.dtype, json(entry.shape).dump(), bytes ? std::to_string(*bytes) : "too many");
+    origin.broken("tensor {} occupies bytes {} to {}, but {} of shape {} is {} bytes", quote_for_terminal(name),
+                  entry.begin, entry.end, entry.dtype, json(entry.shape).dump(),
+                  bytes ? std::to_string(*bytes) : "too many");
   }
   return entry;
 }
@@ -99,10 +100,10 @@ SafetensorsEntry entry_of(const std::string& name, const json& tensor, const Ori
 std::map<std::string, std::string> metadata_of(const json& value, const Origin& origin) {
   std::map<std::string, std::string> metadata;
   if (value.is_null()) return metadata;  // safetensors reads it as absent
-  if (!value.is_object()) origin.broken("{} is {}, expected an object", metadata_name, value.type_name());
+  if (!value.is_object()) origin.broken("{} is {}, expected an object", kMetadataName, value.type_name());
   for (const auto& [key, text] : value.items()) {
     if (!text.is_string()) {
-      origin.broken("{}: {} is {}, expected a string", metadata_name, in_quotes(key), text.type_name());
+      origin.broken("{}: {} is {}, expected a string", kMetadataName, quote_for_terminal(key), text.type_name());
     }
     metadata[key] = text.get<std::string>();
   }
@@ -113,7 +114,7 @@ void check_cover(const std::vector<SafetensorsEntry>& tensors, uint64_t data_byt
   uint64_t at = 0;
   for (const SafetensorsEntry& entry : tensors) {
     if (entry.begin != at) {
-      origin.broken("tensor {} begins at byte {} of the data, expected {}: tensors {}", in_quotes(entry.name),
+      origin.broken("tensor {} begins at byte {} of the data, expected {}: tensors {}", quote_for_terminal(entry.name),
                     entry.begin, at, entry.begin < at ? "overlap" : "leave a gap");
     }
     at = entry.end;
@@ -146,16 +147,16 @@ SafetensorsHeader read_safetensors(std::string_view file, const Origin& origin, 
     origin.broken("the file has {} bytes, a safetensors file has at least 8", file.size());
   }
   std::memcpy(&length, file.data(), sizeof(length));
-  if (length > most_header) origin.broken("the header has {} bytes, at most {} are read", length, most_header);
+  if (length > kMaxHeaderBytes) origin.broken("the header has {} bytes, at most {} are read", length, kMaxHeaderBytes);
   if (length > file.size() - sizeof(length)) {
     origin.broken("the header has {} bytes, but {} follow its length; the file was cut, or is not a safetensors file",
                   length, file.size() - sizeof(length));
   }
-  const json header = parse_json(file.substr(sizeof(length), length), "header", header_limits, origin);
+  const json header = parse_json(file.substr(sizeof(length), length), "header", kHeaderLimits, origin);
   if (!header.is_object()) origin.broken("the header is {}, expected an object", header.type_name());
   SafetensorsHeader result{.data_begin = sizeof(length) + length};
   for (const auto& [name, value] : header.items()) {
-    if (name == metadata_name) {
+    if (name == kMetadataName) {
       result.metadata = metadata_of(value, origin);
     } else {
       result.tensors.push_back(entry_of(name, value, origin));
@@ -173,8 +174,8 @@ std::string write_safetensors(std::vector<SafetensorsEntry>& tensors,
     return safetensors_bits(a.dtype).value_or(0) > safetensors_bits(b.dtype).value_or(0);
   });
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  if (!metadata.empty()) header[metadata_name] = metadata;
-  std::set<std::string_view> names{metadata_name};
+  if (!metadata.empty()) header[kMetadataName] = metadata;
+  std::set<std::string_view> names{kMetadataName};
   uint64_t at = 0;
   for (SafetensorsEntry& entry : tensors) {
     const auto bits = safetensors_bits(entry.dtype);
@@ -184,7 +185,7 @@ std::string write_safetensors(std::vector<SafetensorsEntry>& tensors,
     }
     if (!names.insert(entry.name).second) {
       base::fail(ErrorKind::usage, {}, operation, "the tensor name {} {}; each needs a name of its own", entry.name,
-                 entry.name == metadata_name ? "has another meaning in safetensors" : "appears twice");
+                 entry.name == kMetadataName ? "has another meaning in safetensors" : "appears twice");
     }
     entry.begin = at;
     entry.end = at += bytes_of(entry, *bits).value();

@@ -11,7 +11,7 @@
 namespace accelerate::archive {
 namespace {
 
-constexpr size_t most_dimensions = 64;  // limit of PyTorch
+constexpr size_t kMaxDimensions = 64;  // limit of PyTorch
 
 std::optional<uint64_t> natural_of(const PickleValue& value) {
   const auto* number = value.as<int64_t>();
@@ -23,7 +23,7 @@ std::string text_of(const PickleValue& value) {
   if (const auto* flag = value.as<bool>()) return *flag ? "True" : "False";
   if (const auto* number = value.as<int64_t>()) return std::to_string(*number);
   if (const auto* number = value.as<double>()) return fmt::format("{}", *number);
-  if (const auto* text = value.as<std::string>()) return in_quotes(*text);
+  if (const auto* text = value.as<std::string>()) return quote_for_terminal(*text);
   if (const auto* global = value.as<PickleGlobal>()) return global->str();
   if (const auto* bytes = value.as<PickleBytes>()) return fmt::format("{} bytes", bytes->bytes.size());
   if (const auto* big = value.as<PickleBigInteger>()) {
@@ -49,16 +49,17 @@ class TorchLister {
  private:
   // The path of each value contains all keys that lead to it, so a few bytes of keys could use all memory.
   std::string joined(const std::string& path, const std::string& key) {
-    if (key.size() > most_key) {
-      archive_.origin().broken("the key {} has {} bytes, expected at most {}", in_quotes(key), key.size(), most_key);
+    if (key.size() > kMaxKey) {
+      archive_.origin().broken("the key {} has {} bytes, expected at most {}", quote_for_terminal(key), key.size(),
+                               kMaxKey);
     }
     count(path.size() + 1 + key.size());
     return path.empty() ? key : path + "." + key;
   }
   void count(size_t bytes) {
     listed_ += bytes;
-    if (listed_ > most_listed) {
-      archive_.origin().broken("the paths and texts of the values have more than {} bytes together", most_listed);
+    if (listed_ > kMaxListed) {
+      archive_.origin().broken("the paths and texts of the values have more than {} bytes together", kMaxListed);
     }
   }
   void add_other(const std::string& path, std::string text) {
@@ -99,7 +100,7 @@ class TorchLister {
     if (parts.state.as<PickleNone>() == nullptr) list(path, parts.state);
   }
 
-  static constexpr size_t most_key = 4096, most_listed = size_t{1} << 28;
+  static constexpr size_t kMaxKey = 4096, kMaxListed = size_t{1} << 28;
   const TorchArchive& archive_;
   size_t listed_ = 0;
   TorchFile result_;
@@ -119,7 +120,8 @@ TorchArchive::TorchArchive(std::string_view file, Origin origin) : origin_(std::
   }
   const auto order = members_.find("byteorder");
   if (order != members_.end() && bytes_of(file, order->second) != "little") {
-    origin_.broken("the numbers are in byte order {}, little is read", in_quotes(bytes_of(file, order->second)));
+    origin_.broken("the numbers are in byte order {}, little is read",
+                   quote_for_terminal(bytes_of(file, order->second)));
   }
   check_member(file, *main, origin_);
   root_ = unpickle(bytes_of(file, *main), allowed_in_torch_files(), origin_);
@@ -138,22 +140,23 @@ TorchTensor TorchArchive::tensor(const PickleValue& value, const std::string& pa
   if (!found) {
     const auto* object = value.as<PickleObject>();
     if (is_parameter(value) && object->parts->arguments.empty()) {
-      origin_.broken("the parameter {} is made of nothing", in_quotes(path));
+      origin_.broken("the parameter {} is made of nothing", quote_for_terminal(path));
     }
-    origin_.broken("{} is {}, expected a tensor", in_quotes(path), value.kind());
+    origin_.broken("{} is {}, expected a tensor", quote_for_terminal(path), value.kind());
   }
   const PickleItems& arguments = *found->arguments;
   if (arguments.size() < 6) {
-    origin_.broken("the tensor {} is made of {} values, expected at least 6", in_quotes(path), arguments.size());
+    origin_.broken("the tensor {} is made of {} values, expected at least 6", quote_for_terminal(path),
+                   arguments.size());
   }
   TorchTensor tensor{.path = path};
   const auto* storage = arguments[0].as<PicklePersistent>();
   if (storage == nullptr || storage->id->size() < 5) {
-    origin_.broken("the tensor {} refers to {}, expected a storage", in_quotes(path), arguments[0].kind());
+    origin_.broken("the tensor {} refers to {}, expected a storage", quote_for_terminal(path), arguments[0].kind());
   }
   const PickleItems& id = *storage->id;
   const TorchType* type = torch_type_of(found->dtype != nullptr ? *found->dtype : id[1]);
-  if (type == nullptr) origin_.broken("the tensor {} has no dtype that is known here", in_quotes(path));
+  if (type == nullptr) origin_.broken("the tensor {} has no dtype that is known here", quote_for_terminal(path));
   tensor.dtype = type->dtype;
   tensor.bits = type->bits;
   place(tensor, id);
@@ -169,26 +172,27 @@ TorchTensor TorchArchive::tensor(const PickleValue& value, const std::string& pa
 void TorchArchive::read_bits(TorchTensor& tensor, const PickleValue& metadata) const {
   const PickleEntries* entries = entries_of(metadata);
   if (entries == nullptr) {
-    origin_.broken("the tensor {} has {} as metadata, expected a dict", in_quotes(tensor.path), metadata.kind());
+    origin_.broken("the tensor {} has {} as metadata, expected a dict", quote_for_terminal(tensor.path),
+                   metadata.kind());
   }
   for (const auto& [key, value] : *entries) {
     const auto* name = key.as<std::string>();
     const auto* flag = value.as<bool>();
     if (flag == nullptr || name == nullptr || (*name != "conj" && *name != "neg")) {
       origin_.broken("the tensor {} has the metadata {}: {}, expected 'conj' or 'neg' with a bool",
-                     in_quotes(tensor.path), text_of(key), text_of(value));
+                     quote_for_terminal(tensor.path), text_of(key), text_of(value));
     }
     (*name == "conj" ? tensor.is_conj : tensor.is_neg) = *flag;
   }
   const bool is_complex = tensor.dtype.starts_with('C');
   const bool is_float = tensor.dtype.starts_with('F') && tensor.bits > 8;
   if (tensor.is_conj && !is_complex) {
-    origin_.broken("the tensor {} is a conjugate of dtype {}, expected C64 or C128", in_quotes(tensor.path),
+    origin_.broken("the tensor {} is a conjugate of dtype {}, expected C64 or C128", quote_for_terminal(tensor.path),
                    tensor.dtype);
   }
   if (tensor.is_neg && !is_complex && !is_float && tensor.dtype != "BF16") {
     origin_.broken("the tensor {} is a negative of dtype {}, expected a floating-point or complex dtype",
-                   in_quotes(tensor.path), tensor.dtype);
+                   quote_for_terminal(tensor.path), tensor.dtype);
   }
 }
 
@@ -196,8 +200,8 @@ void TorchArchive::place(TorchTensor& tensor, const PickleItems& id) const {
   const auto* name = id[2].as<std::string>();
   const auto member = name == nullptr ? members_.end() : members_.find("data/" + *name);
   if (member == members_.end()) {
-    origin_.broken("the tensor {} refers to the storage {}, which the file does not contain", in_quotes(tensor.path),
-                   name == nullptr ? id[2].kind() : in_quotes(*name));
+    origin_.broken("the tensor {} refers to the storage {}, which the file does not contain",
+                   quote_for_terminal(tensor.path), name == nullptr ? id[2].kind() : quote_for_terminal(*name));
   }
   tensor.storage = *name;
   tensor.begin = member->second.begin;
@@ -207,17 +211,18 @@ void TorchArchive::place(TorchTensor& tensor, const PickleItems& id) const {
 uint64_t TorchArchive::natural(const PickleValue& value, const std::string& path) const {
   const auto number = natural_of(value);
   if (!number) {
-    origin_.broken("the tensor {} has {} in its shape, expected an integer from 0", in_quotes(path), text_of(value));
+    origin_.broken("the tensor {} has {} in its shape, expected an integer from 0", quote_for_terminal(path),
+                   text_of(value));
   }
   return *number;
 }
 std::vector<uint64_t> TorchArchive::naturals(const PickleValue& value, const std::string& path) const {
   const auto* size = arguments_of(value, "torch.Size");
   const auto* tuple = (size != nullptr && !size->empty() ? size->front() : value).as<PickleTuple>();
-  if (tuple == nullptr) origin_.broken("the tensor {} has {} as shape", in_quotes(path), value.kind());
-  if (tuple->items->size() > most_dimensions) {
-    origin_.broken("the tensor {} has {} dimensions, expected at most {}", in_quotes(path), tuple->items->size(),
-                   most_dimensions);
+  if (tuple == nullptr) origin_.broken("the tensor {} has {} as shape", quote_for_terminal(path), value.kind());
+  if (tuple->items->size() > kMaxDimensions) {
+    origin_.broken("the tensor {} has {} dimensions, expected at most {}", quote_for_terminal(path),
+                   tuple->items->size(), kMaxDimensions);
   }
   std::vector<uint64_t> numbers;
   for (const PickleValue& item : *tuple->items) numbers.push_back(natural(item, path));
@@ -237,7 +242,7 @@ void TorchArchive::check_extent(TorchTensor& tensor) const {
   }
   const uint64_t there = (tensor.end - tensor.begin) / (tensor.bits / 8);
   if (fits && (tensor.elements == 0 || last < there)) return;
-  origin_.broken("the tensor {} reaches beyond its storage of {} elements", in_quotes(tensor.path), there);
+  origin_.broken("the tensor {} reaches beyond its storage of {} elements", quote_for_terminal(tensor.path), there);
 }
 
 bool TorchTensor::is_contiguous() const {

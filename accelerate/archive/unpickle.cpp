@@ -18,8 +18,8 @@ struct Extent {
 };
 
 // A tensor has about 20 values, and an empty list uses about 300 bytes of memory.
-constexpr int64_t most_depth = 100, most_values = 4'000'000;
-constexpr uint64_t most_copied = uint64_t{1} << 28;
+constexpr int64_t kMaxDepth = 100, max_values = 4'000'000;
+constexpr uint64_t kMaxCopied = uint64_t{1} << 28;
 
 // How to save the value of a refused name in Python.
 std::string_view remedy_for(std::string_view name) {
@@ -30,9 +30,9 @@ std::string_view remedy_for(std::string_view name) {
                          : "";
 }
 
-class Machine {
+class Unpickler {
  public:
-  Machine(std::string_view pickle, const AllowedGlobals& allowed, const Origin& origin)
+  Unpickler(std::string_view pickle, const AllowedGlobals& allowed, const Origin& origin)
       : pickle_(pickle), allowed_(allowed), origin_(origin) {}
 
   PickleValue run() {
@@ -76,7 +76,7 @@ class Machine {
   }
 
   void push(PickleValue value, Extent extent = {}) {
-    if (stack_.size() >= most_values) fail("the values are more than {}", most_values);
+    if (stack_.size() >= max_values) fail("the values are more than {}", max_values);
     stack_.push_back({std::move(value), extent});
   }
   Operand pop() {
@@ -99,13 +99,13 @@ class Machine {
   }
 
   // A value inside another one must not change afterwards.
-  PickleValue put_into(Operand& operand, Extent& whole, const void* container = nullptr) {
+  PickleValue set_item(Operand& operand, Extent& whole, const void* container = nullptr) {
     if (container != nullptr && identity(operand.value) == container)
       fail("{} is put into itself", operand.value.kind());
     whole.depth = std::max(whole.depth, operand.extent.depth + 1);
-    whole.values = std::min(whole.values + operand.extent.values, most_values + 1);
-    if (whole.depth > most_depth) fail("values are nested more than {} deep", most_depth);
-    if (whole.values > most_values) fail("the values are more than {}", most_values);
+    whole.values = std::min(whole.values + operand.extent.values, max_values + 1);
+    if (whole.depth > kMaxDepth) fail("values are nested more than {} deep", kMaxDepth);
+    if (whole.values > max_values) fail("the values are more than {}", max_values);
     freeze(operand.value);
     return operand.value;
   }
@@ -129,7 +129,7 @@ class Machine {
 
   PickleValue tuple_of(std::vector<Operand> operands, Extent& extent) {
     PickleTuple tuple;
-    for (Operand& operand : operands) tuple.items->push_back(put_into(operand, extent));
+    for (Operand& operand : operands) tuple.items->push_back(set_item(operand, extent));
     return tuple;
   }
   void push_tuple(std::vector<Operand> operands) {
@@ -150,7 +150,7 @@ class Machine {
     if (const auto* list = container.value.as<PickleList>()) items = list->items.get();
     if (const auto* object = container.value.as<PickleObject>()) items = &object->parts->items;
     if (items == nullptr) fail("a list is expected, there is {}", container.value.kind());
-    for (Operand& operand : operands) items->push_back(put_into(operand, container.extent, identity(container.value)));
+    for (Operand& operand : operands) items->push_back(set_item(operand, container.extent, identity(container.value)));
     refresh(container);
   }
   void set_items(std::vector<Operand> operands) {
@@ -161,8 +161,8 @@ class Machine {
     if (entries == nullptr) fail("a dict is expected, there is {}", container.value.kind());
     if (operands.size() % 2 != 0) fail("a dict is given {} keys and values, expected pairs", operands.size());
     for (size_t i = 0; i < operands.size(); i += 2) {
-      PickleValue key = put_into(operands[i], container.extent, identity(container.value));
-      entries->emplace_back(std::move(key), put_into(operands[i + 1], container.extent, identity(container.value)));
+      PickleValue key = set_item(operands[i], container.extent, identity(container.value));
+      entries->emplace_back(std::move(key), set_item(operands[i + 1], container.extent, identity(container.value)));
     }
     refresh(container);
   }
@@ -175,13 +175,13 @@ class Machine {
     if (const auto* bytes = value.as<PickleBytes>()) copied_ += bytes->bytes.size();
     if (const auto* big = value.as<PickleBigInteger>()) copied_ += big->bytes.size();
     if (const auto* global = value.as<PickleGlobal>()) copied_ += global->module.size() + global->name.size();
-    if (copied_ > most_copied) fail("texts are repeated to more than {} bytes", most_copied);
+    if (copied_ > kMaxCopied) fail("texts are repeated to more than {} bytes", kMaxCopied);
   }
-  void remember(uint32_t index) {
+  void store_in_memo(uint32_t index) {
     count_copy(top().value);
     memo_[index] = top();
   }
-  void recall(uint32_t index) {
+  void load_from_memo(uint32_t index) {
     const auto found = memo_.find(index);
     if (found == memo_.end()) fail("value {} of the memo is not there", index);
     count_copy(found->second.value);
@@ -199,7 +199,7 @@ class Machine {
       fail(
           "it names {}, which is not read: only numbers, texts, containers and tensors are; a program that is in a "
           "checkpoint is not run{}",
-          in_quotes(global.str()), remedy_for(global.str()));
+          quote_for_terminal(global.str()), remedy_for(global.str()));
     }
     push(std::move(global));
   }
@@ -212,8 +212,8 @@ class Machine {
       fail("a call is of {} with {}, expected a name and a tuple", callee.value.kind(), arguments.value.kind());
     }
     // The same tuple can be used for many calls.
-    given_ += static_cast<int64_t>(tuple->items->size());
-    if (given_ > most_values) fail("calls are given more than {} values", most_values);
+    pushed_bytes_ += static_cast<int64_t>(tuple->items->size());
+    if (pushed_bytes_ > max_values) fail("calls are given more than {} values", max_values);
     const bool is_last_call = tuple->items.use_count() == 1;  // no other reference exists
     for (const PickleValue& item : *tuple->items) {
       if (!is_last_call) count_copy(item);
@@ -228,7 +228,7 @@ class Machine {
     Operand& container = open_container();
     const auto* object = container.value.as<PickleObject>();
     if (object == nullptr) fail("an object is expected, there is {}", container.value.kind());
-    object->parts->state = put_into(state, container.extent, identity(container.value));
+    object->parts->state = set_item(state, container.extent, identity(container.value));
     refresh(container);
   }
   void push_persistent() {
@@ -248,17 +248,17 @@ class Machine {
   }
 
   void step(char instruction);
-  bool step_of_numbers(char instruction);
-  bool step_of_texts(char instruction);
-  bool step_of_containers(char instruction);
-  bool step_of_memo(char instruction);
-  bool step_of_objects(char instruction);
+  bool execute_number_opcode(char instruction);
+  bool execute_text_opcode(char instruction);
+  bool execute_container_opcode(char instruction);
+  bool execute_memo_opcode(char instruction);
+  bool execute_object_opcode(char instruction);
 
   std::string_view pickle_;
   const AllowedGlobals& allowed_;
   const Origin& origin_;
   uint64_t at_ = 0, instruction_ = 0, copied_ = 0;
-  int64_t given_ = 0;
+  int64_t pushed_bytes_ = 0;
   bool ended_ = false;
   std::vector<Operand> stack_;
   std::vector<size_t> marks_;  // stack heights
@@ -267,7 +267,7 @@ class Machine {
   std::unordered_map<const void*, Extent> extents_;
 };
 
-void Machine::step(char instruction) {
+void Unpickler::step(char instruction) {
   if (instruction == '.') {  // STOP
     ended_ = true;
   } else if (instruction == '\x80') {  // PROTO
@@ -275,13 +275,14 @@ void Machine::step(char instruction) {
     if (protocol < 2 || protocol > 5) fail("protocol {} is not read, 2 to 5 are", protocol);
   } else if (instruction == '\x95') {  // FRAME: a hint for reading ahead
     number<uint64_t>();
-  } else if (!step_of_numbers(instruction) && !step_of_texts(instruction) && !step_of_containers(instruction) &&
-             !step_of_memo(instruction) && !step_of_objects(instruction)) {
+  } else if (!execute_number_opcode(instruction) && !execute_text_opcode(instruction) &&
+             !execute_container_opcode(instruction) && !execute_memo_opcode(instruction) &&
+             !execute_object_opcode(instruction)) {
     fail("instruction 0x{:02x} is not read", static_cast<uint8_t>(instruction));
   }
 }
 
-bool Machine::step_of_numbers(char instruction) {
+bool Unpickler::execute_number_opcode(char instruction) {
   switch (instruction) {
     case 'N':
       push(PickleNone{});
@@ -320,7 +321,7 @@ bool Machine::step_of_numbers(char instruction) {
   }
 }
 
-bool Machine::step_of_texts(char instruction) {
+bool Unpickler::execute_text_opcode(char instruction) {
   switch (instruction) {
     case 'X':
       push(std::string(take(number<uint32_t>())));
@@ -351,7 +352,7 @@ bool Machine::step_of_texts(char instruction) {
   }
 }
 
-bool Machine::step_of_containers(char instruction) {
+bool Unpickler::execute_container_opcode(char instruction) {
   switch (instruction) {
     case '(':
       marks_.push_back(stack_.size());
@@ -407,29 +408,29 @@ bool Machine::step_of_containers(char instruction) {
   }
 }
 
-bool Machine::step_of_memo(char instruction) {
+bool Unpickler::execute_memo_opcode(char instruction) {
   switch (instruction) {
     case 'q':
-      remember(number<uint8_t>());
+      store_in_memo(number<uint8_t>());
       return true;
     case 'r':
-      remember(number<uint32_t>());
+      store_in_memo(number<uint32_t>());
       return true;
     case '\x94':
-      remember(static_cast<uint32_t>(memo_.size()));
+      store_in_memo(static_cast<uint32_t>(memo_.size()));
       return true;
     case 'h':
-      recall(number<uint8_t>());
+      load_from_memo(number<uint8_t>());
       return true;
     case 'j':
-      recall(number<uint32_t>());
+      load_from_memo(number<uint32_t>());
       return true;
     default:
       return false;
   }
 }
 
-bool Machine::step_of_objects(char instruction) {
+bool Unpickler::execute_object_opcode(char instruction) {
   switch (instruction) {
     case 'c': {
       std::string module(line());
@@ -463,7 +464,7 @@ bool Machine::step_of_objects(char instruction) {
 }  // namespace
 
 PickleValue unpickle(std::string_view pickle, const AllowedGlobals& allowed, const Origin& origin) {
-  return Machine(pickle, allowed, origin).run();
+  return Unpickler(pickle, allowed, origin).run();
 }
 
 }  // namespace accelerate::archive

@@ -17,8 +17,8 @@ WeightIndex read_weight_index(std::string_view text, const Origin& origin) {
   WeightIndex index;
   for (const auto& [tensor, file] : map->items()) {
     if (!file.is_string() || !is_file_name(file.get_ref<const std::string&>())) {
-      origin.broken("the index maps {} to {}, expected a file's name without folders", in_quotes(tensor),
-                    in_quotes(file.is_string() ? file.get<std::string>() : file.dump()));
+      origin.broken("the index maps {} to {}, expected a file's name without folders", quote_for_terminal(tensor),
+                    quote_for_terminal(file.is_string() ? file.get<std::string>() : file.dump()));
     }
     index.emplace(tensor, file.get<std::string>());
   }

@@ -9,28 +9,28 @@
 #include <set>
 #include <vector>
 
-#include "accelerate/base/in_parallel.hpp"
+#include "accelerate/base/parallel_for.hpp"
 
 namespace accelerate::archive {
 namespace {
 
-constexpr uint32_t local_signature = 0x04034b50;
-constexpr uint32_t directory_signature = 0x02014b50;
-constexpr uint32_t end_signature = 0x06054b50;
-constexpr uint32_t end64_signature = 0x06064b50;
-constexpr uint32_t locator64_signature = 0x07064b50;
-constexpr uint64_t local_bytes = 30, directory_bytes = 46, end_bytes = 22, end64_bytes = 56, locator64_bytes = 20;
+constexpr uint32_t kLocalSignature = 0x04034b50;
+constexpr uint32_t kDirectorySignature = 0x02014b50;
+constexpr uint32_t kEndSignature = 0x06054b50;
+constexpr uint32_t kEnd64Signature = 0x06064b50;
+constexpr uint32_t kLocator64Signature = 0x07064b50;
+constexpr uint64_t kLocalBytes = 30, directory_bytes = 46, end_bytes = 22, end64_bytes = 56, locator64_bytes = 20;
 constexpr uint32_t elsewhere32 = 0xffffffff;
 constexpr uint16_t elsewhere16 = 0xffff;
-constexpr uint16_t zip64_field = 1;
-constexpr uint16_t padding_field = 0x4246;  // "FB", as in PyTorch's writer
+constexpr uint16_t kZip64Field = 1;
+constexpr uint16_t kPaddingField = 0x4246;  // "FB", as in PyTorch's writer
 
 // Uses all processors, because zlib's CRC takes as long as the write.
 uint32_t crc_of(std::string_view bytes) {
   constexpr size_t block = size_t{4} << 20;
   std::vector<uLong> sums(std::max<size_t>(1, (bytes.size() + block - 1) / block));
   const auto part = [&](size_t i) { return bytes.substr(i * block, block); };
-  base::in_parallel(sums.size(), [&](size_t i) {
+  base::parallel_for(sums.size(), [&](size_t i) {
     sums[i] = crc32_z(0, reinterpret_cast<const Bytef*>(part(i).data()), part(i).size());
   });
   uLong sum = sums.front();
@@ -142,7 +142,7 @@ class Reader {
     Fields locator(at(end - locator64_bytes, locator64_bytes, "the ZIP64 locator"));
     locator.skip(8);
     Fields fields(at(locator.next<uint64_t>(), end64_bytes, "the ZIP64 end of the directory"));
-    if (fields.next<uint32_t>() != end64_signature) origin_.broken("the ZIP64 end of the directory is missing");
+    if (fields.next<uint32_t>() != kEnd64Signature) origin_.broken("the ZIP64 end of the directory is missing");
     fields.skip(28);
     Directory directory{.entries = fields.next<uint64_t>()};
     directory.size = fields.next<uint64_t>();
@@ -153,7 +153,7 @@ class Reader {
   // Returns the position of the next entry.
   uint64_t read_entry(uint64_t place, std::vector<ZipMember>& members) {
     Fields fields(at(place, directory_bytes, "an entry of the directory"));
-    if (fields.next<uint32_t>() != directory_signature) {
+    if (fields.next<uint32_t>() != kDirectorySignature) {
       origin_.broken("the directory has something else than an entry at byte {}", place);
     }
     fields.skip(4);
@@ -172,14 +172,16 @@ class Reader {
     const auto extra = at(place + directory_bytes + name_bytes, extra_bytes, "a member's extra fields");
     take_zip64(extra, member, packed, header);
     const uint64_t next = place + directory_bytes + name_bytes + extra_bytes + comment_bytes;
-    if (!names_.insert(member.name).second) origin_.broken("the member {} appears twice", in_quotes(member.name));
+    if (!names_.insert(member.name).second)
+      origin_.broken("the member {} appears twice", quote_for_terminal(member.name));
     if (left_out_ != nullptr && left_out_(member.name)) return next;
-    if ((flags & 1) != 0) origin_.broken("the member {} is encrypted", in_quotes(member.name));
+    if ((flags & 1) != 0) origin_.broken("the member {} is encrypted", quote_for_terminal(member.name));
     if (method != 0 || packed != member.size) {
-      origin_.broken("the member {} is compressed; torch.save stores members as they are", in_quotes(member.name));
+      origin_.broken("the member {} is compressed; torch.save stores members as they are",
+                     quote_for_terminal(member.name));
     }
     member.begin = begin_of(header, member);
-    static_cast<void>(at(member.begin, member.size, fmt::format("the member {}", in_quotes(member.name))));
+    static_cast<void>(at(member.begin, member.size, fmt::format("the member {}", quote_for_terminal(member.name))));
     members.push_back(std::move(member));
     return next;
   }
@@ -190,9 +192,9 @@ class Reader {
       Fields head(extra);
       const auto id = head.next<uint16_t>();
       const auto size = head.next<uint16_t>();
-      if (size > extra.size() - 4) origin_.broken("the extra fields of {} are broken", in_quotes(member.name));
+      if (size > extra.size() - 4) origin_.broken("the extra fields of {} are broken", quote_for_terminal(member.name));
       Fields fields(extra.substr(4, size));
-      if (id == zip64_field) {
+      if (id == kZip64Field) {
         for (uint64_t* number : {&member.size, &packed, &header}) {
           if (*number == elsewhere32 && fields.left() >= sizeof(uint64_t)) *number = fields.next<uint64_t>();
         }
@@ -202,24 +204,25 @@ class Reader {
   }
 
   [[nodiscard]] uint64_t begin_of(uint64_t header, const ZipMember& member) const {
-    Fields fields(at(header, local_bytes, fmt::format("the header of {}", in_quotes(member.name))));
-    if (fields.next<uint32_t>() != local_signature) {
-      origin_.broken("the member {} has no header at byte {}", in_quotes(member.name), header);
+    Fields fields(at(header, kLocalBytes, fmt::format("the header of {}", quote_for_terminal(member.name))));
+    if (fields.next<uint32_t>() != kLocalSignature) {
+      origin_.broken("the member {} has no header at byte {}", quote_for_terminal(member.name), header);
     }
     fields.skip(22);
     const auto name_bytes = fields.next<uint16_t>();
     const auto extra_bytes = fields.next<uint16_t>();
-    if (at(header + local_bytes, name_bytes, "a member's name") != member.name) {
+    if (at(header + kLocalBytes, name_bytes, "a member's name") != member.name) {
       origin_.broken("the directory and the header at byte {} call a member differently", header);
     }
-    return header + local_bytes + name_bytes + extra_bytes;
+    return header + kLocalBytes + name_bytes + extra_bytes;
   }
 
   void check_apart(std::vector<ZipMember> members) const {
     std::sort(members.begin(), members.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
     for (size_t i = 1; i < members.size(); ++i) {
       if (members[i - 1].begin + members[i - 1].size > members[i].begin) {
-        origin_.broken("the members {} and {} overlap", in_quotes(members[i - 1].name), in_quotes(members[i].name));
+        origin_.broken("the members {} and {} overlap", quote_for_terminal(members[i - 1].name),
+                       quote_for_terminal(members[i].name));
       }
     }
   }
@@ -241,7 +244,7 @@ uint32_t in_32(uint64_t number) { return number < elsewhere32 ? static_cast<uint
 uint16_t in_16(uint64_t number) { return number < elsewhere16 ? static_cast<uint16_t>(number) : elsewhere16; }
 
 // Version 2.0, or 4.5 with ZIP64. The date is 1 January 1980, so that equal members make equal files.
-constexpr uint16_t plain_version = 20, zip64_version = 45, no_time = 0, first_day = 0x21, utf8_names = 0x800,
+constexpr uint16_t kPlainVersion = 20, zip64_version = 45, no_time = 0, first_day = 0x21, utf8_names = 0x800,
                    stored = 0;
 
 }  // namespace
@@ -260,21 +263,21 @@ void check_member(std::string_view file, const ZipMember& member, const Origin& 
   if (member.crc32 == 0) return;  // PyTorch omits it on request (set_crc32_options)
   const uint32_t now = crc_of(bytes_of(file, member));
   if (now == member.crc32) return;
-  origin.broken("the member {} has checksum {:08x}, expected {:08x}: its bytes were changed", in_quotes(member.name),
-                now, member.crc32);
+  origin.broken("the member {} has checksum {:08x}, expected {:08x}: its bytes were changed",
+                quote_for_terminal(member.name), now, member.crc32);
 }
 
 void ZipWriter::add(const std::string& name, std::string_view bytes) {
   const uint64_t header = sink_.written();
   const bool is_64 = bytes.size() >= elsewhere32;
   const std::string sizes_64 =
-      is_64 ? record(zip64_field, uint16_t{16}, uint64_t{bytes.size()}, uint64_t{bytes.size()}) : "";
-  const uint64_t before = header + local_bytes + name.size() + sizes_64.size() + 4;
+      is_64 ? record(kZip64Field, uint16_t{16}, uint64_t{bytes.size()}, uint64_t{bytes.size()}) : "";
+  const uint64_t before = header + kLocalBytes + name.size() + sizes_64.size() + 4;
   const auto padding = static_cast<uint16_t>((alignment_ - before % alignment_) % alignment_);
-  const std::string extra = sizes_64 + record(padding_field, padding) + std::string(padding, 'Z');
+  const std::string extra = sizes_64 + record(kPaddingField, padding) + std::string(padding, 'Z');
   const uint32_t crc = crc_of(bytes);
   const uint32_t size = is_64 ? elsewhere32 : static_cast<uint32_t>(bytes.size());
-  sink_.write(record(local_signature, is_64 ? zip64_version : plain_version, utf8_names, stored, no_time, first_day,
+  sink_.write(record(kLocalSignature, is_64 ? zip64_version : kPlainVersion, utf8_names, stored, no_time, first_day,
                      crc, size, size, static_cast<uint16_t>(name.size()), static_cast<uint16_t>(extra.size())) +
               name + extra);
   entries_.push_back({{.name = name, .begin = sink_.written(), .size = bytes.size(), .crc32 = crc}, header});
@@ -288,9 +291,9 @@ void ZipWriter::finish() {
     if (member.size >= elsewhere32) numbers += record(uint64_t{member.size}, uint64_t{member.size});
     if (header >= elsewhere32) numbers += record(uint64_t{header});
     const bool is_64 = !numbers.empty();
-    const std::string extra = is_64 ? record(zip64_field, static_cast<uint16_t>(numbers.size())) + numbers : "";
-    const uint16_t version = is_64 ? zip64_version : plain_version;
-    sink_.write(record(directory_signature, version, version, utf8_names, stored, no_time, first_day, member.crc32,
+    const std::string extra = is_64 ? record(kZip64Field, static_cast<uint16_t>(numbers.size())) + numbers : "";
+    const uint16_t version = is_64 ? zip64_version : kPlainVersion;
+    sink_.write(record(kDirectorySignature, version, version, utf8_names, stored, no_time, first_day, member.crc32,
                        in_32(member.size), in_32(member.size), static_cast<uint16_t>(member.name.size()),
                        static_cast<uint16_t>(extra.size()), uint16_t{0}, uint16_t{0}, uint16_t{0}, uint32_t{0},
                        in_32(header)) +
@@ -300,11 +303,11 @@ void ZipWriter::finish() {
   const uint64_t count = entries_.size();
   if (in_16(count) == elsewhere16 || in_32(size) == elsewhere32 || in_32(begin) == elsewhere32) {
     const uint64_t end_64 = sink_.written();
-    sink_.write(record(end64_signature, uint64_t{end64_bytes - 12}, zip64_version, zip64_version, uint32_t{0},
+    sink_.write(record(kEnd64Signature, uint64_t{end64_bytes - 12}, zip64_version, zip64_version, uint32_t{0},
                        uint32_t{0}, count, count, size, begin));
-    sink_.write(record(locator64_signature, uint32_t{0}, end_64, uint32_t{1}));
+    sink_.write(record(kLocator64Signature, uint32_t{0}, end_64, uint32_t{1}));
   }
-  sink_.write(record(end_signature, uint16_t{0}, uint16_t{0}, in_16(count), in_16(count), in_32(size), in_32(begin),
+  sink_.write(record(kEndSignature, uint16_t{0}, uint16_t{0}, in_16(count), in_16(count), in_32(size), in_32(begin),
                      uint16_t{0}));
 }
 

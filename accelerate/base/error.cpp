@@ -11,7 +11,7 @@
 
 namespace accelerate::base {
 
-std::string_view name(ErrorKind kind) {
+std::string_view error_kind_name(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::usage:
       return "usage";
@@ -29,14 +29,14 @@ std::string_view name(ErrorKind kind) {
   return "unknown";
 }
 
-std::string prefix(const Place& place) {
+std::string prefix(const RankContext& place) {
   if (place.host.empty()) return "";
   return fmt::format("[rank {} of {}, {}] ", place.rank, place.world_size, place.host);
 }
 
 namespace {
 
-ErrorFields fields_of(const Place& place, std::string_view operation, std::vector<int64_t> missing_ranks) {
+ErrorFields fields_of(const RankContext& place, std::string_view operation, std::vector<int64_t> missing_ranks) {
   std::ranges::sort(missing_ranks);
   ErrorFields fields{.operation = std::string(operation), .missing_ranks = std::move(missing_ranks)};
   if (place.host.empty()) return fields;
@@ -48,14 +48,14 @@ ErrorFields fields_of(const Place& place, std::string_view operation, std::vecto
 
 }  // namespace
 
-Error::Error(ErrorKind kind, const Place& place, std::string_view operation, std::string_view message,
+Error::Error(ErrorKind kind, const RankContext& place, std::string_view operation, std::string_view message,
              std::vector<int64_t> missing_ranks)
     : Error(kind, fmt::format("{}{}: {}", prefix(place), operation, message),
             fields_of(place, operation, std::move(missing_ranks))) {}
 
 Error::Error(ErrorKind kind, const std::string& text, ErrorFields fields)
     : std::runtime_error(text), kind_(kind), fields_(std::make_shared<const ErrorFields>(std::move(fields))) {
-  note_error(what());
+  remember_error(what());
 }
 
 std::string host_name() {

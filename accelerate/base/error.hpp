@@ -25,19 +25,19 @@ enum class ErrorKind {
   io,           ///< a file or socket operation failed
 };
 
-std::string_view name(ErrorKind kind);
+std::string_view error_kind_name(ErrorKind kind);
 
 /// Rank and machine of a message. An empty host means that they are unknown and are omitted from the text.
-struct Place {
+struct RankContext {
   int64_t rank = 0;
   int64_t world_size = 1;
   std::string host{};
 
-  bool operator==(const Place&) const = default;
+  bool operator==(const RankContext&) const = default;
 };
 
 /// "[rank 3 of 8, gpu-b] ", or "" for an unknown place.
-std::string prefix(const Place& place);
+std::string prefix(const RankContext& place);
 
 /// The facts of an Error as values, so that a program need not parse the text.
 struct ErrorFields {
@@ -57,7 +57,7 @@ class Error : public std::runtime_error {
   /// \param operation      Name of the failed operation as the user knows it ("shard", "all_gather").
   /// \param message        The actual and the expected value, then the remedy.
   /// \param missing_ranks  See missing_ranks().
-  Error(ErrorKind kind, const Place& place, std::string_view operation, std::string_view message,
+  Error(ErrorKind kind, const RankContext& place, std::string_view operation, std::string_view message,
         std::vector<int64_t> missing_ranks = {});
   /// Creates an error of another process from its complete text.
   Error(ErrorKind kind, const std::string& text, ErrorFields fields);
@@ -82,7 +82,7 @@ class Error : public std::runtime_error {
 
 /// Formats the message as fmt::format does and throws it as an Error.
 template <typename... Args>
-[[noreturn]] void fail(ErrorKind kind, const Place& place, std::string_view operation,
+[[noreturn]] void fail(ErrorKind kind, const RankContext& place, std::string_view operation,
                        fmt::format_string<Args...> format, Args&&... args) {
   throw Error(kind, place, operation, fmt::format(format, std::forward<Args>(args)...));
 }
@@ -95,5 +95,5 @@ std::string host_name();
 namespace accelerate {
 using base::Error;
 using base::ErrorKind;
-using base::Place;
+using base::RankContext;
 }  // namespace accelerate

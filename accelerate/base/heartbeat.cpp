@@ -16,7 +16,7 @@
 namespace accelerate::base {
 namespace {
 
-HeartbeatPage* map_own_page() {
+HeartbeatPage* map_heartbeat_page() {
   const char* path = std::getenv("ACCELERATE_HEARTBEAT_FILE");
   if (path == nullptr || *path == '\0') return nullptr;
   const FileDescriptor file(open(path, O_RDWR | O_CLOEXEC));
@@ -52,7 +52,7 @@ std::string describe_call(const HeartbeatPage& page, int64_t sequence) {
 }  // namespace
 
 Heartbeat read(const HeartbeatPage& page) {
-  Heartbeat now{.beats = page.beats, .step = page.step, .waits_in = page.waits_in};
+  Heartbeat now{.beats = page.beats, .step = page.step, .waiting_in = page.waiting_in};
   constexpr int patience = 1000;
   for (int i = 0; i < patience; ++i) {
     const uint64_t before = page.version.load(std::memory_order_acquire);
@@ -65,20 +65,21 @@ Heartbeat read(const HeartbeatPage& page) {
   return now;
 }
 
-HeartbeatPage* own_heartbeat() {
-  static HeartbeatPage* const page = map_own_page();  // unmapped only at process exit, because any thread may write
+HeartbeatPage* process_heartbeat() {
+  static HeartbeatPage* const page =
+      map_heartbeat_page();  // unmapped only at process exit, because any thread may write
   return page;
 }
 
-void beat_step() {
-  auto* page = own_heartbeat();
+void record_heartbeat_step() {
+  auto* page = process_heartbeat();
   if (page == nullptr) return;
   page->step.fetch_add(1, std::memory_order_relaxed);
   page->beats.fetch_add(1, std::memory_order_relaxed);
 }
 
-void beat_begun(const Collective& collective) {
-  auto* page = own_heartbeat();
+void record_collective(const Collective& collective) {
+  auto* page = process_heartbeat();
   if (page == nullptr) return;
   page->beats.fetch_add(1, std::memory_order_relaxed);
   uint64_t version = page->version.load(std::memory_order_relaxed);
@@ -95,13 +96,13 @@ void beat_begun(const Collective& collective) {
   page->version.store(version + 2, std::memory_order_release);
 }
 
-BeatWait::BeatWait(int64_t sequence) : page_(own_heartbeat()) {
-  if (page_ != nullptr) page_->waits_in.store(sequence == 0 ? -1 : sequence, std::memory_order_relaxed);
+HeartbeatWaitScope::HeartbeatWaitScope(int64_t sequence) : page_(process_heartbeat()) {
+  if (page_ != nullptr) page_->waiting_in.store(sequence == 0 ? -1 : sequence, std::memory_order_relaxed);
 }
 
-BeatWait::~BeatWait() {
+HeartbeatWaitScope::~HeartbeatWaitScope() {
   if (page_ == nullptr) return;
-  page_->waits_in.store(0, std::memory_order_relaxed);
+  page_->waiting_in.store(0, std::memory_order_relaxed);
   page_->beats.fetch_add(1, std::memory_order_relaxed);
 }
 

@@ -26,10 +26,10 @@ struct Collective {
 struct HeartbeatPage {
   static constexpr size_t max_dims = 8;
 
-  std::atomic<uint64_t> beats;    ///< changes with every progress of the rank
-  std::atomic<int64_t> step;      ///< number of backward() calls
-  std::atomic<int64_t> waits_in;  ///< sequence of the pending operation; 0 if none, -1 for a message
-  std::atomic<uint64_t> version;  ///< version of the following fields; odd during a write
+  std::atomic<uint64_t> beats;      ///< changes with every progress of the rank
+  std::atomic<int64_t> step;        ///< number of backward() calls
+  std::atomic<int64_t> waiting_in;  ///< sequence of the pending operation; 0 if none, -1 for a message
+  std::atomic<uint64_t> version;    ///< version of the following fields; odd during a write
   int64_t sequence;
   int64_t dims;
   std::array<int64_t, max_dims> shape;
@@ -42,7 +42,7 @@ struct HeartbeatPage {
 struct Heartbeat {
   uint64_t beats = 0;
   int64_t step = 0;
-  int64_t waits_in = 0;
+  int64_t waiting_in = 0;
   int64_t sequence = 0;  ///< number of the last started operation; 0 if none
   std::string call{};    ///< "all_reduce, operation 41 of world ([1024] float32)"
 
@@ -54,19 +54,19 @@ struct Heartbeat {
 Heartbeat read(const HeartbeatPage& page);
 
 /// Returns this process's page, or null if heartbeats are not requested. Mapped at the first call.
-HeartbeatPage* own_heartbeat();
+HeartbeatPage* process_heartbeat();
 
 // Used by the library from any thread. They do nothing without a page.
-void beat_step();
-void beat_begun(const Collective& collective);
+void record_heartbeat_step();
+void record_collective(const Collective& collective);
 /// Marks the duration of a wait, including one that ends with an exception.
-class BeatWait {
+class HeartbeatWaitScope {
  public:
   /// \param sequence  Number of the operation; 0 for a message, which has none.
-  explicit BeatWait(int64_t sequence);
-  ~BeatWait();
-  BeatWait(const BeatWait&) = delete;
-  BeatWait& operator=(const BeatWait&) = delete;
+  explicit HeartbeatWaitScope(int64_t sequence);
+  ~HeartbeatWaitScope();
+  HeartbeatWaitScope(const HeartbeatWaitScope&) = delete;
+  HeartbeatWaitScope& operator=(const HeartbeatWaitScope&) = delete;
 
  private:
   HeartbeatPage* page_;

@@ -13,7 +13,7 @@
 namespace accelerate::base {
 namespace {
 
-std::string asked_level() {
+std::string requested_level() {
   const char* text = std::getenv("ACCELERATE_LOG_LEVEL");
   return text == nullptr ? "" : text;
 }
@@ -29,24 +29,24 @@ std::optional<LogLevel> parse_level(std::string text) {
 }
 
 std::atomic<LogLevel>& current_level() {
-  static std::atomic<LogLevel> level{parse_level(asked_level()).value_or(LogLevel::warning)};
+  static std::atomic<LogLevel> level{parse_level(requested_level()).value_or(LogLevel::warning)};
   return level;
 }
 
 /// The first query of the level logs a warning if the variable contains no valid level.
-void check_asked_level() {
+void check_requested_level() {
   static std::atomic_flag checked;
-  if (checked.test_and_set() || parse_level(asked_level())) return;
+  if (checked.test_and_set() || parse_level(requested_level())) return;
   write_log(LogLevel::warning, {},
             fmt::format("ACCELERATE_LOG_LEVEL is '{}', must be debug, info, warning or error; it is warning now",
-                        asked_level()));
+                        requested_level()));
 }
 
 struct Sink {
   std::recursive_mutex mutex;  // recursive, because a handler may log and may replace the handler
   LogHandler handler;
   bool is_handling = false;
-  std::set<std::string> said_once;
+  std::set<std::string> logged_once;
 };
 
 Sink& sink() {
@@ -55,11 +55,11 @@ Sink& sink() {
 }
 
 /// Marks a running handler, because messages from inside it would recurse without end.
-struct Handling {
-  Handling() { sink().is_handling = true; }
-  ~Handling() { sink().is_handling = false; }
-  Handling(const Handling&) = delete;
-  Handling& operator=(const Handling&) = delete;
+struct HandlerScope {
+  HandlerScope() { sink().is_handling = true; }
+  ~HandlerScope() { sink().is_handling = false; }
+  HandlerScope(const HandlerScope&) = delete;
+  HandlerScope& operator=(const HandlerScope&) = delete;
 };
 
 }  // namespace
@@ -72,30 +72,30 @@ LogHandler set_log_handler(LogHandler handler) {
 void set_log_level(LogLevel level) { current_level() = level; }
 
 LogLevel log_level() {
-  check_asked_level();
+  check_requested_level();
   return current_level();
 }
 
-bool is_new_line(const Place& place, std::string_view message) {
+bool is_first_occurrence(const RankContext& place, std::string_view message) {
   const std::lock_guard lock(sink().mutex);
-  return sink().said_once.insert(prefix(place) + std::string(message)).second;
+  return sink().logged_once.insert(prefix(place) + std::string(message)).second;
 }
 
-void forget_lines() {
+void reset_log_once() {
   const std::lock_guard lock(sink().mutex);
-  sink().said_once.clear();
+  sink().logged_once.clear();
 }
 
-void write_log(LogLevel level, const Place& place, std::string_view message) {
+void write_log(LogLevel level, const RankContext& place, std::string_view message) {
   if (level < log_level()) return;
-  pass_to_log(level, prefix(place) + std::string(message));
+  forward_to_log(level, prefix(place) + std::string(message));
 }
 
-void pass_to_log(LogLevel level, std::string_view line) {
+void forward_to_log(LogLevel level, std::string_view line) {
   const std::lock_guard lock(sink().mutex);
   if (sink().handler && !sink().is_handling) {
     const LogHandler handler = sink().handler;  // a copy, because the handler may replace itself
-    const Handling guard;
+    const HandlerScope guard;
     handler(level, line);
   } else {
     std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());

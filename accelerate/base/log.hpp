@@ -27,28 +27,28 @@ void set_log_level(LogLevel level);
 [[nodiscard]] LogLevel log_level();
 
 /// Logs one line: "[rank 3 of 8, gpu-b] message".
-void write_log(LogLevel level, const Place& place, std::string_view message);
+void write_log(LogLevel level, const RankContext& place, std::string_view message);
 
 /// Writes the line at any level, for callers with a level of their own.
-void pass_to_log(LogLevel level, std::string_view line);
+void forward_to_log(LogLevel level, std::string_view line);
 
 template <typename... Args>
-void log(LogLevel level, const Place& place, fmt::format_string<Args...> format, Args&&... args) {
+void log(LogLevel level, const RankContext& place, fmt::format_string<Args...> format, Args&&... args) {
   if (level < log_level()) return;
   write_log(level, place, fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// Returns true the first time for each line. forget_lines() clears the history.
-bool is_new_line(const Place& place, std::string_view message);
-void forget_lines();
+/// Returns true the first time for each line. reset_log_once() clears the history.
+bool is_first_occurrence(const RankContext& place, std::string_view message);
+void reset_log_once();
 
 /// As log(), but a line that this process has already logged is dropped. For messages that every Accelerator would
 /// repeat.
 template <typename... Args>
-void log_once(LogLevel level, const Place& place, fmt::format_string<Args...> format, Args&&... args) {
+void log_once(LogLevel level, const RankContext& place, fmt::format_string<Args...> format, Args&&... args) {
   if (level < log_level()) return;
   const std::string message = fmt::format(format, std::forward<Args>(args)...);
-  if (is_new_line(place, message)) write_log(level, place, message);
+  if (is_first_occurrence(place, message)) write_log(level, place, message);
 }
 
 }  // namespace accelerate::base

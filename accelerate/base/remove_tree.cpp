@@ -9,11 +9,11 @@ namespace {
 namespace fs = std::filesystem;
 
 // Throws only if memory is exhausted, because system errors are returned as values.
-void remove_all_of(const fs::path& path) {
+void remove_contents(const fs::path& path) {
   std::error_code error;
   if (fs::is_directory(fs::symlink_status(path, error))) {
     for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
-      remove_all_of(entry->path());
+      remove_contents(entry->path());
     }
   }
   fs::remove(path, error);
@@ -23,7 +23,7 @@ void remove_all_of(const fs::path& path) {
 
 void remove_tree(const fs::path& path) noexcept {
   try {
-    remove_all_of(path);
+    remove_contents(path);
   } catch (...) {  // NOLINT: best effort
   }
 }

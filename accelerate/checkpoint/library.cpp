@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerate/checkpoint/names.hpp"
+#include "accelerate/checkpoint/file_names.hpp"
 
 namespace accelerate::checkpoint {
 

@@ -11,7 +11,7 @@
 
 #include "accelerate/archive/checksum.hpp"
 #include "accelerate/archive/members.hpp"
-#include "accelerate/checkpoint/names.hpp"
+#include "accelerate/checkpoint/file_names.hpp"
 #include "accelerate/checkpoint/torch_file.hpp"
 #include "accelerate/device/seed.hpp"
 
@@ -25,7 +25,7 @@ using archive::PickleValue;
 namespace {
 
 // Keys that Hugging Face Accelerate's files lack. It ignores them.
-constexpr std::string_view written_by = "accelerate", local_buffers = "local_buffers";
+constexpr std::string_view kWrittenBy = "accelerate", local_buffers = "local_buffers";
 
 int64_t device_count(c10::DeviceType type) {
   return type == c10::DeviceType::CPU ? 0 : c10::impl::VirtualGuardImpl(type).deviceCount();
@@ -46,7 +46,7 @@ std::array<uint32_t, 624> twister(uint32_t seed) {
   return words;
 }
 
-PickleItems words_of(uint32_t seed) {
+PickleItems relay_arguments(uint32_t seed) {
   PickleItems words;
   for (const uint32_t word : twister(seed)) words.emplace_back(int64_t{word});
   return words;
@@ -54,7 +54,7 @@ PickleItems words_of(uint32_t seed) {
 
 // random.getstate(): (version, words and position, the next Gaussian)
 PickleValue new_python_state(uint32_t seed) {
-  PickleItems words = words_of(seed);
+  PickleItems words = relay_arguments(seed);
   words.emplace_back(int64_t{624});
   return py_tuple({int64_t{3}, py_tuple(std::move(words)), archive::PickleNone{}});
 }
@@ -62,7 +62,7 @@ PickleValue new_python_state(uint32_t seed) {
 // numpy.random.get_state(): (name, words, position, has a Gaussian, Gaussian). The words are a list, because the pickle
 // of an array would depend on NumPy 1 or 2.
 PickleValue new_numpy_state(uint32_t seed) {
-  return py_tuple({std::string("MT19937"), py_list(words_of(seed)), int64_t{624}, int64_t{0}, 0.0});
+  return py_tuple({std::string("MT19937"), py_list(relay_arguments(seed)), int64_t{624}, int64_t{0}, 0.0});
 }
 
 template <typename Each>
@@ -84,7 +84,7 @@ RandomStates random_states(c10::DeviceType accelerator) {
   return states;
 }
 
-void check_random_state(c10::Device device, const at::Tensor& state, const Place& place) {
+void check_random_state(c10::Device device, const at::Tensor& state, const RankContext& place) {
   const at::Tensor now = device::rng_state(device);
   if (state.scalar_type() == at::kByte && state.numel() == now.numel()) return;
   base::fail(ErrorKind::data, place, "load_state",
@@ -93,31 +93,31 @@ void check_random_state(c10::Device device, const at::Tensor& state, const Place
              device.str(), shape_of(state), c10::toString(state.scalar_type()), shape_of(now));
 }
 
-void check_random_states(const RandomStates& states, c10::DeviceType accelerator, const Place& place) {
+void check_random_states(const RandomStates& states, c10::DeviceType accelerator, const RankContext& place) {
   each_state(states, accelerator,
              [&](c10::Device device, const at::Tensor& state) { check_random_state(device, state, place); });
 }
 
-void set_random_states(const RandomStates& states, c10::DeviceType accelerator, const Place& place) {
+void set_random_states(const RandomStates& states, c10::DeviceType accelerator, const RankContext& place) {
   check_random_states(states, accelerator, place);
   each_state(states, accelerator, [&](c10::Device device, const at::Tensor& state) {
     device::set_rng_state(device, state.flatten().clone(), place);
   });
 }
 
-void branch_off(const RandomStates& of_rank_0, int64_t rank) {
-  const at::Tensor state = of_rank_0.cpu.contiguous();
+void derive_stream(const RandomStates& broadcast_reader_info, int64_t rank) {
+  const at::Tensor state = broadcast_reader_info.cpu.contiguous();
   const std::string digits = archive::checksum_of(bytes_of(state));
   device::seed_all(device::rank_seed(std::stoull(digits, nullptr, 16), rank));
 }
 
-bool is_ours(const std::filesystem::path& folder) {
+bool is_accelerate_cpp_format(const std::filesystem::path& folder) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     if (!entry.path().filename().string().starts_with("random_states_")) continue;
     try {
       const TorchFile file(entry.path(), "load_state");
-      return archive::find(file.root(), written_by) != nullptr;
+      return archive::find(file.root(), kWrittenBy) != nullptr;
     } catch (const Error&) {  // a truncated file is reported by its reader
     }
   }
@@ -128,7 +128,7 @@ PickleValue to_python(const RandomStates& states, c10::DeviceType accelerator, T
   const auto seed = static_cast<uint32_t>(seed_of_cpu());  // inverted for NumPy: both draw in the same way
   const auto is_none = [](const PickleValue& value) { return value.as<archive::PickleNone>() != nullptr; };
   archive::PickleEntries entries{
-      {std::string(written_by), std::string(library())},
+      {std::string(kWrittenBy), std::string(library())},
       {std::string("step"), states.step},
       {std::string("random_state"), is_none(states.python) ? new_python_state(seed) : states.python},
       {std::string("numpy_random_seed"), is_none(states.numpy) ? new_numpy_state(~seed) : states.numpy},

@@ -33,17 +33,17 @@ struct RandomStates {
 [[nodiscard]] RandomStates random_states(c10::DeviceType accelerator);
 /// Sets the states. Additional accelerators keep theirs.
 /// \throws Error (data) for a state of another size.
-void set_random_states(const RandomStates& states, c10::DeviceType accelerator, const Place& place);
+void set_random_states(const RandomStates& states, c10::DeviceType accelerator, const RankContext& place);
 
 /// Checks the states like set_random_states(), without setting them.
 /// \throws Error (data) for a state of another size.
-void check_random_states(const RandomStates& states, c10::DeviceType accelerator, const Place& place);
+void check_random_states(const RandomStates& states, c10::DeviceType accelerator, const RankContext& place);
 
 /// \throws Error (data) if `state` differs from a state of that device's generator in size or dtype.
-void check_random_state(c10::Device device, const at::Tensor& state, const Place& place);
+void check_random_state(c10::Device device, const at::Tensor& state, const RankContext& place);
 
 /// Seeds the generators of a rank that the saved job did not have. The seed is derived from rank 0's saved states.
-void branch_off(const RandomStates& of_rank_0, int64_t rank);
+void derive_stream(const RandomStates& broadcast_reader_info, int64_t rank);
 
 [[nodiscard]] archive::PickleValue to_python(const RandomStates& states, c10::DeviceType accelerator,
                                              TorchFileWriter& writer);
@@ -51,6 +51,6 @@ void branch_off(const RandomStates& of_rank_0, int64_t rank);
 
 /// True if the folder has random states written by this library, even if other files are missing. Hugging Face
 /// Accelerate's files of the same names do not identify their writer.
-[[nodiscard]] bool is_ours(const std::filesystem::path& folder);
+[[nodiscard]] bool is_accelerate_cpp_format(const std::filesystem::path& folder);
 
 }  // namespace accelerate::checkpoint

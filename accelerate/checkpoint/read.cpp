@@ -6,9 +6,9 @@
 #include <limits>
 #include <utility>
 
-#include "accelerate/archive/folder.hpp"
+#include "accelerate/archive/checkpoint_folder.hpp"
 #include "accelerate/archive/members.hpp"
-#include "accelerate/checkpoint/names.hpp"
+#include "accelerate/checkpoint/file_names.hpp"
 #include "accelerate/checkpoint/python_state.hpp"
 #include "accelerate/checkpoint/saved_ranges.hpp"
 #include "accelerate/checkpoint/weights.hpp"
@@ -23,12 +23,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_there(const fs::path& path) {
+bool part_exists(const fs::path& path) {
   std::error_code error;
   return fs::exists(path, error);
 }
 
-constexpr size_t most_of_a_kind = 10'000;  // models, loaders, ...: a larger index in a manifest is invalid
+constexpr size_t kMaxPerKind = 10'000;  // models, loaders, ...: a larger index in a manifest is invalid
 
 // "3.exp_avg" is the state "exp_avg" of parameter 3.
 std::optional<std::pair<int64_t, std::string>> parameter_in(std::string_view name) {
@@ -53,43 +53,43 @@ class Reader {
   Reader(fs::path folder, int64_t rank, c10::DeviceType accelerator, std::string_view operation)
       : folder_(std::move(folder)), rank_(rank), accelerator_(accelerator), operation_(operation) {}
 
-  Read run() {
-    if (is_there(folder_ / archive::manifest_name)) read_.manifest = archive::manifest_of(folder_, operation_);
+  CheckpointReader run() {
+    if (part_exists(folder_ / archive::kManifestName)) read_.manifest = archive::manifest_of(folder_, operation_);
     if (read_.manifest) {
-      of_ours();
+      written_by_accelerate_cpp();
     } else {
-      of_accelerate();
+      written_by_hf_accelerate();
     }
     own_part();
     return std::move(read_);
   }
 
  private:
-  Content& content() { return read_.content; }
+  CheckpointContent& content() { return read_.content; }
   [[nodiscard]] TorchFile open(std::string_view name) const { return {folder_ / name, operation_}; }
 
-  void of_ours() {
+  void written_by_accelerate_cpp() {
     const Manifest& manifest = *read_.manifest;
     content().step = manifest.step;
     content().epoch = manifest.epoch;
     SavedRanges ranges(folder_, manifest, operation_);
     for (const auto& part : manifest.parts) {
       if (part.kind == "model") {
-        at_index(content().models, part) = tensors_in(ranges, fmt::format("model.{}/", part.index));
+        entry_at(content().models, part) = tensors_in(ranges, fmt::format("model.{}/", part.index));
       } else if (part.kind == "master_weights") {
         content().masters = tensors_in(ranges, "masters/");
       } else if (part.kind == "optimizer") {
-        at_index(content().optimizers, part) = optimizer(ranges, part.index);
+        entry_at(content().optimizers, part) = optimizer(ranges, part.index);
       } else if (part.kind == "scheduler") {
-        at_index(content().schedulers, part) = scheduler_from(open(scheduler_file(part.index)));
+        entry_at(content().schedulers, part) = scheduler_from(open(scheduler_file(part.index)));
       } else if (part.kind == "loader") {
-        at_index(content().loaders, part) = loader_from(open(loader_file(part.index)));
+        entry_at(content().loaders, part) = loader_from(open(loader_file(part.index)));
       } else if (part.kind == "loader_generator") {
-        at_index(content().loader_generators, part) = loader_generator(loader_generator_file(part.index));
+        entry_at(content().loader_generators, part) = loader_generator(loader_generator_file(part.index));
       } else if (part.kind == "scaler") {
-        content().scaler = scaler_from(open(scaler_file));
+        content().scaler = scaler_from(open(kScalerFile));
       } else if (part.kind == "custom") {
-        at_index(content().customs, part) = custom(custom_file(part.index));
+        entry_at(content().customs, part) = custom(custom_file(part.index));
       }
     }
   }
@@ -108,7 +108,7 @@ class Reader {
       const auto of = parameter_in(std::string_view(name).substr(prefix.size()));
       if (!of) {
         base::fail(ErrorKind::data, {}, operation_, "{}: the manifest has {}, expected a parameter's number and a name",
-                   folder_.string(), archive::in_quotes(name));
+                   folder_.string(), archive::quote_for_terminal(name));
       }
       put(saved.tensors[of->first], of->second, ranges.whole(name));
     }
@@ -124,36 +124,36 @@ class Reader {
   }
 
   template <typename State>
-  State& at_index(std::vector<State>& list, const archive::ManifestPart& part) const {
+  State& entry_at(std::vector<State>& list, const archive::ManifestPart& part) const {
     const auto index = static_cast<size_t>(part.index);
-    if (index >= most_of_a_kind) refuse_index(part);
+    if (index >= kMaxPerKind) throw_index_error(part);
     list.resize(std::max(list.size(), index + 1));
     return list[index];
   }
-  [[noreturn]] void refuse_index(const archive::ManifestPart& part) const {
+  [[noreturn]] void throw_index_error(const archive::ManifestPart& part) const {
     base::fail(ErrorKind::data, {}, operation_, "{}: the manifest has a {} of index {}", folder_.string(), part.kind,
                part.index);
   }
 
-  void of_accelerate() {
+  void written_by_hf_accelerate() {
     for (int64_t i = 0;; ++i) {
-      if (is_there(folder_ / model_file(i))) {
+      if (part_exists(folder_ / model_file(i))) {
         content().models.push_back(read_weights(folder_ / model_file(i), operation_));
-      } else if (is_there(folder_ / model_bin_file(i))) {
+      } else if (part_exists(folder_ / model_bin_file(i))) {
         content().models.push_back(read_weights(folder_ / model_bin_file(i), operation_));
       } else {
         break;
       }
     }
-    for (int64_t i = 0; is_there(folder_ / scheduler_file(i)); ++i) {
+    for (int64_t i = 0; part_exists(folder_ / scheduler_file(i)); ++i) {
       content().schedulers.emplace_back(scheduler_from(open(scheduler_file(i))));
     }
-    for (int64_t i = 0; is_there(folder_ / optimizer_file(i)); ++i) {
+    for (int64_t i = 0; part_exists(folder_ / optimizer_file(i)); ++i) {
       content().optimizers.push_back(optimizer_from(open(optimizer_file(i))));
     }
     step_of_optimizer();
-    if (is_there(folder_ / scaler_file)) content().scaler = scaler_from(open(scaler_file));
-    for (int64_t i = 0; is_there(folder_ / custom_file(i)); ++i) content().customs.push_back(custom(custom_file(i)));
+    if (part_exists(folder_ / kScalerFile)) content().scaler = scaler_from(open(kScalerFile));
+    for (int64_t i = 0; part_exists(folder_ / custom_file(i)); ++i) content().customs.push_back(custom(custom_file(i)));
   }
 
   // Accelerate saves no count of optimizer steps. Adam and similar optimizers count for each parameter; SGD does not
@@ -198,17 +198,17 @@ class Reader {
   }
 
   void own_part() {
-    read_.has_own_part = is_there(folder_ / random_file(rank_));
+    read_.has_own_part = part_exists(folder_ / random_file(rank_));
     const int64_t of = read_.has_own_part ? rank_ : first_rank();
-    read_.has_random_states = is_there(folder_ / random_file(of));
+    read_.has_random_states = part_exists(folder_ / random_file(of));
     if (read_.has_random_states) {
       content().random = random_states_from(open(random_file(of)), accelerator_);
       content().accumulated = content().random.step;
       content().local_buffers = content().random.local_buffers;
     }
-    if (is_there(folder_ / window_file(of))) content().window = window(window_file(of));
-    if (is_there(folder_ / buffers_file(rank_))) content().buffers = open(buffers_file(rank_)).tensors();
-    if (is_there(folder_ / comm_hooks_file(of))) content().comm_hooks = open(comm_hooks_file(of)).tensors();
+    if (part_exists(folder_ / window_file(of))) content().window = window(window_file(of));
+    if (part_exists(folder_ / buffers_file(rank_))) content().buffers = open(buffers_file(rank_)).tensors();
+    if (part_exists(folder_ / comm_hooks_file(of))) content().comm_hooks = open(comm_hooks_file(of)).tensors();
   }
 
   OpenWindow window(const std::string& name) const {
@@ -233,12 +233,12 @@ class Reader {
   int64_t rank_;
   c10::DeviceType accelerator_;
   std::string operation_;
-  Read read_;
+  CheckpointReader read_;
 };
 
 }  // namespace
 
-Read read(const fs::path& folder, int64_t rank, c10::DeviceType accelerator, std::string_view operation) {
+CheckpointReader read(const fs::path& folder, int64_t rank, c10::DeviceType accelerator, std::string_view operation) {
   return Reader(folder, rank, accelerator, operation).run();
 }
 

@@ -8,12 +8,12 @@
 #include <string_view>
 
 #include "accelerate/archive/manifest.hpp"
-#include "accelerate/checkpoint/content.hpp"
+#include "accelerate/checkpoint/checkpoint_content.hpp"
 
 namespace accelerate::checkpoint {
 
-struct Read {
-  Content content{};
+struct CheckpointReader {
+  CheckpointContent content{};
   std::optional<archive::Manifest> manifest{};  ///< unset if another library wrote the folder
   bool has_own_part = true;                     ///< false if the saved job did not have this rank
   bool has_random_states = true;
@@ -26,7 +26,7 @@ struct Read {
 /// \param rank  Selects the random states and the open window. A rank that the saved job did not have gets those of the
 ///         lowest rank in the folder.
 /// \throws Error (io) for a missing file; Error (data) for an invalid one.
-[[nodiscard]] Read read(const std::filesystem::path& folder, int64_t rank, c10::DeviceType accelerator,
-                        std::string_view operation);
+[[nodiscard]] CheckpointReader read(const std::filesystem::path& folder, int64_t rank, c10::DeviceType accelerator,
+                                    std::string_view operation);
 
 }  // namespace accelerate::checkpoint

@@ -15,31 +15,31 @@
 #include <utility>
 #include <vector>
 
-#include "accelerate/archive/folder.hpp"
+#include "accelerate/archive/checkpoint_folder.hpp"
 #include "accelerate/archive/mapped_file.hpp"
 #include "accelerate/archive/sink.hpp"
+#include "accelerate/base/exception_text.hpp"
 #include "accelerate/base/file_descriptor.hpp"
 #include "accelerate/base/log.hpp"
 #include "accelerate/base/random_id.hpp"
-#include "accelerate/base/what_failed.hpp"
-#include "accelerate/checkpoint/agree.hpp"
-#include "accelerate/checkpoint/names.hpp"
+#include "accelerate/checkpoint/collective_error.hpp"
+#include "accelerate/checkpoint/file_names.hpp"
 #include "accelerate/checkpoint/snapshot.hpp"
 #include "accelerate/checkpoint/weights.hpp"
 #include "accelerate/checkpoint/write.hpp"
-#include "accelerate/comm/user_call.hpp"
+#include "accelerate/comm/error_context.hpp"
 
 namespace accelerate::checkpoint {
 
 using archive::Manifest;
-using base::attempt;
+using base::capture_exception;
 
 namespace {
 
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
-constexpr std::string_view called = "save_state";
+constexpr std::string_view kSaveOperation = "save_state";
 
 void append(Manifest& whole, Manifest part) {
   std::move(part.files.begin(), part.files.end(), std::back_inserter(whole.files));
@@ -49,45 +49,47 @@ void append(Manifest& whole, Manifest part) {
 
 // Returns the text of rank 0 of the group.
 std::string of_leader(const comm::Group& group, const std::string& text) {
-  return comm::in_user_call(called, "the leading rank's result is unknown", group.place(),
-                            [&] { return group.broadcast_bytes(text); });
+  return comm::with_operation_context(kSaveOperation, "the leading rank's result is unknown", group.place(),
+                                      [&] { return group.broadcast_bytes(text); });
 }
 
-uint64_t most_bytes(const SaveOptions& options) {
+uint64_t kMaxBytes(const SaveOptions& options) {
   if (options.max_shard_size.empty()) return std::numeric_limits<uint64_t>::max();
-  return parse_size(options.max_shard_size, called);
+  return parse_size(options.max_shard_size, kSaveOperation);
 }
 
 // A rank's part as text and back; only this library writes and reads it.
-Manifest part_from(const std::string& text) { return archive::read_manifest(text, {"a rank's part", "save_state"}); }
+Manifest part_from(const std::string& text) {
+  return archive::parse_manifest_file(text, {"a rank's part", "save_state"});
+}
 
 }  // namespace
 
 /// This rank's view of a checkpoint that is being saved.
-struct Saver::Making {
+struct CheckpointWriter::CheckpointInProgress {
   comm::Group node;    // ranks that write to the same folder; its rank 0 leads
   bool is_all = true;  // false if other machines write to other folders
   fs::path place, folder;
-  std::unique_ptr<archive::NewFolder> held;  // on the leader
-  Manifest manifest;                         // on the leader
+  std::unique_ptr<archive::AtomicFolder> save_lock;  // on the leader
+  Manifest manifest;                                 // on the leader
   Part part;
   std::optional<int64_t> total_limit;
   bool durable = true;
   base::FileDescriptor working;  // see work()
 
-  [[nodiscard]] bool leads() const { return node.rank() == 0; }
+  [[nodiscard]] bool is_leader() const { return node.rank() == 0; }
 
   // Called on the leader when all parts are complete.
   void commit(const std::vector<std::string>& parts) {
     for (const std::string& text : parts) append(manifest, part_from(text));
-    add_strangers(folder, manifest, durable, called);
-    held->commit(manifest, durable);
+    add_foreign_files(folder, manifest, durable, kSaveOperation);
+    save_lock->commit(manifest, durable);
   }
 
   // Called when the checkpoint is complete on all machines. The leader removes checkpoints above the limit. It also
   // removes the remains of killed processes, even without a limit.
   void clean_up() const {
-    if (!leads()) return;
+    if (!is_leader()) return;
     if (total_limit) remove_older();
     archive::remove_leftovers(place.parent_path());
   }
@@ -99,7 +101,7 @@ struct Saver::Making {
   // A user's folder can have such a name, and a checkpoint folder can contain user files.
   static void remove_old(const fs::path& folder) {
     const auto why =
-        fs::is_symlink(folder) ? folder.string() + " is a link" : archive::why_no_checkpoint(folder).value_or("");
+        fs::is_symlink(folder) ? folder.string() + " is a link" : archive::not_a_checkpoint_reason(folder).value_or("");
     if (!why.empty()) {
       base::log_once(base::LogLevel::warning, {}, "save_state: total_limit does not remove it: {}", why);
       return;
@@ -125,19 +127,19 @@ struct Saver::Making {
     if (working) ::flock(working.get(), LOCK_UN);
     working.reset();
   }
-  [[nodiscard]] bool is_gone(int64_t rank) const {
+  [[nodiscard]] bool has_exited(int64_t rank) const {
     const base::FileDescriptor file(::open(work_file(rank).c_str(), O_RDWR | O_CLOEXEC));
     return file && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 && !fs::exists(done_file(rank));
   }
-  [[nodiscard]] bool is_at_work(int64_t rank) const {
+  [[nodiscard]] bool is_writing(int64_t rank) const {
     const base::FileDescriptor file(::open(work_file(rank).c_str(), O_RDWR | O_CLOEXEC));
     return file && ::flock(file.get(), LOCK_EX | LOCK_NB) != 0;
   }
   // The rename is a rank's last access to the folder, because the leader may rename the folder as soon as the file
   // exists.
-  void leave_part(const std::string& text) const {
+  void write_part(const std::string& text) const {
     const fs::path path = done_file(node.rank()), made = path.string() + ".saving";
-    archive::FileSink sink(made, called);
+    archive::FileSink sink(made, kSaveOperation);
     sink.write(text);
     sink.finish(/*durable=*/false);  // this save reads and removes it
     fs::rename(made, path);
@@ -148,21 +150,21 @@ struct Saver::Making {
     for (int64_t rank = 0; rank < node.size(); ++rank) {
       // The rank's file is still open for a moment. Removed then, it would stay under another name on a network file
       // system.
-      while (!fs::exists(done_file(rank)) || is_at_work(rank)) {
-        if (is_gone(rank)) {
-          base::fail(ErrorKind::peer, node.place(), called,
+      while (!fs::exists(done_file(rank)) || is_writing(rank)) {
+        if (has_exited(rank)) {
+          base::fail(ErrorKind::peer, node.place(), kSaveOperation,
                      "rank {} of those that write to {} ended before it had written its part", rank, place.string());
         }
         if (std::chrono::steady_clock::now() > deadline) {
-          base::fail(ErrorKind::peer, node.place(), called,
+          base::fail(ErrorKind::peer, node.place(), kSaveOperation,
                      "rank {} of those that write to {} has not written its part after {} s", rank, place.string(),
                      std::chrono::duration_cast<std::chrono::seconds>(node.timeout()).count());
         }
         std::this_thread::sleep_for(2ms);
       }
-      parts.emplace_back(archive::MappedFile(done_file(rank), called).text());
+      parts.emplace_back(archive::MappedFile(done_file(rank), kSaveOperation).text());
       if (parts.back().starts_with('!')) {
-        base::fail(ErrorKind::io, node.place(), called, "another rank failed: {}", parts.back().substr(1));
+        base::fail(ErrorKind::io, node.place(), kSaveOperation, "another rank failed: {}", parts.back().substr(1));
       }
     }
     for (int64_t rank = 0; rank < node.size(); ++rank) {
@@ -173,8 +175,8 @@ struct Saver::Making {
   }
 };
 
-struct Saver::Background {
-  std::unique_ptr<Making> making;
+struct CheckpointWriter::BackgroundWriter {
+  std::unique_ptr<CheckpointInProgress> making;
   Snapshot copy;
   std::exception_ptr failure;
   std::atomic<bool> done{false};
@@ -184,20 +186,21 @@ struct Saver::Background {
     if (thread.joinable()) thread.join();
   }
   void run() {
-    failure = attempt([&] {
+    failure = capture_exception([&] {
       Manifest mine;
-      const auto failed = attempt([&] {
+      const auto failed = capture_exception([&] {
         copy.arrive();
-        mine = write(making->folder, copy.content, making->part, called);
+        mine = write(making->folder, copy.content, making->part, kSaveOperation);
       });
       if (failed) {
-        std::ignore = attempt([&] { making->leave_part("!" + base::text_of(failed)); });  // fails if the disk is full
+        std::ignore = capture_exception(
+            [&] { making->write_part("!" + base::exception_text(failed)); });  // fails if the disk is full
         making->stop_work();
         std::rethrow_exception(failed);
       }
-      making->leave_part(archive::write_manifest(mine));
+      making->write_part(archive::write_manifest(mine));
       making->stop_work();
-      if (!making->leads()) return;
+      if (!making->is_leader()) return;
       making->commit(making->take_parts());
       if (making->is_all) making->clean_up();
     });
@@ -207,38 +210,39 @@ struct Saver::Background {
   }
 };
 
-Saver::Saver(comm::Group group) : group_(std::move(group)) {}
+CheckpointWriter::CheckpointWriter(comm::Group group) : group_(std::move(group)) {}
 
-Saver::~Saver() {
+CheckpointWriter::~CheckpointWriter() {
   if (!background_) return;
   background_->end();
   if (background_->failure) {
-    base::log(base::LogLevel::error, group_.place(), "{}", base::text_of(background_->failure));
+    base::log(base::LogLevel::error, group_.place(), "{}", base::exception_text(background_->failure));
   }
 }
 
-bool Saver::busy() const {
+bool CheckpointWriter::busy() const {
   // Rank 0 decides for all ranks.
   const bool mine = background_ && !background_->done;
   return group_.size() == 1 ? mine : of_leader(group_, mine ? "1" : "0") == "1";
 }
 
-void Saver::agree(const std::exception_ptr& mine, std::string_view doing) const {
-  checkpoint::agree(group_, mine, called, doing);
+void CheckpointWriter::agree(const std::exception_ptr& mine, std::string_view doing) const {
+  checkpoint::rethrow_on_all_ranks(group_, mine, kSaveOperation, doing);
 }
 
-bool Saver::ready(const SaveOptions& options) {
-  if (options.async && options.when_busy == WhenBusy::skip && busy()) return false;
+bool CheckpointWriter::ready(const SaveOptions& options) {
+  if (options.async && options.when_writer_busy == WriterBusyPolicy::skip && busy()) return false;
   wait();
   return true;
 }
 
-void Saver::save(const Content& content, const SaveRequest& request) {
+void CheckpointWriter::save(const CheckpointContent& content, const SaveRequest& request) {
   if (request.total_limit && *request.total_limit < 1) {
-    base::fail(ErrorKind::usage, group_.place(), called, "total_limit is {}, must be at least 1", *request.total_limit);
+    base::fail(ErrorKind::usage, group_.place(), kSaveOperation, "total_limit is {}, must be at least 1",
+               *request.total_limit);
   }
   auto making = begin(request);
-  agree(attempt([&] {
+  agree(capture_exception([&] {
           if (request.options.async) making->work();
           if (request.hook) request.hook(making->folder);
         }),
@@ -254,12 +258,12 @@ void Saver::save(const Content& content, const SaveRequest& request) {
   }
 }
 
-std::unique_ptr<Saver::Making> Saver::begin(const SaveRequest& request) {
-  auto making = std::make_unique<Making>();
+std::unique_ptr<CheckpointWriter::CheckpointInProgress> CheckpointWriter::begin(const SaveRequest& request) {
+  auto making = std::make_unique<CheckpointInProgress>();
   making->node = group_;
   if (request.on_each_node && group_.size() > 1) {
     if (!node_) {
-      comm::in_user_call(called, "the ranks of a machine did not synchronise", group_.place(), [&] {
+      comm::with_operation_context(kSaveOperation, "the ranks of a machine did not synchronise", group_.place(), [&] {
         const auto hosts = group_.all_gather_bytes(base::host_name());
         const auto first = std::find(hosts.begin(), hosts.end(), base::host_name());
         node_ = group_.split(first - hosts.begin());
@@ -273,50 +277,50 @@ std::unique_ptr<Saver::Making> Saver::begin(const SaveRequest& request) {
   making->total_limit = request.total_limit;
   making->part = {.rank = group_.rank(),
                   .writer = request.options.share_work ? making->node.rank()
-                            : making->leads()          ? 0
+                            : making->is_leader()      ? 0
                                                        : -1,
                   .writers = request.options.share_work ? making->node.size() : 1,
                   .accelerator = request.accelerator,
-                  .most_bytes = most_bytes(request.options),
+                  .kMaxBytes = kMaxBytes(request.options),
                   .durable = request.options.durable};
-  const auto failure = attempt([&] {
-    if (making->leads()) making->held = std::make_unique<archive::NewFolder>(making->place, called);
+  const auto failure = capture_exception([&] {
+    if (making->is_leader()) making->save_lock = std::make_unique<archive::AtomicFolder>(making->place, kSaveOperation);
   });
   agree(failure, "the folder");
-  const std::string made = making->leads() ? making->held->path().string() : "";
+  const std::string made = making->is_leader() ? making->save_lock->path().string() : "";
   making->folder = making->node.size() == 1 ? made : of_leader(making->node, made);
   return making;
 }
 
-void Saver::save_now(const Content& content, Making& making) {
+void CheckpointWriter::save_now(const CheckpointContent& content, CheckpointInProgress& making) {
   Manifest mine;
-  agree(attempt([&] {
+  agree(capture_exception([&] {
           if (making.part.accelerator == c10::DeviceType::CPU) {
-            mine = write(making.folder, content, making.part, called);
+            mine = write(making.folder, content, making.part, kSaveOperation);
             return;
           }
           // All data on the device is copied at once in the order of the current stream, because other threads do not
           // use that stream.
           Snapshot copy = snapshot(content, std::move(buffers_));
           copy.arrive();
-          mine = write(making.folder, copy.content, making.part, called);
+          mine = write(making.folder, copy.content, making.part, kSaveOperation);
           buffers_ = std::move(copy.content);
         }),
         "writing");
   const std::string text = archive::write_manifest(mine);
-  const auto parts = comm::in_user_call(called, "the ranks' parts are not put together", making.node.place(), [&] {
-    return making.node.size() == 1 ? std::vector{text} : making.node.gather_bytes(text);
-  });
-  agree(attempt([&] {
-          if (making.leads()) making.commit(parts);
+  const auto parts = comm::with_operation_context(
+      kSaveOperation, "the ranks' parts are not put together", making.node.place(),
+      [&] { return making.node.size() == 1 ? std::vector{text} : making.node.gather_bytes(text); });
+  agree(capture_exception([&] {
+          if (making.is_leader()) making.commit(parts);
         }),
         "the end");
-  agree(attempt([&] { making.clean_up(); }), "the older ones");
+  agree(capture_exception([&] { making.clean_up(); }), "the older ones");
 }
 
-void Saver::save_beside(const Content& content, std::unique_ptr<Making> making) {
-  auto begun = std::make_unique<Background>();
-  agree(attempt([&] { begun->copy = snapshot(content, std::move(buffers_)); }), "the copy");
+void CheckpointWriter::save_beside(const CheckpointContent& content, std::unique_ptr<CheckpointInProgress> making) {
+  auto begun = std::make_unique<BackgroundWriter>();
+  agree(capture_exception([&] { begun->copy = snapshot(content, std::move(buffers_)); }), "the copy");
   begun->making = std::move(making);
   background_ = std::move(begun);
   try {
@@ -326,7 +330,7 @@ void Saver::save_beside(const Content& content, std::unique_ptr<Making> making) 
   }
 }
 
-void Saver::wait() {
+void CheckpointWriter::wait() {
   if (!background_) return;
   background_->end();
   const auto failure = background_->failure;
@@ -334,7 +338,7 @@ void Saver::wait() {
   buffers_ = std::move(background_->copy.content);
   const auto ended = std::move(background_);
   agree(failure, "beside the training");
-  if (!ended->making->is_all) agree(attempt([&] { ended->making->clean_up(); }), "the older ones");
+  if (!ended->making->is_all) agree(capture_exception([&] { ended->making->clean_up(); }), "the older ones");
 }
 
 }  // namespace accelerate::checkpoint

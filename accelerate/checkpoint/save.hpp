@@ -11,13 +11,13 @@
 #include <string>
 #include <string_view>
 
-#include "accelerate/checkpoint/content.hpp"
+#include "accelerate/checkpoint/checkpoint_content.hpp"
 #include "accelerate/comm/group.hpp"
 
 namespace accelerate::checkpoint {
 
 /// Behavior of a save if the previous one is still being written.
-enum class WhenBusy {
+enum class WriterBusyPolicy {
   wait,  ///< wait for the previous save
   skip,  ///< save nothing
 };
@@ -26,7 +26,7 @@ struct SaveOptions {
   /// If true, the call returns after copying, and files are written while training continues. A failure is rethrown by
   /// the next save_state(), load_state() or wait_for_checkpoint() on all ranks.
   bool async = false;
-  WhenBusy when_busy = WhenBusy::wait;
+  WriterBusyPolicy when_writer_busy = WriterBusyPolicy::wait;
   /// If true, the checkpoint survives a power failure: all files are flushed to disk before it counts as complete.
   bool durable = true;
   /// If true, all ranks write common data, each a part of the files; otherwise rank 0 does (with save_on_each_node one
@@ -52,37 +52,37 @@ struct SaveRequest {
 };
 
 /// Saves checkpoints of one job, one after another. Every function except the destructor is collective.
-class Saver {
+class CheckpointWriter {
  public:
-  explicit Saver(comm::Group group);
+  explicit CheckpointWriter(comm::Group group);
   /// Waits for a pending save; an unreported failure is logged.
-  ~Saver();
-  Saver(const Saver&) = delete;
-  Saver& operator=(const Saver&) = delete;
+  ~CheckpointWriter();
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
   /// Call before save(). Returns false if this save must be skipped because the previous one is still being written.
   /// \throws the failure of the previous save.
   [[nodiscard]] bool ready(const SaveOptions& options);
   /// \throws Error (io, usage) on every rank if any rank fails; the previous content of the path is unchanged.
-  void save(const Content& content, const SaveRequest& request);
+  void save(const CheckpointContent& content, const SaveRequest& request);
   /// Waits for a pending save. \throws its failure.
   void wait();
 
  private:
-  struct Making;
-  struct Background;
+  struct CheckpointInProgress;
+  struct BackgroundWriter;
 
   [[nodiscard]] bool busy() const;
-  std::unique_ptr<Making> begin(const SaveRequest& request);
-  void save_now(const Content& content, Making& making);
-  void save_beside(const Content& content, std::unique_ptr<Making> making);
+  std::unique_ptr<CheckpointInProgress> begin(const SaveRequest& request);
+  void save_now(const CheckpointContent& content, CheckpointInProgress& making);
+  void save_beside(const CheckpointContent& content, std::unique_ptr<CheckpointInProgress> making);
   /// Converts a failure on any rank to an exception on all ranks; see checkpoint::agree().
   void agree(const std::exception_ptr& mine, std::string_view doing) const;
 
   comm::Group group_;
   std::optional<comm::Group> node_{};  // ranks of this machine, created on demand
-  std::unique_ptr<Background> background_;
-  Content buffers_;
+  std::unique_ptr<BackgroundWriter> background_;
+  CheckpointContent buffers_;
 };
 
 }  // namespace accelerate::checkpoint

@@ -29,7 +29,7 @@ SavedRanges::SavedRanges(std::filesystem::path folder, const archive::Manifest& 
   for (auto& [name, ranges] : ranges_) {
     std::stable_sort(ranges.begin(), ranges.end(), [](const auto* a, const auto* b) { return a->begin < b->begin; });
     for (const Range* range : ranges) {
-      if (range->sizes != ranges.front()->sizes) refuse("{} has two shapes", archive::in_quotes(name));
+      if (range->sizes != ranges.front()->sizes) refuse("{} has two shapes", archive::quote_for_terminal(name));
     }
   }
 }
@@ -59,17 +59,17 @@ at::Tensor SavedRanges::elements(const std::string& name, int64_t begin, int64_t
     const int64_t until = std::min(last, end);
     pieces.push_back(part(*range).slice(0, covered - first, until - first));
     if (pieces.back().scalar_type() != pieces.front().scalar_type()) {
-      refuse("{} has two dtypes", archive::in_quotes(name));
+      refuse("{} has two dtypes", archive::quote_for_terminal(name));
     }
     covered = until;
   }
-  if (covered != end) refuse("elements {} to {} of {} are in no file", covered, end, archive::in_quotes(name));
+  if (covered != end) refuse("elements {} to {} of {} are in no file", covered, end, archive::quote_for_terminal(name));
   return pieces.size() == 1 ? pieces.front() : at::cat(pieces);
 }
 
 const std::vector<const archive::ManifestRange*>& SavedRanges::ranges_of(const std::string& name) const {
   const auto found = ranges_.find(name);
-  if (found == ranges_.end()) refuse("the manifest has no tensor {}", archive::in_quotes(name));
+  if (found == ranges_.end()) refuse("the manifest has no tensor {}", archive::quote_for_terminal(name));
   return found->second;
 }
 
@@ -78,13 +78,13 @@ at::Tensor SavedRanges::part(const Range& range) {
   const auto found = tensors.find(range.key);
   if (found == tensors.end()) {
     base::fail(ErrorKind::data, {}, operation_, "{}: there is no tensor {}, which the manifest names",
-               (folder_ / range.file).string(), archive::in_quotes(range.key));
+               (folder_ / range.file).string(), archive::quote_for_terminal(range.key));
   }
   const int64_t all = elements_of(range), there = found->second.numel();
   const auto begin = static_cast<int64_t>(range.begin), end = static_cast<int64_t>(range.end);
   if (end > all || there != end - begin) {
     refuse("elements {} to {} of {} are {} elements in {}, of a tensor of {}", begin, end,
-           archive::in_quotes(range.tensor), there, range.file, all);
+           archive::quote_for_terminal(range.tensor), there, range.file, all);
   }
   return found->second.reshape({-1});
 }
@@ -95,7 +95,7 @@ int64_t SavedRanges::elements_of(const Range& range) const {
   for (const uint64_t size : range.sizes) {  // strides are defined even without elements
     is_empty = is_empty || size == 0;
     if (__builtin_mul_overflow(elements, std::max<uint64_t>(size, 1), &elements)) {
-      refuse("{} has more elements than can be counted", archive::in_quotes(range.tensor));
+      refuse("{} has more elements than can be counted", archive::quote_for_terminal(range.tensor));
     }
   }
   return is_empty ? 0 : elements;

@@ -16,7 +16,7 @@ namespace {
 
 class Copier {
  public:
-  Copier(Content buffers, device::Download& download) : download_(download) {
+  Copier(CheckpointContent buffers, device::Download& download) : download_(download) {
     for (auto& model : buffers.models) collect(model);
     collect(buffers.masters);
     for (auto& optimizer : buffers.optimizers) {
@@ -89,11 +89,11 @@ class Copier {
 
 }  // namespace
 
-Snapshot snapshot(const Content& content, Content buffers) {
+Snapshot snapshot(const CheckpointContent& content, CheckpointContent buffers) {
   const at::NoGradGuard no_grad;
   const c10::InferenceMode off(false);  // inference tensors cannot be reused outside inference mode
   Snapshot taken{.content = content};
-  Content& copy = taken.content;
+  CheckpointContent& copy = taken.content;
   Copier copier(std::move(buffers), taken.download);
   for (auto& model : copy.models) copier.copy(model);
   copier.copy(copy.masters);

@@ -2,13 +2,13 @@
 // Private: a copy of a checkpoint's content that training does not modify.
 #pragma once
 
-#include "accelerate/checkpoint/content.hpp"
+#include "accelerate/checkpoint/checkpoint_content.hpp"
 #include "accelerate/device/download.hpp"
 
 namespace accelerate::checkpoint {
 
 struct Snapshot {
-  Content content{};  ///< on the CPU; data from an accelerator is valid after arrive()
+  CheckpointContent content{};  ///< on the CPU; data from an accelerator is valid after arrive()
   device::Download download{};
 
   /// Waits for pending copies; callable from any thread.
@@ -18,6 +18,6 @@ struct Snapshot {
 /// Copies every tensor. For accelerator tensors the current stream waits for the copies and the host does not, so the
 /// sources may be modified afterwards.
 /// \param buffers  Memory of an earlier, completed snapshot, reused where it fits.
-[[nodiscard]] Snapshot snapshot(const Content& content, Content buffers = {});
+[[nodiscard]] Snapshot snapshot(const CheckpointContent& content, CheckpointContent buffers = {});
 
 }  // namespace accelerate::checkpoint

@@ -32,7 +32,7 @@ constexpr std::array<DtypeNames, 17> dtypes{{
 }};
 
 template <typename Member, typename Key>
-std::optional<DtypeNames> look_up(Member member, const Key& key) {
+std::optional<DtypeNames> find_tensor(Member member, const Key& key) {
   const auto* found = std::find_if(dtypes.begin(), dtypes.end(), [&](const auto& row) { return row.*member == key; });
   return found == dtypes.end() ? std::nullopt : std::optional(*found);
 }
@@ -43,14 +43,14 @@ std::optional<c10::ScalarType> dtype_in(const std::optional<DtypeNames>& row) {
 
 }  // namespace
 
-std::optional<DtypeNames> names_of(c10::ScalarType dtype) { return look_up(&DtypeNames::dtype, dtype); }
+std::optional<DtypeNames> names_of(c10::ScalarType dtype) { return find_tensor(&DtypeNames::dtype, dtype); }
 
 std::optional<c10::ScalarType> dtype_of_safetensors(std::string_view name) {
-  return dtype_in(look_up(&DtypeNames::safetensors, name));
+  return dtype_in(find_tensor(&DtypeNames::safetensors, name));
 }
 
 std::optional<c10::ScalarType> dtype_of_storage(std::string_view name) {
-  return name.empty() ? std::nullopt : dtype_in(look_up(&DtypeNames::storage, name));
+  return name.empty() ? std::nullopt : dtype_in(find_tensor(&DtypeNames::storage, name));
 }
 
 at::Tensor as_written(const at::Tensor& tensor, std::string_view name, std::string_view operation) {

@@ -34,10 +34,10 @@ using archive::PickleValue;
 
 namespace {
 
-constexpr std::string_view folder_in_zip = "archive/";
+constexpr std::string_view kFolderInZip = "archive/";
 
-constexpr size_t most_named = 20;               // number of named skipped entries: a vocabulary may have 100,000 texts
-constexpr size_t most_names = size_t{1} << 27;  // in bytes: names grow with depth
+constexpr size_t kMaxNamed = 20;               // number of named skipped entries: a vocabulary may have 100,000 texts
+constexpr size_t kMaxNames = size_t{1} << 27;  // in bytes: names grow with depth
 
 std::optional<c10::Scalar> plain_number(const PickleValue& value) {
   if (const auto* flag = value.as<bool>()) return c10::Scalar(*flag);
@@ -126,7 +126,7 @@ PickleValue TorchFileWriter::tensor(const at::Tensor& tensor, std::string_view n
 
 void TorchFileWriter::write(archive::Sink& sink, const PickleValue& root) const {
   archive::ZipWriter zip(sink);
-  const std::string folder(folder_in_zip);
+  const std::string folder(kFolderInZip);
   zip.add(folder + "data.pkl", archive::pickle(root));
   zip.add(folder + "byteorder", "little");
   for (size_t i = 0; i < storages_.size(); ++i) {
@@ -146,7 +146,8 @@ at::Tensor TorchFile::storage(const archive::TorchTensor& of) const {
   if (known != storages_.end()) return known->second;
   const auto dtype = dtype_of_safetensors(of.dtype);
   if (!dtype)
-    origin().broken("the tensor {} is of dtype {}, which LibTorch lacks", archive::in_quotes(of.path), of.dtype);
+    origin().broken("the tensor {} is of dtype {}, which LibTorch lacks", archive::quote_for_terminal(of.path),
+                    of.dtype);
   const auto elements = static_cast<int64_t>((of.end - of.begin) / (of.bits / 8));
   return storages_.emplace(of.storage + "/" + of.dtype, mapped_tensor(file_, of.begin, {elements}, *dtype))
       .first->second;
@@ -198,7 +199,7 @@ const PickleEntries& TorchFile::entries() const {
 
 struct TorchFile::Found {
   NamedTensors tensors{};
-  std::vector<std::string> passed_over{};  // the first `most_named`
+  std::vector<std::string> skipped_checkpoints{};  // the first `kMaxNamed`
   size_t passed = 0;
   size_t names = 0;
 };
@@ -209,12 +210,12 @@ NamedTensors TorchFile::all_as_tensors(bool says) const {
   add_all(entries(), "", found);
   std::unordered_set<std::string_view> names;
   for (const auto& [name, tensor] : found.tensors) {
-    if (!names.insert(name).second) origin().broken("two values have the name {}", archive::in_quotes(name));
+    if (!names.insert(name).second) origin().broken("two values have the name {}", archive::quote_for_terminal(name));
   }
-  if (says && !found.passed_over.empty()) {
-    const size_t more = found.passed - found.passed_over.size();
+  if (says && !found.skipped_checkpoints.empty()) {
+    const size_t more = found.passed - found.skipped_checkpoints.size();
     base::log_once(base::LogLevel::warning, {}, "{}: {}: skipped entries that are neither tensors nor numbers: {}{}",
-                   origin().operation, origin().path, fmt::join(found.passed_over, ", "),
+                   origin().operation, origin().path, fmt::join(found.skipped_checkpoints, ", "),
                    more == 0 ? "" : fmt::format(", and {} more", more));
   }
   return std::move(found.tensors);
@@ -233,7 +234,7 @@ void TorchFile::add_all(const PickleEntries& entries, const std::string& prefix,
 
 void TorchFile::add_value(const PickleValue& value, const std::string& path, Found& found) const {
   found.names += path.size();
-  if (found.names > most_names) origin().broken("the values' names have more than {} bytes together", most_names);
+  if (found.names > kMaxNames) origin().broken("the values' names have more than {} bytes together", kMaxNames);
   if (is_tensor(value)) {
     found.tensors.emplace_back(path, tensor(value, path));
   } else if (const auto number = plain_number(value)) {
@@ -247,8 +248,8 @@ void TorchFile::add_value(const PickleValue& value, const std::string& path, Fou
       for (size_t i = 0; i < items->size(); ++i) add_value((*items)[i], fmt::format("{}.{}", path, i), found);
     }
   } else if (value.as<archive::PickleNone>() == nullptr) {
-    if (found.passed++ < most_named) {
-      found.passed_over.push_back(fmt::format("{} ({})", archive::in_quotes(path), value.kind()));
+    if (found.passed++ < kMaxNamed) {
+      found.skipped_checkpoints.push_back(fmt::format("{} ({})", archive::quote_for_terminal(path), value.kind()));
     }
   }
 }

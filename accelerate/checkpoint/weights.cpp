@@ -14,9 +14,9 @@
 #include <set>
 #include <utility>
 
-#include "accelerate/archive/folder.hpp"
+#include "accelerate/archive/atomic_file.hpp"
+#include "accelerate/archive/checkpoint_folder.hpp"
 #include "accelerate/archive/mapped_file.hpp"
-#include "accelerate/archive/new_file.hpp"
 #include "accelerate/archive/weight_index.hpp"
 #include "accelerate/checkpoint/safetensors_file.hpp"
 #include "accelerate/checkpoint/torch_file.hpp"
@@ -27,13 +27,13 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr std::array<std::string_view, 2> whole_names{"model.safetensors", "pytorch_model.bin"};
+constexpr std::array<std::string_view, 2> kWholeNames{"model.safetensors", "pytorch_model.bin"};
 
 bool is_safetensors(const fs::path& path) { return path.extension() == ".safetensors"; }
 
 void make_parent_of(const fs::path& path, std::string_view operation) {
   if (!path.has_parent_path()) return;
-  for (const fs::path& folder : archive::make_folders(path.parent_path())) archive::bring_to_disk(folder, operation);
+  for (const fs::path& folder : archive::make_folders(path.parent_path())) archive::sync_to_disk(folder, operation);
 }
 
 void write_weights_file(archive::Sink& sink, const NamedTensors& tensors, bool safetensors,
@@ -102,13 +102,13 @@ bool is_shard(std::string_view name, std::string_view whole) {
 
 // Weights that a reader of the folder would mistake for these: another number of shards, and the format that readers
 // search for first. A pytorch_model.bin beside safetensors is kept, as in Hugging Face Accelerate.
-std::vector<fs::path> stale_in(const fs::path& folder, std::string_view written, const std::set<std::string>& kept) {
+std::vector<fs::path> stale_files(const fs::path& folder, std::string_view written, const std::set<std::string>& kept) {
   std::vector<fs::path> stale;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
     if (kept.contains(name)) continue;
-    for (const std::string_view whole : whole_names) {
+    for (const std::string_view whole : kWholeNames) {
       if (name == whole || name == index_name(whole) || is_shard(name, whole)) stale.push_back(entry.path());
       if (whole == written) break;
     }
@@ -123,13 +123,13 @@ void remove_index_of(const fs::path& folder, std::string_view whole, const std::
   std::error_code error;
   const bool replaces =
       std::any_of(names.begin(), names.end(), [&](const auto& name) { return fs::exists(folder / name, error); });
-  if (replaces && names.size() > 1 && fs::remove(index, error)) archive::bring_to_disk(folder, operation);
+  if (replaces && names.size() > 1 && fs::remove(index, error)) archive::sync_to_disk(folder, operation);
 }
 
 // A checkpoint's manifest has the checksums of its files, so other files of the same names would make it invalid.
 void check_no_checkpoint(const fs::path& folder, const std::set<std::string>& names, std::string_view operation) {
   std::error_code error;
-  if (!fs::exists(folder / archive::manifest_name, error)) return;
+  if (!fs::exists(folder / archive::kManifestName, error)) return;
   archive::Manifest manifest;
   try {
     manifest = archive::manifest_of(folder, operation);
@@ -145,19 +145,19 @@ void check_no_checkpoint(const fs::path& folder, const std::set<std::string>& na
 }
 
 // Compares a checkpoint's file with the manifest.
-void check_listed(const fs::path& path, std::string_view operation) {
+void check_index_files(const fs::path& path, std::string_view operation) {
   const fs::path folder = path.parent_path();
   if (!archive::has_own_manifest(folder)) return;
   for (const auto& file : archive::manifest_of(folder, operation).files) {
     if (file.name != path.filename()) continue;
-    if (const auto wrong = archive::what_is_wrong_with(file, folder, /*verify=*/true)) {
+    if (const auto wrong = archive::find_file_damage(file, folder, /*verify=*/true)) {
       base::fail(ErrorKind::data, {}, operation, "{} is not whole: {}", folder.string(), *wrong);
     }
   }
 }
 
 NamedTensors read_one_file(const fs::path& path, std::string_view operation) {
-  check_listed(path, operation);
+  check_index_files(path, operation);
   return is_safetensors(path) ? SafetensorsFile(path, operation).tensors()
                               : TorchFile(path, operation).all_as_tensors();
 }
@@ -174,7 +174,7 @@ NamedTensors read_sharded(const fs::path& index, std::string_view operation) {
     }
     const auto tensor = found->second.find(name);
     if (tensor == found->second.end()) {
-      origin.broken("{} is not in the file {}", archive::in_quotes(name), archive::in_quotes(shard));
+      origin.broken("{} is not in the file {}", archive::quote_for_terminal(name), archive::quote_for_terminal(shard));
     }
     tensors.push_back(*tensor);
   }
@@ -183,9 +183,9 @@ NamedTensors read_sharded(const fs::path& index, std::string_view operation) {
 
 }  // namespace
 
-std::vector<Shard> share_out(const NamedTensors& tensors, std::string_view whole, uint64_t most_bytes) {
+std::vector<Shard> assign_to_ranks(const NamedTensors& tensors, std::string_view whole, uint64_t kMaxBytes) {
   std::vector<Shard> shards;
-  for (NamedTensors& list : shards_of(tensors, most_bytes)) shards.push_back({.tensors = std::move(list)});
+  for (NamedTensors& list : shards_of(tensors, kMaxBytes)) shards.push_back({.tensors = std::move(list)});
   for (size_t i = 0; i < shards.size(); ++i) {
     shards[i].file = shards.size() == 1 ? std::string(whole) : shard_name(whole, i, shards.size());
   }
@@ -229,31 +229,31 @@ uint64_t parse_size(std::string_view text, std::string_view operation) {
   if (error != std::errc() || end != digits.data() + digits.size() || !(number >= 0) || number * factor > 9e18) {
     base::fail(ErrorKind::usage, {}, operation,
                "max_shard_size is {}, must be a number of bytes, or one with KB, MB, GB, KiB, MiB or GiB (\"5GB\")",
-               archive::in_quotes(text));
+               archive::quote_for_terminal(text));
   }
   return static_cast<uint64_t>(number * factor);
 }
 
 void save_weights(const fs::path& folder, const NamedTensors& tensors, const WeightsOptions& options,
                   std::string_view operation) {
-  const std::string_view whole = whole_names[options.safe_serialization ? 0 : 1];
-  const auto shards = share_out(tensors, whole, parse_size(options.max_shard_size, operation));
+  const std::string_view whole = kWholeNames[options.safe_serialization ? 0 : 1];
+  const auto shards = assign_to_ranks(tensors, whole, parse_size(options.max_shard_size, operation));
   std::set<std::string> names;
   for (const Shard& shard : shards) names.insert(shard.file);
   if (shards.size() > 1) names.insert(index_name(whole));
   auto changed = names;
-  const auto stale = stale_in(folder, whole, names);
+  const auto stale = stale_files(folder, whole, names);
   for (const fs::path& path : stale) changed.insert(path.filename().string());
   check_no_checkpoint(folder, changed, operation);
   make_parent_of(folder / whole, operation);
   // All files are written before one is moved into place; the index is last.
-  std::vector<std::unique_ptr<archive::NewFile>> files;
+  std::vector<std::unique_ptr<archive::AtomicFile>> files;
   for (const Shard& shard : shards) {
-    files.push_back(std::make_unique<archive::NewFile>(folder / shard.file, operation));
+    files.push_back(std::make_unique<archive::AtomicFile>(folder / shard.file, operation));
     write_weights_file(files.back()->sink(), shard.tensors, options.safe_serialization, operation);
   }
   if (shards.size() > 1) {
-    files.push_back(std::make_unique<archive::NewFile>(folder / index_name(whole), operation));
+    files.push_back(std::make_unique<archive::AtomicFile>(folder / index_name(whole), operation));
     files.back()->sink().write(index_text(shards));
   }
   remove_index_of(folder, whole, names, operation);
@@ -265,7 +265,7 @@ void save_weights(const fs::path& folder, const NamedTensors& tensors, const Wei
 void save_file(const fs::path& path, const NamedTensors& tensors, std::string_view operation) {
   check_no_checkpoint(path.parent_path(), {path.filename().string()}, operation);
   make_parent_of(path, operation);
-  archive::NewFile file(path, operation);
+  archive::AtomicFile file(path, operation);
   write_weights_file(file.sink(), tensors, is_safetensors(path), operation);
   file.commit(archive::Existing::replace);
 }
@@ -273,13 +273,13 @@ void save_file(const fs::path& path, const NamedTensors& tensors, std::string_vi
 NamedTensors read_weights(const fs::path& path, std::string_view operation) {
   std::error_code error;
   if (fs::is_directory(path, error)) {
-    for (const std::string_view name : whole_names) {
+    for (const std::string_view name : kWholeNames) {
       if (fs::exists(path / name, error)) return read_weights(path / name, operation);
       const fs::path index = path / index_name(name);
       if (fs::exists(index, error)) return read_sharded(index, operation);
     }
     base::fail(ErrorKind::io, {}, operation, "{} has neither {}, nor {}, nor an index of either", path.string(),
-               whole_names[0], whole_names[1]);
+               kWholeNames[0], kWholeNames[1]);
   }
   if (path.extension() == ".json") return read_sharded(path, operation);
   return read_one_file(path, operation);

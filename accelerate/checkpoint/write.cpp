@@ -8,12 +8,12 @@
 #include <unordered_map>
 #include <utility>
 
+#include "accelerate/archive/checkpoint_folder.hpp"
 #include "accelerate/archive/checksum.hpp"
-#include "accelerate/archive/folder.hpp"
 #include "accelerate/archive/mapped_file.hpp"
 #include "accelerate/archive/sink.hpp"
-#include "accelerate/base/in_parallel.hpp"
-#include "accelerate/checkpoint/names.hpp"
+#include "accelerate/base/parallel_for.hpp"
+#include "accelerate/checkpoint/file_names.hpp"
 #include "accelerate/checkpoint/python_state.hpp"
 #include "accelerate/checkpoint/safetensors_file.hpp"
 #include "accelerate/checkpoint/weights.hpp"
@@ -26,13 +26,13 @@ using archive::PickleValue;
 namespace {
 
 /// A file to write, with its entry in the manifest.
-struct Job {
+struct WriteJob {
   std::string kind;
   int64_t index = 0;
   std::string name;
   std::function<void(archive::Sink&)> write;
   std::vector<archive::ManifestRange> ranges{};
-  bool is_shared_out = true;  // if false, the first writer writes it, because ranks may differ
+  bool is_divided = true;  // if false, the first writer writes it, because ranks may differ
 };
 
 archive::ManifestRange whole(std::string tensor, const at::Tensor& of, std::string file, std::string key) {
@@ -40,19 +40,19 @@ archive::ManifestRange whole(std::string tensor, const at::Tensor& of, std::stri
   return {std::move(tensor), sizes, 0, static_cast<uint64_t>(of.numel()), std::move(file), std::move(key)};
 }
 
-class Jobs {
+class WriteJobs {
  public:
-  Jobs(const Content& content, const Part& part, std::string_view operation)
+  WriteJobs(const CheckpointContent& content, const Part& part, std::string_view operation)
       : content_(content), part_(part), operation_(operation) {}
 
   // Data common to all ranks, and data of the first writer.
-  std::vector<Job> common() {
+  std::vector<WriteJob> common() {
     for (size_t i = 0; i < content_.models.size(); ++i) {
       model(static_cast<int64_t>(i), content_.models[i],
             i >= content_.with_buffers.size() || !content_.with_buffers[i]);
     }
     if (!content_.masters.empty()) {
-      weights("master_weights", 0, {std::string(masters_file), content_.masters}, "masters/");
+      weights("master_weights", 0, {std::string(kMastersFile), content_.masters}, "masters/");
     }
     for (size_t i = 0; i < content_.optimizers.size(); ++i) optimizer(static_cast<int64_t>(i), content_.optimizers[i]);
     states("scheduler", content_.schedulers, scheduler_file);
@@ -61,14 +61,14 @@ class Jobs {
       if (content_.loader_generators[i]) loader_generator(static_cast<int64_t>(i), *content_.loader_generators[i]);
     }
     if (content_.scaler) {
-      value("scaler", 0, std::string(scaler_file), [this](TorchFileWriter&) { return to_python(*content_.scaler); });
+      value("scaler", 0, std::string(kScalerFile), [this](TorchFileWriter&) { return to_python(*content_.scaler); });
     }
     for (size_t i = 0; i < content_.customs.size(); ++i) custom(static_cast<int64_t>(i), content_.customs[i]);
     return std::move(jobs_);
   }
 
   // Data of this rank only.
-  std::vector<Job> own() {
+  std::vector<WriteJob> own() {
     value("random_states", part_.rank, random_file(part_.rank), [this](TorchFileWriter& writer) {
       RandomStates states = content_.random;
       states.step = content_.accumulated;
@@ -92,20 +92,20 @@ class Jobs {
   }
 
  private:
-  void model(int64_t index, const NamedTensors& tensors, bool is_shared_out) {
+  void model(int64_t index, const NamedTensors& tensors, bool is_divided) {
     const std::string whole = model_file(index);
-    auto shards = share_out(tensors, whole, part_.most_bytes);
+    auto shards = assign_to_ranks(tensors, whole, part_.kMaxBytes);
     const size_t first = jobs_.size();
     if (shards.size() > 1) {
       jobs_.push_back(
           {"model", index, index_name(whole), [text = index_text(shards)](archive::Sink& sink) { sink.write(text); }});
     }
     for (Shard& shard : shards) weights("model", index, std::move(shard), fmt::format("model.{}/", index));
-    for (size_t i = first; i < jobs_.size(); ++i) jobs_[i].is_shared_out = is_shared_out;
+    for (size_t i = first; i < jobs_.size(); ++i) jobs_[i].is_divided = is_divided;
   }
 
   void weights(const char* kind, int64_t index, Shard shard, const std::string& prefix) {
-    Job job{kind, index, shard.file, {}};
+    WriteJob job{kind, index, shard.file, {}};
     const auto left_out = tied(shard.tensors);
     for (const auto& [key, tensor] : shard.tensors) {
       const auto other = left_out.find(key);
@@ -155,7 +155,7 @@ class Jobs {
       }
       return py_dict(std::move(entries));
     });
-    jobs_.back().is_shared_out = false;
+    jobs_.back().is_divided = false;
   }
 
   void custom(int64_t index, const CustomState& state) {
@@ -163,13 +163,13 @@ class Jobs {
       if (const auto* text = std::get_if<std::string>(&state)) return archive::PickleBytes{*text};
       return dict(std::get<NamedTensors>(state), writer);
     });
-    jobs_.back().is_shared_out = false;
+    jobs_.back().is_divided = false;
     if (const auto* tensors = std::get_if<NamedTensors>(&state)) ranges_of(*tensors);
   }
 
   // Adds ranges to the last job. `path` is the prefix of names in its file.
   void ranges_of(const NamedTensors& tensors, const std::string& path = {}) {
-    Job& job = jobs_.back();
+    WriteJob& job = jobs_.back();
     for (const auto& [name, tensor] : tensors) {
       if (!tensor.defined()) continue;  // the writer reports it
       job.ranges.push_back(whole(fmt::format("{}.{}/{}", job.kind, job.index, name), tensor, job.name, path + name));
@@ -178,12 +178,12 @@ class Jobs {
 
   // Returns the buffers that differ from those in the model's file.
   [[nodiscard]] NamedTensors own_buffers() const {
-    std::unordered_map<std::string_view, const at::Tensor*> of_rank_0;
-    for (const auto& [name, tensor] : content_.buffers_of_rank_0) of_rank_0.emplace(name, &tensor);
+    std::unordered_map<std::string_view, const at::Tensor*> broadcast_reader_info;
+    for (const auto& [name, tensor] : content_.buffers_of_rank_0) broadcast_reader_info.emplace(name, &tensor);
     NamedTensors own;
     for (const auto& [name, tensor] : content_.buffers) {
-      const auto other = of_rank_0.find(name);
-      if (other != of_rank_0.end() && has_same_bytes(tensor, *other->second, name)) continue;
+      const auto other = broadcast_reader_info.find(name);
+      if (other != broadcast_reader_info.end() && has_same_bytes(tensor, *other->second, name)) continue;
       own.emplace_back(name, tensor);
     }
     return own;
@@ -208,15 +208,15 @@ class Jobs {
                     {std::string("gradients"), dict(window.gradients, writer)}});
   }
 
-  const Content& content_;
+  const CheckpointContent& content_;
   const Part& part_;
   std::string_view operation_;
   NamedTensors own_buffers_;
-  std::vector<Job> jobs_;
+  std::vector<WriteJob> jobs_;
 };
 
-archive::ManifestFile carry_out(const std::filesystem::path& folder, const Job& job, bool durable,
-                                std::string_view operation) {
+archive::ManifestFile execute(const std::filesystem::path& folder, const WriteJob& job, bool durable,
+                              std::string_view operation) {
   archive::FileSink sink(folder / job.name, operation);
   job.write(sink);
   sink.finish(durable);
@@ -225,25 +225,25 @@ archive::ManifestFile carry_out(const std::filesystem::path& folder, const Job& 
 
 }  // namespace
 
-Manifest write(const std::filesystem::path& folder, const Content& content, const Part& part,
+Manifest write(const std::filesystem::path& folder, const CheckpointContent& content, const Part& part,
                std::string_view operation) {
   // The jobs of a list refer to its Jobs object.
-  Jobs of_all(content, part, operation), of_rank(content, part, operation);
-  std::vector<Job> jobs;
+  WriteJobs of_all(content, part, operation), of_rank(content, part, operation);
+  std::vector<WriteJob> jobs;
   if (part.writer >= 0) {
     int64_t number = 0;
-    for (Job& job : of_all.common()) {
-      const int64_t writer = job.is_shared_out ? number % part.writers : 0;
+    for (WriteJob& job : of_all.common()) {
+      const int64_t writer = job.is_divided ? number % part.writers : 0;
       ++number;
       if (writer == part.writer) jobs.push_back(std::move(job));
     }
   }
-  for (Job& job : of_rank.own()) jobs.push_back(std::move(job));
+  for (WriteJob& job : of_rank.own()) jobs.push_back(std::move(job));
   Manifest manifest;
   manifest.files.resize(jobs.size());
-  base::in_parallel(jobs.size(),  // the largest files are first in the list
-                    [&](size_t i) { manifest.files[i] = carry_out(folder, jobs[i], part.durable, operation); });
-  for (Job& job : jobs) {
+  base::parallel_for(jobs.size(),  // the largest files are first in the list
+                     [&](size_t i) { manifest.files[i] = execute(folder, jobs[i], part.durable, operation); });
+  for (WriteJob& job : jobs) {
     add_part(manifest, {job.kind, job.index, {job.name}});
     std::move(job.ranges.begin(), job.ranges.end(), std::back_inserter(manifest.ranges));
   }
@@ -261,19 +261,20 @@ void add_part(Manifest& manifest, archive::ManifestPart part) {
   }
 }
 
-void add_strangers(const std::filesystem::path& folder, Manifest& manifest, bool durable, std::string_view operation) {
+void add_foreign_files(const std::filesystem::path& folder, Manifest& manifest, bool durable,
+                       std::string_view operation) {
   std::set<std::string> known;
   for (const auto& file : manifest.files) known.insert(file.name);
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
-    if (known.contains(name) || name == archive::lock_name) continue;
+    if (known.contains(name) || name == archive::kLockName) continue;
     // A removed file that is still open has such a name on NFS and sshfs.
     if (name.starts_with(".nfs") || name.starts_with(".fuse_hidden")) continue;
     if (!entry.is_regular_file()) {
       base::fail(ErrorKind::usage, {}, operation, "a hook made {} in the checkpoint, which takes files only",
                  entry.path().string());
     }
-    if (durable) archive::bring_to_disk(entry.path(), operation);
+    if (durable) archive::sync_to_disk(entry.path(), operation);
     const archive::MappedFile file(entry.path(), operation);
     manifest.files.push_back({name, file.size(), archive::checksum_of(file.text())});
     manifest.parts.push_back({"other", 0, {name}});

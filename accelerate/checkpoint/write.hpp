@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "accelerate/archive/manifest.hpp"
-#include "accelerate/checkpoint/content.hpp"
+#include "accelerate/checkpoint/checkpoint_content.hpp"
 
 namespace accelerate::checkpoint {
 
@@ -18,22 +18,22 @@ struct Part {
   int64_t writers = 1;  ///< number of writers of common data
   c10::DeviceType accelerator = c10::DeviceType::CPU;
   /// Larger models are split into several files with an index.
-  uint64_t most_bytes = std::numeric_limits<uint64_t>::max();
+  uint64_t kMaxBytes = std::numeric_limits<uint64_t>::max();
   bool durable = true;  ///< flush every file to disk before write() returns
 };
 
 /// Writes this rank's part of the files, several at a time.
 /// \returns the written files, parts and ranges; other fields are unset.
 /// \throws Error (io) if the system refuses; Error (usage) for tensors that no format supports. Written files remain.
-[[nodiscard]] archive::Manifest write(const std::filesystem::path& folder, const Content& content, const Part& part,
-                                      std::string_view operation);
+[[nodiscard]] archive::Manifest write(const std::filesystem::path& folder, const CheckpointContent& content,
+                                      const Part& part, std::string_view operation);
 
 /// Adds a part, or its files to the existing part of that kind and index, which may consist of files of several ranks.
 void add_part(archive::Manifest& manifest, archive::ManifestPart part);
 
 /// Adds files in the folder that are not in the manifest yet, from users' hooks. \throws Error (usage) for subfolders.
 /// \param durable  Flush them to disk.
-void add_strangers(const std::filesystem::path& folder, archive::Manifest& manifest, bool durable,
-                   std::string_view operation);
+void add_foreign_files(const std::filesystem::path& folder, archive::Manifest& manifest, bool durable,
+                       std::string_view operation);
 
 }  // namespace accelerate::checkpoint

@@ -9,9 +9,9 @@
 #include "accelerate/base/log.hpp"
 #include "accelerate/comm/core/backend_table.hpp"
 #include "accelerate/comm/core/connection.hpp"
-#include "accelerate/comm/core/failure_report.hpp"
+#include "accelerate/comm/core/deadline_call.hpp"
 #include "accelerate/comm/core/group_core.hpp"
-#include "accelerate/comm/core/within.hpp"
+#include "accelerate/comm/core/peer_error_text.hpp"
 #include "accelerate/comm/group.hpp"
 #include "accelerate/comm/operations/subgroups.hpp"
 #include "accelerate/comm/rendezvous/store.hpp"
@@ -27,7 +27,7 @@ std::shared_ptr<Connection> connect_row(const BackendRow& row, const ConnectionC
     return row.connect(context);
   } catch (const Error&) {
     throw;
-  } catch (const DeadlinePassed& error) {
+  } catch (const DeadlineExceeded& error) {
     const bool one = error.missing.size() == 1;
     const auto text = fmt::format("{} could not connect the {} ranks within {:g} s; {}", row.name,
                                   context.process.world_size, seconds(context.options.timeout),
@@ -49,7 +49,7 @@ void connect_device(GroupCore& group, at::Device device, ConnectionContext& cont
   group.device = device;
   if (!context.store) context.store = group.cpu->store();
   if (!context.store) {
-    context.store = meet_over(*group.cpu->backend, context.process, context.place, context.options.timeout);
+    context.store = rendezvous_store_over(*group.cpu->backend, context.process, context.place, context.options.timeout);
   }
   group.on_device = connect_row(device_backend(device.type(), backend_table(), context.place), context);
 }
@@ -58,8 +58,8 @@ void connect_device(GroupCore& group, at::Device device, ConnectionContext& cont
 
 Group connect(const env::ProcessEnv& process, const ConnectOptions& given) {
   ConnectOptions options = given;
-  options.timeout = std::min(options.timeout, kLongestWait);
-  const Place place{.rank = process.rank, .world_size = process.world_size, .host = base::host_name()};
+  options.timeout = std::min(options.timeout, kMaxWait);
+  const RankContext place{.rank = process.rank, .world_size = process.world_size, .host = base::host_name()};
   if (process.world_size == 1 && !options.force_group) {
     auto group = std::make_shared<GroupCore>();
     group->place = place;
@@ -75,7 +75,7 @@ Group connect(const env::ProcessEnv& process, const ConnectOptions& given) {
   const BackendRow& cpu = choose_backend(variables, options, table, place);
 
   ConnectionContext context{.process = process, .options = options, .variables = variables, .place = place};
-  if (cpu.uses_store) context.store = meet(process, place, options.timeout);
+  if (cpu.uses_store) context.store = rendezvous_store(process, place, options.timeout);
 
   auto group = std::make_shared<GroupCore>();
   group->place = place;
@@ -104,7 +104,7 @@ Group with_device(const Group& group, at::Device device) {
 
 void run_threads(int64_t world_size, const std::function<void(Group)>& rank_main, std::chrono::milliseconds timeout) {
   run_ranks(
-      world_size, [&](GroupPtr group) { rank_main(Group(std::move(group))); }, std::min(timeout, kLongestWait));
+      world_size, [&](GroupPtr group) { rank_main(Group(std::move(group))); }, std::min(timeout, kMaxWait));
 }
 
 }  // namespace accelerate::comm

@@ -2,9 +2,9 @@
 #include "accelerate/comm/group.hpp"
 
 #include "accelerate/comm/core/group_core.hpp"
-#include "accelerate/comm/operations/messages.hpp"
-#include "accelerate/comm/operations/movements.hpp"
+#include "accelerate/comm/operations/data_movement.hpp"
 #include "accelerate/comm/operations/objects_as_bytes.hpp"
+#include "accelerate/comm/operations/point_to_point.hpp"
 #include "accelerate/comm/operations/reductions.hpp"
 #include "accelerate/comm/operations/subgroups.hpp"
 
@@ -16,7 +16,7 @@ Group::Group(std::shared_ptr<GroupCore> core) : core_(std::move(core)) {}
 int64_t Group::rank() const { return core_->rank; }
 int64_t Group::size() const { return core_->size; }
 const std::string& Group::backend() const { return core_->backend_name; }
-const Place& Group::place() const { return core_->place; }
+const RankContext& Group::place() const { return core_->place; }
 std::chrono::milliseconds Group::timeout() const { return core_->timeout; }
 std::optional<at::Device> Group::device() const { return core_->device; }
 c10::intrusive_ptr<c10d::ProcessGroup> Group::process_group() const { return core_->process_group; }

@@ -64,7 +64,7 @@ class Group {
   /// "single", "mpi", "gloo", "threads", or with GPUs a pair: "nccl+mpi", "nccl+gloo".
   [[nodiscard]] const std::string& backend() const;
   /// This rank within the whole job, for messages.
-  [[nodiscard]] const Place& place() const;
+  [[nodiscard]] const RankContext& place() const;
   [[nodiscard]] std::chrono::milliseconds timeout() const;
   /// Device of accelerator tensors. Unset if the group supports only CPU tensors.
   [[nodiscard]] std::optional<at::Device> device() const;

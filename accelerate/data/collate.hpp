@@ -114,7 +114,7 @@ auto collate_optional(const Parts<T>& parts, const CollateWhere& where) {
   Parts<typename T::value_type> values;
   std::optional<decltype(collate_parts(values, where))> batch;
   for (size_t i = 0; i < parts.size(); ++i) {
-    if (parts[i]->has_value() != parts.front()->has_value()) fail_missing(where, i, parts[i]->has_value());
+    if (parts[i]->has_value() != parts.front()->has_value()) throw_missing_key(where, i, parts[i]->has_value());
     if (*parts[i]) values.push_back(&**parts[i]);
   }
   if (!values.empty()) batch.emplace(collate_parts(values, where));

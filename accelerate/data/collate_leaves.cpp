@@ -94,7 +94,7 @@ void fail_length(const CollateWhere& where, std::string_view what, size_t sample
              where.number(sample), length, what, where.path.at(), where.number(0), first);
 }
 
-void fail_missing(const CollateWhere& where, size_t sample, bool has) {
+void throw_missing_key(const CollateWhere& where, size_t sample, bool has) {
   base::fail(ErrorKind::data, {}, "collate", "sample {} has {} value{}, sample {} has {}; all must, or none",
              where.number(sample), has ? "a" : "no", where.path.at(), where.number(0), has ? "none" : "one");
 }

@@ -47,7 +47,7 @@ at::Tensor mask_of(const std::vector<int64_t>& lengths);
 [[noreturn]] void fail_key(const CollateWhere& where, const LeafPath& key, size_t sample);
 [[noreturn]] void fail_length(const CollateWhere& where, std::string_view what, size_t sample, size_t length,
                               size_t first);
-[[noreturn]] void fail_missing(const CollateWhere& where, size_t sample, bool has);
+[[noreturn]] void throw_missing_key(const CollateWhere& where, size_t sample, bool has);
 void check_some(size_t samples);
 
 template <typename Number>

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "accelerate/base/error.hpp"
-#include "accelerate/data/deal.hpp"
+#include "accelerate/data/batch_sharding.hpp"
 #include "accelerate/data/split.hpp"
 #include "accelerate/tree/rows.hpp"
 
@@ -50,16 +50,17 @@ template <typename Batch>
 class BatchDispatcher {
  public:
   /// \throws Error (usage) for a world_size below 1.
-  explicit BatchDispatcher(const DispatchOptions& options, const Place& place = {}) : options_(options), place_(place) {
-    (void)deal_batches(0, {.world_size = options.world_size}, place);  // validates world_size
+  explicit BatchDispatcher(const DispatchOptions& options, const RankContext& place = {})
+      : options_(options), place_(place) {
+    (void)shard_batches(0, {.world_size = options.world_size}, place);  // validates world_size
   }
 
   /// Sets the batches of the first round, for a pass that skips it.
-  void fill_from(std::vector<Batch> front) { front_ = std::move(front); }
+  void pad_from(std::vector<Batch> front) { front_ = std::move(front); }
   /// Number of batches per round.
   [[nodiscard]] int64_t per_round() const { return options_.split_batches ? 1 : options_.world_size; }
   /// True if finish() will pad its round.
-  [[nodiscard]] bool needs_filling() const {
+  [[nodiscard]] bool needs_padding() const {
     if (round_.empty()) return false;
     if (options_.split_batches) return samples_of(round_) % options_.world_size != 0;
     return !options_.drop_last && static_cast<int64_t>(round_.size()) < options_.world_size;
@@ -80,11 +81,11 @@ class BatchDispatcher {
     const bool whole = static_cast<int64_t>(round_.size()) == per_round();
     if (!whole && options_.drop_last) return std::nullopt;
     if (whole && !options_.split_batches && tree::rows(round_.front()) == tree::rows(round_.back())) {
-      return fill_with_batches();  // the round is complete
+      return pad_with_batches();  // the round is complete
     }
-    if (auto shared = share_out(round_, /*last=*/true)) return shared;
+    if (auto shared = divide_round(round_, /*last=*/true)) return shared;
     if (options_.split_batches) fail_unsplit();
-    return fill_with_batches();
+    return pad_with_batches();
   }
 
  private:
@@ -96,7 +97,7 @@ class BatchDispatcher {
       if (!options_.split_batches) front_.front() = copy_of(front_.front());
     }
     if (!options_.split_batches) return Round<Batch>{batches, samples_of(batches), read_};
-    auto cut = share_out(batches, /*last=*/false);
+    auto cut = divide_round(batches, /*last=*/false);
     if (!cut) {
       round_ = std::move(batches);
       fail_unsplit();
@@ -116,7 +117,7 @@ class BatchDispatcher {
   }
 
   /// Divides the samples of `batches` evenly among the ranks. Returns nothing if their rows cannot be joined.
-  std::optional<Round<Batch>> share_out(const std::vector<Batch>& batches, bool last) const {
+  std::optional<Round<Batch>> divide_round(const std::vector<Batch>& batches, bool last) const {
     const int64_t ranks = options_.world_size;
     const int64_t samples = samples_of(batches);
     const int64_t each = tree::rows(batches.front()).value_or(0);
@@ -127,15 +128,15 @@ class BatchDispatcher {
     }
     const std::vector<Batch>& front = front_.empty() ? batches : front_;
     const int64_t pool = samples_of(front);
-    const int64_t share = (samples + ranks - 1) / ranks;
+    const int64_t shard_spec = (samples + ranks - 1) / ranks;
     if (samples % ranks != 0 && pool < 1) return std::nullopt;
     Round<Batch> round{{}, samples, read_};
-    for (int64_t first = 0; first < ranks * share; first += share) {
-      const int64_t real = std::clamp<int64_t>(samples - first, 0, share);
+    for (int64_t first = 0; first < ranks * shard_spec; first += shard_spec) {
+      const int64_t real = std::clamp<int64_t>(samples - first, 0, shard_spec);
       std::vector<tree::RowPiece<Batch>> pieces;
       append_rows<Batch>(pieces, batches, first, real);
-      append_filling<Batch>(pieces, {.fill_first = first + real - samples, .filling = share - real, .pool = pool},
-                            front);
+      append_padding<Batch>(
+          pieces, {.padding_first = first + real - samples, .padding_rows = shard_spec - real, .pool = pool}, front);
       auto joined = tree::join_rows(batches.back(), pieces);
       if (!joined) return std::nullopt;
       round.batches.push_back(std::move(*joined));
@@ -143,7 +144,7 @@ class BatchDispatcher {
     return round;
   }
 
-  Round<Batch> fill_with_batches() const {
+  Round<Batch> pad_with_batches() const {
     Round<Batch> round{round_, samples_of(round_), read_};
     const auto& front = front_.empty() ? round_ : front_;
     for (size_t i = 0; static_cast<int64_t>(round.batches.size()) < options_.world_size; ++i) {
@@ -163,7 +164,7 @@ class BatchDispatcher {
   }
 
   DispatchOptions options_;
-  Place place_;
+  RankContext place_;
   std::vector<Batch> round_;
   std::vector<Batch> front_;
   int64_t read_ = 0;

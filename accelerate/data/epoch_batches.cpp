@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "accelerate/data/deal.hpp"
+#include "accelerate/data/batch_sharding.hpp"
 
 namespace accelerate::data {
 namespace {
@@ -21,7 +21,7 @@ at::Tensor joined(const IndexBatches& batches) {
 }
 
 /// True if all batches except the last have one size, and the last has at most this size.
-bool equal_but_last(const IndexBatches& batches) {
+bool all_but_last_equal(const IndexBatches& batches) {
   if (batches.empty()) return true;
   const size_t each = batches.front().size();
   return each > 0 && batches.back().size() <= each && !batches.back().empty() &&
@@ -29,7 +29,7 @@ bool equal_but_last(const IndexBatches& batches) {
 }
 
 /// Divides the samples into batches of size `each`.
-IndexBatches cut_anew(const IndexBatches& batches, size_t each) {
+IndexBatches reshard(const IndexBatches& batches, size_t each) {
   IndexBatches cut;
   for (const auto& batch : batches) {
     for (const int64_t sample : batch) {
@@ -50,23 +50,23 @@ IndexBatches after(const IndexBatches& batches, int64_t origin) {
     if (before >= origin || seen < size) left.emplace_back(batch.begin() + seen, batch.end());
     before += size;
   }
-  return origin > 0 && equal_but_last(batches) && !batches.empty() ? cut_anew(left, batches.front().size()) : left;
+  return origin > 0 && all_but_last_equal(batches) && !batches.empty() ? reshard(left, batches.front().size()) : left;
 }
 
 /// With a single rank the last batch is never padded, but a short one still has a remainder.
-ShardOptions filling_only_among_ranks(ShardOptions options) {
+ShardOptions pads_only_across_ranks(ShardOptions options) {
   options.even_batches = options.even_batches && options.world_size > 1;
   return options;
 }
 
-ShardOptions as_batches_say(const IndexBatches& batches, ShardOptions options) {
+ShardOptions sizes_from_batches(const IndexBatches& batches, ShardOptions options) {
   const int64_t ranks = options.world_size;
   options.batch_size = batches.empty() ? ranks : static_cast<int64_t>(batches.front().size());
   options.drop_last = false;
   // A single batch may be short, with any size.
   if (options.split_batches && batches.size() == 1)
     options.batch_size = (options.batch_size + ranks - 1) / ranks * ranks;
-  if (!equal_but_last(batches)) {
+  if (!all_but_last_equal(batches)) {
     options.batch_size = 1;
     options.split_batches = false;
   }
@@ -92,23 +92,25 @@ uint64_t hashed(uint64_t hash, const int64_t* numbers, size_t count) {
 
 }  // namespace
 
-EpochBatches::EpochBatches(const at::Tensor& order, const ShardOptions& options, int64_t origin, const Place& place)
+EpochBatches::EpochBatches(const at::Tensor& order, const ShardOptions& options, int64_t origin,
+                           const RankContext& place)
     : origin_(origin),
       order_(order.slice(0, origin)),
-      plan_(order_.size(0), filling_only_among_ranks(options), place),
+      plan_(order_.size(0), pads_only_across_ranks(options), place),
       round_(plan_.batch_size() * options.world_size),
       drop_last_(options.drop_last),
       remainder_(remainder_of(plan_, order_.size(0), options)),
       repeated_(repeated_of(plan_, order_.size(0), round_)),
       batch_size_(plan_.batch_size()) {}
 
-EpochBatches::EpochBatches(const IndexBatches& batches, const ShardOptions& options, int64_t origin, const Place& place)
+EpochBatches::EpochBatches(const IndexBatches& batches, const ShardOptions& options, int64_t origin,
+                           const RankContext& place)
     : EpochBatches(Rest{after(batches, origin), origin}, options, place) {}
 
-EpochBatches::EpochBatches(const Rest& rest, const ShardOptions& options, const Place& place)
-    : EpochBatches(joined(rest.batches), as_batches_say(rest.batches, options), 0, place) {
+EpochBatches::EpochBatches(const Rest& rest, const ShardOptions& options, const RankContext& place)
+    : EpochBatches(joined(rest.batches), sizes_from_batches(rest.batches, options), 0, place) {
   origin_ = rest.origin;
-  if (!equal_but_last(rest.batches)) deal(rest.batches, options, place);
+  if (!all_but_last_equal(rest.batches)) deal(rest.batches, options, place);
 }
 
 int64_t EpochBatches::consumed(int64_t batches) const {
@@ -125,7 +127,7 @@ int64_t EpochBatches::batches_for(int64_t consumed) const {
   return std::upper_bound(rounds_.begin(), rounds_.end(), here) - rounds_.begin();
 }
 
-void EpochBatches::deal(const IndexBatches& batches, const ShardOptions& options, const Place& place) {
+void EpochBatches::deal(const IndexBatches& batches, const ShardOptions& options, const RankContext& place) {
   batch_size_ = static_cast<int64_t>(batches.front().size());
   if (options.split_batches) {
     const auto other = std::find_if(batches.begin(), batches.end(),
@@ -148,10 +150,11 @@ void EpochBatches::deal(const IndexBatches& batches, const ShardOptions& options
     const Slice& final_one = all[static_cast<size_t>(std::min(end, count)) - 1];
     rounds_.push_back(final_one.first + final_one.count);
   }
-  const DealOptions dealing{
+  const BatchShardOptions sharding_options{
       .rank = options.rank, .world_size = options.world_size, .even_batches = options.even_batches};
   dealt_.emplace();
-  for (const int64_t number : deal_batches(count, dealing, place)) dealt_->push_back(all[static_cast<size_t>(number)]);
+  for (const int64_t number : shard_batches(count, sharding_options, place))
+    dealt_->push_back(all[static_cast<size_t>(number)]);
   remainder_ = repeated_ = 0;
   const int64_t of_last_round = count % options.world_size;
   if (!options.even_batches) return;
@@ -159,7 +162,7 @@ void EpochBatches::deal(const IndexBatches& batches, const ShardOptions& options
     remainder_ += all[static_cast<size_t>(number)].count;
   }
   for (int64_t rank = of_last_round; of_last_round > 0 && rank < options.world_size; ++rank) {
-    const auto of_rank = deal_batches(count, {.rank = rank, .world_size = options.world_size}, place);
+    const auto of_rank = shard_batches(count, {.rank = rank, .world_size = options.world_size}, place);
     repeated_ += all[static_cast<size_t>(of_rank.back())].count;
   }
 }
@@ -177,12 +180,12 @@ at::Tensor EpochBatches::batch(int64_t number) const {
     return order_.narrow(0, slice.first, slice.count);
   }
   const BatchRange range = plan_.batch(number);
-  if (range.filling == 0 && range.stride == 1) return order_.narrow(0, range.first, range.real);
-  auto filled = at::empty({range.real + range.filling}, order_.options());
+  if (range.padding_rows == 0 && range.stride == 1) return order_.narrow(0, range.first, range.real);
+  auto filled = at::empty({range.real + range.padding_rows}, order_.options());
   const auto* from = order_.const_data_ptr<int64_t>();
   auto* to = filled.mutable_data_ptr<int64_t>();
   for (int64_t i = 0; i < range.real; ++i) *to++ = from[range.first + i * range.stride];
-  for (int64_t i = 0; i < range.filling; ++i) *to++ = from[(range.fill_first + i) % range.pool];
+  for (int64_t i = 0; i < range.padding_rows; ++i) *to++ = from[(range.padding_first + i) % range.pool];
   return filled;
 }
 

@@ -17,12 +17,13 @@ class EpochBatches {
  public:
   /// \param order   [N] int64: the epoch's samples of all ranks.
   /// \param origin  Number of first samples to omit, which were consumed under another sharding.
-  EpochBatches(const at::Tensor& order, const ShardOptions& options, int64_t origin = 0, const Place& place = {});
+  EpochBatches(const at::Tensor& order, const ShardOptions& options, int64_t origin = 0, const RankContext& place = {});
 
   /// \param batches  Batches of all ranks. The batch_size and drop_last of the options are ignored.
   /// \param origin   Number of samples of the first batches to omit.
   /// \throws Error (usage) if split_batches requires parts of batches of different sizes.
-  EpochBatches(const IndexBatches& batches, const ShardOptions& options, int64_t origin = 0, const Place& place = {});
+  EpochBatches(const IndexBatches& batches, const ShardOptions& options, int64_t origin = 0,
+               const RankContext& place = {});
 
   /// Number of batches of this rank.
   [[nodiscard]] int64_t size() const { return dealt_ ? static_cast<int64_t>(dealt_->size()) : plan_.size(); }
@@ -52,10 +53,10 @@ class EpochBatches {
     IndexBatches batches;
     int64_t origin;
   };
-  EpochBatches(const Rest& rest, const ShardOptions& options, const Place& place);
+  EpochBatches(const Rest& rest, const ShardOptions& options, const RankContext& place);
 
   /// Deals whole batches, because they differ in size.
-  void deal(const IndexBatches& batches, const ShardOptions& options, const Place& place);
+  void deal(const IndexBatches& batches, const ShardOptions& options, const RankContext& place);
 
   struct Slice {
     int64_t first;

@@ -13,9 +13,9 @@
 #include <optional>
 #include <utility>
 
-#include "accelerate/data/core_parts.hpp"
 #include "accelerate/data/derived_source.hpp"
 #include "accelerate/data/loader_base.hpp"
+#include "accelerate/data/loader_common.hpp"
 #include "accelerate/data/prefetch.hpp"
 #include "accelerate/data/source.hpp"
 
@@ -51,8 +51,8 @@ class LoaderOf : public LoaderBase {
 
   /// Returns a loader whose next pass includes the batches that this loader's next pass skips or has consumed, to
   /// obtain padding. Returns nothing if there are no such batches.
-  [[nodiscard]] std::optional<LoaderOf> with_its_front() const {
-    auto core = core_with_its_front();
+  [[nodiscard]] std::optional<LoaderOf> with_skipped_front() const {
+    auto core = core_with_skipped_front();
     return core ? std::optional(with(std::move(core))) : std::nullopt;
   }
 
@@ -106,7 +106,7 @@ class LoaderOf<AnyBatch>::Iterator {
   /// Position of this pass.
   [[nodiscard]] const state::BatchInfo& info() const { return state_->pass.info(); }
   /// Fingerprint of the order; equal on all ranks if their samplers return equal orders.
-  [[nodiscard]] OrderPrint order_print() const { return state_->pass.order_print(); }
+  [[nodiscard]] SamplerFingerprint sampler_fingerprint() const { return state_->pass.sampler_fingerprint(); }
   /// The batch that ++ will return, read now. Null at the end, while a worker still reads it, and if reading fails; ++
   /// then reports the failure.
   [[nodiscard]] AnyBatch* read_ahead() const { return state_->read_ahead(); }
@@ -134,13 +134,13 @@ class LoaderOf<AnyBatch>::Iterator {
     explicit State(const LoaderOf& of)
         : source(of.source_),
           timeout(of.options().timeout),
-          pass(of.core_, {.num_workers = workers_of(of), .one_reader = !source->thread_safe()}),
+          pass(of.core_, {.num_workers = workers_of(of), .single_reader = !source->thread_safe()}),
           workers(of.workers_) {
       if (const int64_t count = workers_of(of); count > 0) {
         prefetch.emplace([source = source, context = pass.context(), indices = pass.indices()](
                              int64_t number) { return read_from(*source, indices(number), context); },
                          pass.size(), read_ahead_of(count, of.options().prefetch_factor, pass.size()),
-                         base_seed_of(of.seed(), pass.context().epoch, of.share().rank));
+                         base_seed_of(of.seed(), pass.context().epoch, of.shard_spec().rank));
         pool = workers->serve(prefetch->queue(), count);
       }
       advance();
@@ -174,7 +174,7 @@ class LoaderOf<AnyBatch>::Iterator {
     }
     void take(const at::Tensor& indices) {
       const int64_t number = pass.info().index;
-      auto taken = prefetch->take(number, longest_wait(timeout));
+      auto taken = prefetch->take(number, max_wait(timeout));
       if (!taken) {
         const auto reader = prefetch->queue()->reader_of(number);
         pool->give_up();
@@ -192,10 +192,10 @@ class LoaderOf<AnyBatch>::Iterator {
       pass.arrived(taken.since);
     }
     AnyBatch* read_ahead() {
-      if (!ahead && !gave_up) look_ahead();
+      if (!ahead && !gave_up) prefetch_next();
       return ahead && ahead->batch ? &*ahead->batch : nullptr;
     }
-    void look_ahead() {
+    void prefetch_next() {
       const at::Tensor indices = pass.next_indices();
       if (!indices.defined()) return;
       const auto began = Pass::Clock::now();
@@ -205,7 +205,7 @@ class LoaderOf<AnyBatch>::Iterator {
           if (taken) ahead.emplace(Ahead{.batch = std::move(taken->batch), .since = taken->since});
           return;
         }
-        auto beside = read_beside(indices);
+        auto beside = read_front(indices);
         if (!beside) return;
         ahead.emplace(Ahead{.batch = std::move(beside)});
       } catch (...) {  // includes a worker's lack of memory: a worker reads each batch once
@@ -216,7 +216,7 @@ class LoaderOf<AnyBatch>::Iterator {
     }
     /// Returns nothing if memory does not suffice for two batches. The next batch is then read after the current one is
     /// released.
-    std::optional<AnyBatch> read_beside(const at::Tensor& indices) const {
+    std::optional<AnyBatch> read_front(const at::Tensor& indices) const {
       try {
         return read_from(*source, indices, pass.context());
       } catch (const c10::OutOfMemoryError&) {

@@ -15,25 +15,26 @@ struct LoaderBase::Pass::Steps {
   int64_t number;  // number of the pass
   ReadContext context;
   state::BatchInfo info;
-  LoadClock clock;
+  LoadingTimer clock;
   int64_t samples = 0;  // samples of the requested batch
 
-  ~Steps() { loader->latest.leave(number, info.index == 0); }
+  ~Steps() { loader->latest.release(number, info.index == 0); }
 
   [[nodiscard]] int64_t batch() const { return first + info.index; }
   [[nodiscard]] int64_t last_batch() const { return batches->size() - 1; }
-  void tell() const {
+  void advance_to() const {
     const int64_t consumed = batches->consumed(batch() + 1);
-    loader->latest.tell(number, consumed, consumed >= batches->samples());
+    loader->latest.advance_to(number, consumed, consumed >= batches->samples());
   }
   void end() const {
     loader->latest.end(number);
     const bool first_time = loader->epochs.end(context.epoch);
-    if (loader->options.log_report && loader->share.reports && first_time) log_report(context.epoch, *clock.report());
+    if (loader->options.log_report && loader->shard_spec.reports && first_time)
+      log_report(context.epoch, *clock.report());
   }
 };
 
-LoaderBase::Pass::Pass(std::shared_ptr<Core> loader, const LoadReport& workers) {
+LoaderBase::Pass::Pass(std::shared_ptr<Core> loader, const LoadingReport& workers) {
   auto pass = loader->begin_epoch();
   const int64_t remainder = pass.batches.remainder();
   const ReadContext context{
@@ -45,7 +46,7 @@ LoaderBase::Pass::Pass(std::shared_ptr<Core> loader, const LoadReport& workers) 
                          .number = pass.number,
                          .context = context,
                          .info = {.remainder = remainder, .strided = loader->strided()},
-                         .clock = LoadClock(workers)});
+                         .clock = LoadingTimer(workers)});
   loader->report = steps_->clock.report();
 }
 
@@ -59,7 +60,7 @@ const ReadContext& LoaderBase::Pass::context() const { return steps_->context; }
 
 const state::BatchInfo& LoaderBase::Pass::info() const { return steps_->info; }
 
-OrderPrint LoaderBase::Pass::order_print() const {
+SamplerFingerprint LoaderBase::Pass::sampler_fingerprint() const {
   const auto& batches = *steps_->batches;
   return {.epoch = steps_->context.epoch, .samples = batches.order().size(0), .checksum = batches.checksum()};
 }
@@ -84,7 +85,7 @@ at::Tensor LoaderBase::Pass::advance() {
 }
 
 void LoaderBase::Pass::arrived(std::optional<Clock::time_point> since) {
-  steps_->tell();
+  steps_->advance_to();
   steps_->clock.arrived(steps_->samples, since);
 }
 
@@ -102,28 +103,28 @@ std::shared_ptr<LoaderBase::Core> LoaderBase::skipping(int64_t batches) const {
   check_skipped(batches);
   auto other = std::make_shared<Core>(*core_);
   other->skip(batches);
-  other->report = std::make_shared<LoadReport>();
+  other->report = std::make_shared<LoadingReport>();
   return other;
 }
 
-std::shared_ptr<LoaderBase::Core> LoaderBase::core_with_its_front() const { return core_->with_its_front(); }
+std::shared_ptr<LoaderBase::Core> LoaderBase::core_with_skipped_front() const { return core_->with_skipped_front(); }
 
-void LoaderBase::shard(const Share& share, const Place& place) { core_->take(share, place); }
+void LoaderBase::shard(const ShardSpec& shard_spec, const RankContext& place) { core_->take(shard_spec, place); }
 int64_t LoaderBase::size() const { return core_->size(); }
 int64_t LoaderBase::sample_count() const { return core_->samples; }
 int64_t LoaderBase::batch_size() const { return core_->batch_size(); }
-int64_t LoaderBase::total_batch_size() const { return batch_size() * core_->share.world_size; }
-const Share& LoaderBase::share() const { return core_->share; }
+int64_t LoaderBase::total_batch_size() const { return batch_size() * core_->shard_spec.world_size; }
+const ShardSpec& LoaderBase::shard_spec() const { return core_->shard_spec; }
 const LoaderOptions& LoaderBase::options() const { return core_->options; }
 int64_t LoaderBase::epoch() const { return core_->epochs.epoch(); }
 state::LoaderState LoaderBase::state() const { return core_->state(); }
 void LoaderBase::load_state(const state::LoaderState& state) { core_->load_state(state); }
-void LoaderBase::stands_at(const state::LoaderState& state) { core_->stands_at(state); }
+void LoaderBase::set_position(const state::LoaderState& state) { core_->set_position(state); }
 uint64_t LoaderBase::seed() const { return core_->seed(); }
 void LoaderBase::set_seed(uint64_t seed) { core_->options.seed = seed; }
 void LoaderBase::read_pinned(bool on) { core_->pinned = on; }
 bool LoaderBase::shuffles() const { return core_->shuffles(); }
-LoadReport LoaderBase::report() const { return *core_->report; }
+LoadingReport LoaderBase::report() const { return *core_->report; }
 
 void LoaderBase::set_epoch(int64_t epoch) { core_->set_epoch(epoch); }
 

@@ -11,9 +11,9 @@
 #include <optional>
 
 #include "accelerate/base/error.hpp"
-#include "accelerate/data/load_report.hpp"
+#include "accelerate/data/loader_concepts.hpp"
+#include "accelerate/data/loading_report.hpp"
 #include "accelerate/data/sampler.hpp"
-#include "accelerate/data/shardable.hpp"
 #include "accelerate/data/source.hpp"
 #include "accelerate/state/batch_info.hpp"
 #include "accelerate/state/loader_state.hpp"
@@ -50,12 +50,12 @@ struct LoaderOptions {
 /// A handle: copies refer to the same loader.
 class LoaderBase {
  public:
-  static constexpr bool says_why_empty = true;
+  static constexpr bool explains_empty_pass = true;
 
   /// Sets this rank's shard from the next begin() on; called by `prepare`. With a single rank the last batch is never
   /// padded.
   /// \throws Error (usage) for a rank outside the world, and a batch_size that split_batches cannot split.
-  void shard(const Share& share, const Place& place = {});
+  void shard(const ShardSpec& shard_spec, const RankContext& place = {});
 
   /// Number of batches of this rank in a whole pass, including padding. A resumed pass has only the remaining ones.
   [[nodiscard]] int64_t size() const;
@@ -65,7 +65,7 @@ class LoaderBase {
   [[nodiscard]] int64_t batch_size() const;
   /// Samples per step of all ranks together.
   [[nodiscard]] int64_t total_batch_size() const;
-  [[nodiscard]] const Share& share() const;
+  [[nodiscard]] const ShardSpec& shard_spec() const;
   [[nodiscard]] const LoaderOptions& options() const;
 
   /// Current epoch, or between passes the next one.
@@ -83,7 +83,7 @@ class LoaderBase {
   /// \throws Error (usage) if the state's order has another length, and for numbers that no loader saves.
   void load_state(const state::LoaderState& state);
   /// Sets the position of another rank that reads for this one.
-  void stands_at(const state::LoaderState& state);
+  void set_position(const state::LoaderState& state);
 
   /// The seed. If it was unset, this call fixes it.
   [[nodiscard]] uint64_t seed() const;
@@ -96,7 +96,7 @@ class LoaderBase {
   void read_pinned(bool on);
 
   /// Waiting times of the latest pass.
-  [[nodiscard]] LoadReport report() const;
+  [[nodiscard]] LoadingReport report() const;
 
   /// True for handles of the same loader.
   bool operator==(const LoaderBase&) const = default;
@@ -111,7 +111,7 @@ class LoaderBase {
 
   /// Core of a loader that skips `batches` batches in each pass. \throws Error (usage) for a negative number.
   [[nodiscard]] std::shared_ptr<Core> skipping(int64_t batches) const;
-  [[nodiscard]] std::shared_ptr<Core> core_with_its_front() const;
+  [[nodiscard]] std::shared_ptr<Core> core_with_skipped_front() const;
 
   std::shared_ptr<Core> core_;
 };
@@ -122,12 +122,12 @@ class LoaderBase::Pass {
   /// Begins a pass of the next epoch.
   /// \param workers  Provides the number of workers.
   /// \throws Error (usage) for samples that do not exist.
-  Pass(std::shared_ptr<Core> loader, const LoadReport& workers);
+  Pass(std::shared_ptr<Core> loader, const LoadingReport& workers);
   ~Pass();
   Pass(const Pass&) = delete;
   Pass& operator=(const Pass&) = delete;
 
-  using Clock = LoadClock::Clock;
+  using Clock = LoadingTimer::Clock;
 
   /// Advances to the next batch. Returns its samples, [B] int64, or an undefined tensor at the end.
   at::Tensor advance();
@@ -148,7 +148,7 @@ class LoaderBase::Pass {
   [[nodiscard]] const ReadContext& context() const;
   [[nodiscard]] const state::BatchInfo& info() const;
   /// Reads the whole order.
-  [[nodiscard]] OrderPrint order_print() const;
+  [[nodiscard]] SamplerFingerprint sampler_fingerprint() const;
 
  private:
   struct Steps;

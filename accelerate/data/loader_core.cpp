@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "accelerate/base/log.hpp"
-#include "accelerate/data/core_parts.hpp"
+#include "accelerate/data/loader_common.hpp"
 
 namespace accelerate::data {
 namespace {
@@ -55,20 +55,20 @@ void check_same_order(const state::LoaderState& state, std::string_view kind) {
 }
 
 /// A sampler with an explicit rank must match this rank.
-void check_replica(const DistributedOptions& options, const Share& share, const Place& place) {
-  if (!options.rank || (*options.rank == share.rank && *options.num_replicas == share.world_size)) return;
+void check_replica(const DistributedOptions& options, const ShardSpec& shard_spec, const RankContext& place) {
+  if (!options.rank || (*options.rank == shard_spec.rank && *options.num_replicas == shard_spec.world_size)) return;
   base::fail(ErrorKind::usage, place, "loader",
              "its distributed_sampler is for rank {} of {}, the loader reads for rank {} of {}; do not set "
              "num_replicas and rank: the loader receives them",
-             *options.rank, *options.num_replicas, share.rank, share.world_size);
+             *options.rank, *options.num_replicas, shard_spec.rank, shard_spec.world_size);
 }
 
-void say_shared_out_anew(const state::LoaderState& before, const EpochBatches& now, int64_t ranks) {
+void log_resharding(const state::LoaderState& before, const EpochBatches& now, int64_t ranks) {
   base::log(base::LogLevel::info, {},
             "loader: epoch {} continues after {} of {} samples, seen in batches of {} on {} ranks; the other {} are "
             "sharded again, in batches of {} to {} ranks{}",
             before.epoch, before.consumed, before.samples, before.batch_size, before.world_size, now.order().size(0),
-            now.batch_size(), ranks, repeated_text(now.repeated()));
+            now.batch_size(), ranks, duplicated_samples_text(now.repeated()));
 }
 
 }  // namespace
@@ -81,26 +81,26 @@ LoaderBase::Core::Core(int64_t source_samples, const LoaderOptions& asked, bool 
     sampler = options.shuffle ? random_sampler(samples) : sequential_sampler(samples);
   }
   if (strided() && sampler->distributed()->rank) {
-    share.rank = *sampler->distributed()->rank;
-    share.world_size = *sampler->distributed()->num_replicas;
+    shard_spec.rank = *sampler->distributed()->rank;
+    shard_spec.world_size = *sampler->distributed()->num_replicas;
   }
 }
 
-ShardOptions LoaderBase::Core::shard_options(const Share& whose) const {
+ShardOptions LoaderBase::Core::shard_options(const ShardSpec& whose) const {
   auto shard = shard_options_of(options, whose);
   shard.strided = strided();
   shard.drop_uneven = strided() && sampler->distributed()->drop_last;
   return shard;
 }
 
-void LoaderBase::Core::take(const Share& asked, const Place& where) {
+void LoaderBase::Core::take(const ShardSpec& asked, const RankContext& where) {
   ShardOptions checked = shard_options(asked);
   if (!sampler) checked.split_batches = false;  // its batches determine the split later
   (void)ShardPlan(0, checked, where);
   if (strided()) check_replica(*sampler->distributed(), asked, where);
-  share = asked;
+  shard_spec = asked;
   place = where;
-  if (share.reads) samples_elsewhere_.reset();
+  if (shard_spec.reads) samples_elsewhere_.reset();
 }
 
 uint64_t LoaderBase::Core::seed() { return fixed_seed(options.seed); }
@@ -123,7 +123,7 @@ EpochBatches LoaderBase::Core::batches(int64_t from) {
     return {all, shard_options(), from};
   }
   EpochBatches made(options.batch_sampler(seed(), epochs.epoch()), shard_options(), from);
-  if (share.reads) check_numbers(made.order(), samples, epochs.epoch(), "batch sampler");
+  if (shard_spec.reads) check_numbers(made.order(), samples, epochs.epoch(), "batch sampler");
   return made;
 }
 
@@ -138,7 +138,7 @@ int64_t LoaderBase::Core::batch_size() {
 
 LoaderBase::Core::Beginning LoaderBase::Core::begin_epoch() {
   epochs.next();
-  bool anew = resumed && !resumed->shared_out_as(here());
+  bool anew = resumed && !resumed->has_same_sharding(here());
   int64_t from = 0;
   if (resumed) from = anew ? resumed->consumed : resumed->origin;
   auto made = batches(from);  // throws before the pass counts
@@ -152,10 +152,10 @@ LoaderBase::Core::Beginning LoaderBase::Core::begin_epoch() {
   if (resumed) {
     check_same_length(*resumed, made.samples());
     first = first_of_rest(made);
-    if (anew) say_shared_out_anew(*resumed, made, share.world_size);
-    forget_position();
+    if (anew) log_resharding(*resumed, made, shard_spec.world_size);
+    clear_position();
   }
-  if (first >= made.size()) warn_of_no_batch(place, why_no_batch(made, first));
+  if (first >= made.size()) warn_about_empty_rank(place, empty_rank_reason(made, first));
   epochs.begin();
   samples_of_pass = made.samples();
   const int64_t consumed = made.consumed(first);
@@ -169,25 +169,25 @@ LoaderBase::Core::Beginning LoaderBase::Core::begin_epoch() {
 
 int64_t LoaderBase::Core::first_of_rest(const EpochBatches& rest) {
   int64_t first = rest.batches_for(resumed->consumed);
-  if (const int64_t of_epoch = skipped_of_epoch(); of_epoch > 0) {
+  if (const int64_t of_epoch = skipped_in_epoch(); of_epoch > 0) {
     const int64_t position = batches().consumed(of_epoch);
     first = std::max(first, position < rest.samples() ? rest.batches_for(position) : rest.size());
   }
-  return first + skipped_of_rest;
+  return first + skipped_in_remainder;
 }
 
-std::string LoaderBase::Core::why_no_batch(const EpochBatches& made, int64_t first) const {
+std::string LoaderBase::Core::empty_rank_reason(const EpochBatches& made, int64_t first) const {
   const int64_t left = made.order().size(0);
   if (made.samples() == 0 && samples == 0) return "its data are empty, 0 samples";
   if (made.samples() == 0) return fmt::format("its order is {} and visits 0 of {} samples", kind(), samples);
   if (left == 0) return fmt::format("all {} samples of the epoch were seen before", made.samples());
   if (made.size() > 0) return fmt::format("{} batches were seen or are skipped, and there are {}", first, made.size());
-  return why_too_few(left, shard_options());
+  return too_few_samples_reason(left, shard_options());
 }
 
 state::LoaderState LoaderBase::Core::here() {
-  return beginning_of(epochs.epoch(), sampler ? order_length() : samples_of_pass, kind(),
-                      shuffles() ? std::optional(seed()) : std::nullopt, options, share);
+  return epoch_start(epochs.epoch(), sampler ? order_length() : samples_of_pass, kind(),
+                     shuffles() ? std::optional(seed()) : std::nullopt, options, shard_spec);
 }
 
 state::LoaderState LoaderBase::Core::state() {
@@ -197,7 +197,7 @@ state::LoaderState LoaderBase::Core::state() {
 
 void LoaderBase::Core::load_state(const state::LoaderState& from) {
   check_state(from, 0);
-  if (share.reads) {
+  if (shard_spec.reads) {
     if (sampler) check_same_length(from, sampler->size());
     check_same_order(from, kind());
   } else {
@@ -206,23 +206,25 @@ void LoaderBase::Core::load_state(const state::LoaderState& from) {
   }
   if (from.seed) options.seed = from.seed;
   epochs.set(from.epoch);
-  latest.forget();
-  forget_position();
+  latest.clear_passes();
+  clear_position();
   if (from.consumed > 0) resumed = from;
 }
 
-void LoaderBase::Core::stands_at(const state::LoaderState& there) {
+void LoaderBase::Core::set_position(const state::LoaderState& there) {
   load_state(there);
-  leave_where_loaded(*this);
+  restore_loaded_position(*this);
 }
 
-std::shared_ptr<LoaderBase::Core> LoaderBase::Core::with_its_front() { return core_beside(*this, with_front(here())); }
+std::shared_ptr<LoaderBase::Core> LoaderBase::Core::with_skipped_front() {
+  return core_for_front(*this, with_front(here()));
+}
 
 void LoaderBase::Core::set_epoch(int64_t epoch) {
   epochs.set(epoch);
-  latest.forget();
-  if (keeps_place(resumed, epoch)) return;
-  forget_position();
+  latest.clear_passes();
+  if (keeps_position(resumed, epoch)) return;
+  clear_position();
 }
 
 }  // namespace accelerate::data

@@ -8,20 +8,20 @@
 #include <string>
 #include <string_view>
 
+#include "accelerate/data/active_iterator.hpp"
 #include "accelerate/data/epoch_batches.hpp"
-#include "accelerate/data/epoch_count.hpp"
-#include "accelerate/data/latest_pass.hpp"
+#include "accelerate/data/epoch_counter.hpp"
 #include "accelerate/data/loader_base.hpp"
-#include "accelerate/data/next_pass.hpp"
+#include "accelerate/data/resume_point.hpp"
 
 namespace accelerate::data {
 
-struct LoaderBase::Core : NextPass {
+struct LoaderBase::Core : ResumePoint {
   /// \throws Error (usage) for a batch_size below 1, and for options that exclude each other.
   Core(int64_t source_samples, const LoaderOptions& asked, bool seeded_source);
 
   /// \throws as ShardPlan does; the sharding is then unchanged.
-  void take(const Share& asked, const Place& place);
+  void take(const ShardSpec& asked, const RankContext& place);
 
   [[nodiscard]] bool shuffles() const { return seeded || !sampler || sampler->seeded(); }
   [[nodiscard]] uint64_t seed();
@@ -43,29 +43,29 @@ struct LoaderBase::Core : NextPass {
 
   [[nodiscard]] state::LoaderState state();
   void load_state(const state::LoaderState& from);
-  void stands_at(const state::LoaderState& there);
+  void set_position(const state::LoaderState& there);
   /// Kind of the epoch's order.
   [[nodiscard]] std::string_view kind() const { return sampler ? sampler->kind() : "a batch sampler's"; }
   void set_epoch(int64_t epoch);
   /// Core of a loader whose next pass includes the skipped and consumed batches; null if there are none.
-  [[nodiscard]] std::shared_ptr<Core> with_its_front();
+  [[nodiscard]] std::shared_ptr<Core> with_skipped_front();
 
   int64_t samples;
   LoaderOptions options;
   bool seeded;         // the data of the source depends on the seed
   SamplerPtr sampler;  // null if a batch sampler creates the batches
-  Share share{};
-  Place place{};        // this rank, for errors
+  ShardSpec shard_spec{};
+  RankContext place{};  // this rank, for errors
   bool pinned = false;  // true if batches are copied to an accelerator
-  EpochCount epochs{};
+  EpochCounter epochs{};
 
-  LatestPass latest{};
-  int64_t samples_of_pass = 0;                                          // samples of the latest pass
-  std::shared_ptr<LoadReport> report = std::make_shared<LoadReport>();  // of the latest pass
+  ActiveIterator latest{};
+  int64_t samples_of_pass = 0;                                                // samples of the latest pass
+  std::shared_ptr<LoadingReport> report = std::make_shared<LoadingReport>();  // of the latest pass
 
  private:
-  [[nodiscard]] ShardOptions shard_options() const { return shard_options(share); }
-  [[nodiscard]] ShardOptions shard_options(const Share& whose) const;
+  [[nodiscard]] ShardOptions shard_options() const { return shard_options(shard_spec); }
+  [[nodiscard]] ShardOptions shard_options(const ShardSpec& whose) const;
   [[nodiscard]] at::Tensor order();
   /// Length of the sampler's order, on the rank that reads.
   [[nodiscard]] int64_t order_length() const { return samples_elsewhere_.value_or(sampler->size()); }
@@ -74,7 +74,7 @@ struct LoaderBase::Core : NextPass {
   /// Current state without a position.
   [[nodiscard]] state::LoaderState here();
   /// Reason why a pass that begins with batch `first` has no batch.
-  [[nodiscard]] std::string why_no_batch(const EpochBatches& made, int64_t first) const;
+  [[nodiscard]] std::string empty_rank_reason(const EpochBatches& made, int64_t first) const;
 
   std::optional<int64_t> samples_elsewhere_{};  // order length of the rank that reads for this one
 };

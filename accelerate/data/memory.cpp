@@ -12,7 +12,7 @@
 namespace accelerate::data {
 namespace {
 
-void check(const at::Tensor& tensor, std::string_view name) {
+void check_tensor(const at::Tensor& tensor, std::string_view name) {
   if (!tensor.defined() || tensor.dim() == 0)
     base::fail(ErrorKind::usage, {}, "memory_source", "{} has no first dimension, must be [N, ...]", name);
   if (!tensor.is_cpu())
@@ -24,12 +24,12 @@ void check(const at::Tensor& tensor, std::string_view name) {
 
 namespace detail {
 
-void RowCount::add(const LeafPath& path, const at::Tensor& tensor) {
-  check(tensor, path.text().empty() ? "the tensor" : path.text());
+void CommonRowCount::add(const LeafPath& path, const at::Tensor& tensor) {
+  check_tensor(tensor, path.text().empty() ? "the tensor" : path.text());
   add(path, tensor.size(0));
 }
 
-void RowCount::add(const LeafPath& path, int64_t items) {
+void CommonRowCount::add(const LeafPath& path, int64_t items) {
   if (rows_ < 0) {
     rows_ = items;
     first_ = path.text();
@@ -39,7 +39,7 @@ void RowCount::add(const LeafPath& path, int64_t items) {
   }
 }
 
-int64_t RowCount::rows() const {
+int64_t CommonRowCount::rows() const {
   if (rows_ < 0)
     base::fail(ErrorKind::usage, {}, "memory_source", "nothing in the data has a first dimension, must be [N, ...]");
   return rows_;
@@ -48,7 +48,7 @@ int64_t RowCount::rows() const {
 struct Residence::Lane {
   explicit Lane(c10::Device device) : lane(device) {}
   std::mutex mutex;
-  device::UploadLane lane;
+  device::UploadStream lane;
 };
 
 Residence::Residence(c10::Device device) : device_(device), lane_(std::make_unique<Lane>(device)) {}
@@ -85,9 +85,9 @@ namespace {
 
 /// \throws Error (usage) if data has no rows, or if both have different N.
 Batch checked(const at::Tensor& data, const at::Tensor& target) {
-  check(data, "data");
+  check_tensor(data, "data");
   if (target.defined()) {
-    check(target, "target");
+    check_tensor(target, "target");
     if (data.size(0) != target.size(0))
       base::fail(ErrorKind::usage, {}, "memory_source", "data has {} samples, target {}; both must be [N, ...]",
                  data.size(0), target.size(0));

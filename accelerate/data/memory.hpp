@@ -48,7 +48,7 @@ namespace accelerate::data {
 namespace detail {
 
 /// Counts the rows of a tree, leaf by leaf.
-class RowCount {
+class CommonRowCount {
  public:
   /// \throws Error (usage) for a leaf without rows, with another N, or not on the CPU.
   void add(const LeafPath& path, const at::Tensor& tensor);
@@ -87,7 +87,7 @@ class Residence {
 
 template <typename T>
 int64_t count_rows(T& tree) {
-  RowCount count;
+  CommonRowCount count;
   walk_rows(tree, [&](const LeafPath& path, auto& leaf) {
     if constexpr (std::same_as<std::remove_cvref_t<decltype(leaf)>, at::Tensor>) {
       if (!leaf.defined()) return;

@@ -9,14 +9,14 @@
 #include <cmath>
 #include <cstring>
 
-#include "accelerate/data/parts.hpp"
+#include "accelerate/data/parallel_for_samples.hpp"
 
 namespace accelerate::data::detail {
 namespace {
 
 // Rows are scattered: without prefetching each begins with a cache miss. A distance of 8 KB was fastest.
 constexpr int64_t kAheadBytes = 8192;
-constexpr int64_t kMostAhead = 64;
+constexpr int64_t kMaxReadAhead = 64;
 
 void prefetch(const char* row, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
@@ -25,7 +25,7 @@ void prefetch(const char* row, int64_t bytes) {
 /// \param bytes  Bytes per row; a compile-time constant for small rows.
 template <typename Bytes>
 void copy_rows(const char* from, const int64_t* number, int64_t count, Bytes bytes, char* to) {
-  const int64_t ahead = std::clamp<int64_t>(kAheadBytes / bytes, 1, kMostAhead);
+  const int64_t ahead = std::clamp<int64_t>(kAheadBytes / bytes, 1, kMaxReadAhead);
   const int64_t fetched = std::min<int64_t>(bytes, kAheadBytes);
   for (int64_t i = 0; i < count; ++i, to += bytes) {
     if (i + ahead < count) prefetch(from + number[i + ahead] * bytes, fetched);
@@ -34,18 +34,18 @@ void copy_rows(const char* from, const int64_t* number, int64_t count, Bytes byt
 }
 
 template <int64_t bytes>
-using Known = std::integral_constant<int64_t, bytes>;
+using FieldRows = std::integral_constant<int64_t, bytes>;
 
 void copy_rows_of(int64_t bytes, const char* from, const int64_t* number, int64_t count, char* to) {
   switch (bytes) {
     case 1:
-      return copy_rows(from, number, count, Known<1>(), to);
+      return copy_rows(from, number, count, FieldRows<1>(), to);
     case 2:
-      return copy_rows(from, number, count, Known<2>(), to);
+      return copy_rows(from, number, count, FieldRows<2>(), to);
     case 4:
-      return copy_rows(from, number, count, Known<4>(), to);
+      return copy_rows(from, number, count, FieldRows<4>(), to);
     case 8:
-      return copy_rows(from, number, count, Known<8>(), to);
+      return copy_rows(from, number, count, FieldRows<8>(), to);
     default:
       return copy_rows(from, number, count, bytes, to);
   }
@@ -61,7 +61,7 @@ void gather(const at::Tensor& tensor, const at::Tensor& numbers, const at::Tenso
   const auto copy = [=](int64_t first, int64_t rows) {
     copy_rows_of(bytes, from, number + first, rows, to + first * bytes);
   };
-  in_parts(numbers, kBytesOfPart / bytes, copy);
+  parallel_for_samples(numbers, kBytesOfPart / bytes, copy);
 }
 
 bool is_plain(const at::Tensor& tensor) {

@@ -18,7 +18,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "accelerate/data/batch_memory.hpp"
+#include "accelerate/data/batch_buffer_pool.hpp"
 #include "accelerate/data/leaf_path.hpp"
 #include "accelerate/data/source.hpp"
 #include "accelerate/tree/rows.hpp"
@@ -102,7 +102,7 @@ void walk_rows(T& value, Fn&& fn) {
 /// Rows to read, and the memory for the result.
 struct RowChoice {
   const at::Tensor& numbers;  // [B] int64 on the CPU, contiguous, of existing rows
-  BatchMemory& memory;
+  BatchBufferPool& memory;
   bool pinned = false;
   at::Tensor there{};  // the indices on the accelerator that has the tensors
 };
@@ -228,7 +228,7 @@ class RowTable {
   T tree_;
   T empty_;  // tree_ without the rows
   int64_t rows_;
-  std::shared_ptr<BatchMemory> memory_ = std::make_shared<BatchMemory>();
+  std::shared_ptr<BatchBufferPool> memory_ = std::make_shared<BatchBufferPool>();
 };
 
 }  // namespace accelerate::data::detail

@@ -124,7 +124,7 @@ at::Tensor permutations(int64_t samples, int64_t draws, const at::Generator& gen
 }
 
 /// Maximum number of weights of torch.multinomial.
-constexpr int64_t most_for_multinomial = int64_t{1} << 24;
+constexpr int64_t kMaxForMultinomial = int64_t{1} << 24;
 
 /// The CPU algorithms of torch.multinomial, without its limit on the number of weights.
 ///
@@ -199,7 +199,7 @@ SamplerPtr weighted_sampler(const at::Tensor& weights, int64_t draws, bool repla
   }
   return std::make_shared<Drawn>("weighted", draws, [=](const at::Generator& generator) {
     if (draws == 0) return at::empty({0}, kLongOptions);
-    if (own.size(0) > most_for_multinomial) return draw_weighted(own, draws, replacement, generator);
+    if (own.size(0) > kMaxForMultinomial) return draw_weighted(own, draws, replacement, generator);
     return at::multinomial(own, draws, replacement, generator);
   });
 }

@@ -8,7 +8,7 @@ namespace accelerate::data {
 namespace {
 
 /// Validates the options. The batch_size of the result is per rank.
-ShardOptions checked(int64_t samples, ShardOptions options, const Place& place) {
+ShardOptions checked(int64_t samples, ShardOptions options, const RankContext& place) {
   using base::fail;
   if (samples < 0) fail(ErrorKind::usage, place, "shard", "{} samples, must be at least 0", samples);
   if (options.batch_size < 1)
@@ -38,7 +38,7 @@ int64_t positions_of(int64_t samples, const ShardOptions& options) {
 
 }  // namespace
 
-ShardPlan::ShardPlan(int64_t samples, const ShardOptions& asked, const Place& place)
+ShardPlan::ShardPlan(int64_t samples, const ShardOptions& asked, const RankContext& place)
     : options_(checked(samples, asked, place)),
       samples_(samples),
       positions_(positions_of(samples, options_)),
@@ -57,8 +57,8 @@ BatchRange ShardPlan::strided_batch(int64_t number) const {
   const auto until = [=](int64_t end) { return std::max<int64_t>((end - first + ranks - 1) / ranks, 0); };
   const int64_t count = until(std::min((number + 1) * round_, positions_));
   const int64_t real = std::min(count, until(samples_));
-  BatchRange range{.first = first, .real = real, .filling = count - real, .pool = samples_, .stride = ranks};
-  if (range.filling > 0) range.fill_first = (first + real * ranks) % samples_;
+  BatchRange range{.first = first, .real = real, .padding_rows = count - real, .pool = samples_, .stride = ranks};
+  if (range.padding_rows > 0) range.padding_first = (first + real * ranks) % samples_;
   return range;
 }
 
@@ -70,8 +70,8 @@ BatchRange ShardPlan::batch(int64_t number) const {
   BatchRange range{.first = number * round_ + begin, .real = real};
   if (options_.even_batches && real < options_.batch_size) {
     range.pool = full_rounds_ > 0 ? round_ : tail_;
-    range.fill_first = (begin + real - tail_) % range.pool;
-    range.filling = options_.batch_size - real;
+    range.padding_first = (begin + real - tail_) % range.pool;
+    range.padding_rows = options_.batch_size - real;
   }
   return range;
 }
@@ -85,7 +85,7 @@ int64_t ShardPlan::remainder() const {
 }
 
 std::vector<std::vector<int64_t>> shard(std::span<const int64_t> samples, const ShardOptions& options,
-                                        const Place& place) {
+                                        const RankContext& place) {
   const ShardPlan plan(static_cast<int64_t>(samples.size()), options, place);
   std::vector<std::vector<int64_t>> batches(static_cast<size_t>(plan.size()));
   for (size_t number = 0; number < batches.size(); ++number) {
@@ -93,8 +93,8 @@ std::vector<std::vector<int64_t>> shard(std::span<const int64_t> samples, const 
     auto& batch = batches[number];
     for (int64_t i = 0; i < range.real; ++i)
       batch.push_back(samples[static_cast<size_t>(range.first + i * range.stride)]);
-    for (int64_t i = 0; i < range.filling; ++i)
-      batch.push_back(samples[static_cast<size_t>((range.fill_first + i) % range.pool)]);
+    for (int64_t i = 0; i < range.padding_rows; ++i)
+      batch.push_back(samples[static_cast<size_t>((range.padding_first + i) % range.pool)]);
   }
   return batches;
 }

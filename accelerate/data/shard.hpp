@@ -30,13 +30,13 @@ struct ShardOptions {
   bool drop_uneven = false;
 };
 
-/// One batch as positions in the order: `real` positions first, first+stride, ..., then `filling` positions of padding.
-/// The padding starts at fill_first and cycles through the first `pool` positions.
+/// One batch as positions in the order: `real` positions first, first+stride, ..., then `padding_rows` positions of
+/// padding. The padding starts at fill_first and cycles through the first `pool` positions.
 struct BatchRange {
   int64_t first = 0;
   int64_t real = 0;
-  int64_t fill_first = 0;
-  int64_t filling = 0;
+  int64_t padding_first = 0;
+  int64_t padding_rows = 0;
   int64_t pool = 0;
   int64_t stride = 1;
 
@@ -49,7 +49,7 @@ class ShardPlan {
   /// \param samples  N, length of the order.
   /// \throws Error (usage) for a batch_size or world_size below 1, a negative N, a rank outside the world, or a
   ///         batch_size that split_batches cannot split.
-  ShardPlan(int64_t samples, const ShardOptions& asked, const Place& place = {});
+  ShardPlan(int64_t samples, const ShardOptions& asked, const RankContext& place = {});
 
   /// Samples per batch of one rank, with and without split_batches.
   [[nodiscard]] int64_t batch_size() const { return options_.batch_size; }
@@ -81,6 +81,6 @@ class ShardPlan {
 /// \returns batches of this rank, [ceil(N / (P*B))][B] sample indices, P = world_size, B = batch_size of one rank.
 /// \throws as ShardPlan does.
 [[nodiscard]] std::vector<std::vector<int64_t>> shard(std::span<const int64_t> samples, const ShardOptions& options,
-                                                      const Place& place = {});
+                                                      const RankContext& place = {});
 
 }  // namespace accelerate::data

@@ -8,7 +8,7 @@ namespace {
 int64_t whole_batch(int64_t rows, int64_t ranks) { return (rows + ranks - 1) / ranks * ranks; }
 
 /// \param rows  Rows of all batches.
-ShardPlan plan_of_parts(int64_t rows, int64_t each, const DealOptions& options, const Place& place) {
+ShardPlan plan_of_parts(int64_t rows, int64_t each, const BatchShardOptions& options, const RankContext& place) {
   return {rows,
           {.rank = options.rank,
            .world_size = options.world_size,
@@ -21,14 +21,14 @@ ShardPlan plan_of_parts(int64_t rows, int64_t each, const DealOptions& options, 
 
 }  // namespace
 
-int64_t split_count(int64_t batches, int64_t first_rows, int64_t last_rows, const DealOptions& options) {
+int64_t split_count(int64_t batches, int64_t first_rows, int64_t last_rows, const BatchShardOptions& options) {
   if (batches == 0) return 0;
   const int64_t each = whole_batch(first_rows, options.world_size);
   return plan_of_parts((batches - 1) * each + last_rows, each, options, {}).size();
 }
 
-SplitRows::SplitRows(const DealOptions& options, const Place& place) : options_(options), place_(place) {
-  (void)deal_batches(0, options, place);  // validates the options
+SplitRows::SplitRows(const BatchShardOptions& options, const RankContext& place) : options_(options), place_(place) {
+  (void)shard_batches(0, options, place);  // validates the options
 }
 
 void SplitRows::add(std::optional<int64_t> rows) {
@@ -67,7 +67,7 @@ int64_t SplitRows::remainder() const {
   return batches_ == 0 || options_.world_size == 1 ? 0 : plan().remainder();
 }
 
-void fail_uncut(int64_t batch, int64_t rows, int64_t ranks, const Place& place) {
+void fail_uncut(int64_t batch, int64_t rows, int64_t ranks, const RankContext& place) {
   base::fail(ErrorKind::usage, place, "loader",
              "split_batches: batch {} of {} rows cannot be cut for the {} ranks: a list in it can be read as one item "
              "per row and as columns, or a struct has members that tree_members() does not name; use another batch "

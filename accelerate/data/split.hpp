@@ -6,22 +6,23 @@
 #include <optional>
 
 #include "accelerate/base/error.hpp"
-#include "accelerate/data/deal.hpp"
+#include "accelerate/data/batch_sharding.hpp"
 #include "accelerate/tree/rows.hpp"
 
 namespace accelerate::data {
 
 /// Number of parts of one rank. All batches except the last have the rows of the first one.
-[[nodiscard]] int64_t split_count(int64_t batches, int64_t first_rows, int64_t last_rows, const DealOptions& options);
+[[nodiscard]] int64_t split_count(int64_t batches, int64_t first_rows, int64_t last_rows,
+                                  const BatchShardOptions& options);
 
 /// \throws Error (usage) always: the rows of a batch cannot be distinguished from its columns.
-[[noreturn]] void fail_uncut(int64_t batch, int64_t rows, int64_t ranks, const Place& place);
+[[noreturn]] void fail_uncut(int64_t batch, int64_t rows, int64_t ranks, const RankContext& place);
 
 /// Rows of a stream's batches as they arrive: equal, except that the last batch may be shorter.
 class SplitRows {
  public:
   /// \throws Error (usage) as deal_batches does.
-  explicit SplitRows(const DealOptions& options, const Place& place);
+  explicit SplitRows(const BatchShardOptions& options, const RankContext& place);
 
   /// \throws Error (usage) for a batch without rows, with more rows than the first, or after a short one.
   void add(std::optional<int64_t> rows);
@@ -38,8 +39,8 @@ class SplitRows {
  private:
   [[nodiscard]] ShardPlan plan() const;
 
-  DealOptions options_;
-  Place place_;
+  BatchShardOptions options_;
+  RankContext place_;
   int64_t batches_ = 0;
   int64_t first_ = 0;  // rows of the first batch
   int64_t each_ = 0;   // rows per batch, or the full size of a single short batch
@@ -51,7 +52,7 @@ class SplitRows {
 template <typename Batch>
 class BatchSplitter {
  public:
-  explicit BatchSplitter(const DealOptions& options, const Place& place = {}) : rows_(options, place) {}
+  explicit BatchSplitter(const BatchShardOptions& options, const RankContext& place = {}) : rows_(options, place) {}
 
   /// \param batch  Next batch of the stream.
   /// \returns a copy of this rank's part, or nothing if the batch is too short for this rank.

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "accelerate/base/log.hpp"
-#include "accelerate/data/core_parts.hpp"
+#include "accelerate/data/loader_common.hpp"
 
 namespace accelerate::data {
 namespace {
@@ -21,12 +21,12 @@ int64_t repeated_of(const state::LoaderState& before, const ShardOptions& now) {
   return remainder > 0 ? now.world_size * now.batch_size - remainder : 0;
 }
 
-void say_shared_out_anew(const state::LoaderState& before, const ShardOptions& now) {
+void log_resharding(const state::LoaderState& before, const ShardOptions& now) {
   base::log(base::LogLevel::info, {},
             "loader: epoch {} of a stream continues after {} samples, seen in batches of {} on {} ranks; what follows "
             "is sharded again, in batches of {} to {} ranks{}",
             before.epoch, before.consumed, before.batch_size, before.world_size, now.batch_size, now.world_size,
-            repeated_text(repeated_of(before, now)));
+            duplicated_samples_text(repeated_of(before, now)));
 }
 
 }  // namespace
@@ -39,17 +39,17 @@ StreamCore::StreamCore(const StreamOptions& asked, std::optional<int64_t> known,
                options.num_workers);
 }
 
-void StreamCore::take(const Share& asked, const Place& place) {
+void StreamCore::take(const ShardSpec& asked, const RankContext& place) {
   (void)ShardPlan(0, shard_options_of(options, asked), place);
-  share = asked;
+  shard_spec = asked;
   place_ = place;
 }
 
 uint64_t StreamCore::seed() { return fixed_seed(options.seed); }
 
 state::LoaderState StreamCore::here() {
-  return beginning_of(epochs.epoch(), known_samples().value_or(kUnknown), "",
-                      seeded ? std::optional(seed()) : std::nullopt, options, share);
+  return epoch_start(epochs.epoch(), known_samples().value_or(kUnknown), "",
+                     seeded ? std::optional(seed()) : std::nullopt, options, shard_spec);
 }
 
 state::LoaderState StreamCore::state() {
@@ -59,7 +59,7 @@ state::LoaderState StreamCore::state() {
 
 void StreamCore::load_state(const state::LoaderState& from) {
   check_state(from, kUnknown);
-  if (share.reads && from.consumed > 0 && from.samples != samples.value_or(kUnknown)) {
+  if (shard_spec.reads && from.consumed > 0 && from.samples != samples.value_or(kUnknown)) {
     base::fail(ErrorKind::usage, {}, "load_state",
                "the state is of a stream of {} samples, this one has {} (-1: not known)", from.samples,
                samples.value_or(kUnknown));
@@ -67,14 +67,14 @@ void StreamCore::load_state(const state::LoaderState& from) {
   samples_elsewhere_ = from.samples == kUnknown ? std::nullopt : std::optional(from.samples);
   epochs.set(from.epoch);
   if (from.seed) options.seed = from.seed;
-  latest.forget();
-  forget_position();
+  latest.clear_passes();
+  clear_position();
   if (from.consumed > 0) resumed = from;
 }
 
-void StreamCore::stands_at(const state::LoaderState& there) {
+void StreamCore::set_position(const state::LoaderState& there) {
   load_state(there);
-  leave_where_loaded(*this);
+  restore_loaded_position(*this);
 }
 
 StreamCore::Beginning StreamCore::next_pass() {
@@ -87,46 +87,46 @@ StreamCore::Beginning StreamCore::next_pass() {
   pass.shard.split_batches = false;
   const int64_t round = pass.shard.world_size * pass.shard.batch_size;
   if (resumed) {
-    const bool anew = !resumed->shared_out_as(here()) || (resumed->consumed - resumed->origin) % round != 0;
+    const bool anew = !resumed->has_same_sharding(here()) || (resumed->consumed - resumed->origin) % round != 0;
     pass.origin = anew ? resumed->consumed : resumed->origin;
     pass.consumed = resumed->consumed - pass.origin;
-    if (anew) say_shared_out_anew(*resumed, pass.shard);
+    if (anew) log_resharding(*resumed, pass.shard);
   }
   const int64_t of_rest =
-      std::max<int64_t>(skipped_of_epoch() * round - pass.origin, 0) / round * round;  // in whole rounds
-  pass.consumed = std::max(pass.consumed, of_rest) + skipped_of_rest * round;
+      std::max<int64_t>(skipped_in_epoch() * round - pass.origin, 0) / round * round;  // in whole rounds
+  pass.consumed = std::max(pass.consumed, of_rest) + skipped_in_remainder * round;
   return pass;
 }
 
 int64_t StreamCore::begin(const Beginning& pass) {
-  forget_position();
+  clear_position();
   epochs.begin();
   return latest.begin({.epoch = pass.context.epoch, .origin = pass.origin, .consumed = pass.origin + pass.consumed});
 }
 
 void StreamCore::end_pass(int64_t pass, int64_t epoch) {
   latest.end(pass);
-  if (epochs.end(epoch) && options.log_report && share.reports) log_report(epoch, *report);
+  if (epochs.end(epoch) && options.log_report && shard_spec.reports) log_report(epoch, *report);
 }
 
 void StreamCore::set_epoch(int64_t epoch) {
   epochs.set(epoch);
-  latest.forget();
-  if (keeps_place(resumed, epoch)) return;
-  forget_position();
+  latest.clear_passes();
+  if (keeps_position(resumed, epoch)) return;
+  clear_position();
 }
 
-std::shared_ptr<StreamCore> StreamCore::with_its_front() { return core_beside(*this, with_front(here())); }
+std::shared_ptr<StreamCore> StreamCore::with_skipped_front() { return core_for_front(*this, with_front(here())); }
 
-void StreamCore::warn_of_no_batch(const Beginning& pass, int64_t given) const {
+void StreamCore::warn_about_empty_rank(const Beginning& pass, int64_t given) const {
   const int64_t before = pass.origin + pass.consumed;
   const auto why = [&]() -> std::string {
     if (given == 0) return "its stream is empty, 0 samples";
     if (given <= before)
       return fmt::format("{} samples were seen or are skipped, and its stream has {}", before, given);
-    return why_too_few(given - before, pass.shard);
+    return too_few_samples_reason(given - before, pass.shard);
   };
-  data::warn_of_no_batch(place_, why());
+  data::warn_about_empty_rank(place_, why());
 }
 
 }  // namespace accelerate::data

@@ -8,13 +8,13 @@
 #include <optional>
 
 #include "accelerate/base/error.hpp"
-#include "accelerate/data/core_parts.hpp"
-#include "accelerate/data/epoch_count.hpp"
-#include "accelerate/data/latest_pass.hpp"
-#include "accelerate/data/load_report.hpp"
-#include "accelerate/data/next_pass.hpp"
+#include "accelerate/data/active_iterator.hpp"
+#include "accelerate/data/epoch_counter.hpp"
+#include "accelerate/data/loader_common.hpp"
+#include "accelerate/data/loader_concepts.hpp"
+#include "accelerate/data/loading_report.hpp"
+#include "accelerate/data/resume_point.hpp"
 #include "accelerate/data/shard.hpp"
-#include "accelerate/data/shardable.hpp"
 #include "accelerate/data/source.hpp"
 #include "accelerate/state/batch_info.hpp"
 #include "accelerate/state/loader_state.hpp"
@@ -38,17 +38,17 @@ struct StreamOptions {
   bool log_report = false;
 };
 
-class StreamCore : public NextPass {
+class StreamCore : public ResumePoint {
  public:
   /// \param samples  Number of samples in a pass; unset if unknown.
   /// \throws Error (usage) for a batch_size below 1, and more than one worker.
   StreamCore(const StreamOptions& options, std::optional<int64_t> samples, bool seeded);
 
-  void take(const Share& share, const Place& place);
+  void take(const ShardSpec& shard_spec, const RankContext& place);
   [[nodiscard]] uint64_t seed();
   [[nodiscard]] state::LoaderState state();
   void load_state(const state::LoaderState& from);
-  void stands_at(const state::LoaderState& there);
+  void set_position(const state::LoaderState& there);
 
   struct Beginning {
     ReadContext context;
@@ -62,36 +62,36 @@ class StreamCore : public NextPass {
   /// \returns the pass's number.
   int64_t begin(const Beginning& pass);
   /// Records the position of a pass. \param complete  True if no more batches follow.
-  void tell(int64_t pass, int64_t consumed, bool complete) { latest.tell(pass, consumed, complete); }
-  void leave(int64_t pass, bool after_first_batch) { latest.leave(pass, after_first_batch); }
+  void advance_to(int64_t pass, int64_t consumed, bool complete) { latest.advance_to(pass, consumed, complete); }
+  void release(int64_t pass, bool after_first_batch) { latest.release(pass, after_first_batch); }
   void set_epoch(int64_t epoch);
   void end_pass(int64_t pass, int64_t epoch);
 
   /// See LoaderOf::with_its_front.
-  [[nodiscard]] std::shared_ptr<StreamCore> with_its_front();
+  [[nodiscard]] std::shared_ptr<StreamCore> with_skipped_front();
 
   /// Logs why this rank received no batch in a pass.
   ///
   /// \param samples  Number of samples in the stream.
-  void warn_of_no_batch(const Beginning& pass, int64_t samples) const;
+  void warn_about_empty_rank(const Beginning& pass, int64_t samples) const;
 
   /// Number of samples in a pass of the stream that is read, if known.
-  [[nodiscard]] std::optional<int64_t> known_samples() const { return share.reads ? samples : samples_elsewhere_; }
+  [[nodiscard]] std::optional<int64_t> known_samples() const { return shard_spec.reads ? samples : samples_elsewhere_; }
 
-  [[nodiscard]] ShardOptions shard_options() const { return shard_options_of(options, share); }
+  [[nodiscard]] ShardOptions shard_options() const { return shard_options_of(options, shard_spec); }
 
   StreamOptions options;
   std::optional<int64_t> samples;
   bool seeded;
-  Share share{};
-  EpochCount epochs{};
-  LatestPass latest{};
-  std::shared_ptr<LoadReport> report = std::make_shared<LoadReport>();  // of the latest pass
+  ShardSpec shard_spec{};
+  EpochCounter epochs{};
+  ActiveIterator latest{};
+  std::shared_ptr<LoadingReport> report = std::make_shared<LoadingReport>();  // of the latest pass
 
  private:
   [[nodiscard]] state::LoaderState here();
 
-  Place place_{};  // this rank, for errors
+  RankContext place_{};  // this rank, for errors
   std::optional<int64_t> samples_elsewhere_{};
 };
 

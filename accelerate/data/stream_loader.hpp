@@ -15,7 +15,7 @@
 
 #include "accelerate/data/collate.hpp"
 #include "accelerate/data/derived_source.hpp"
-#include "accelerate/data/load_report.hpp"
+#include "accelerate/data/loading_report.hpp"
 #include "accelerate/data/prefetch.hpp"
 #include "accelerate/data/stream.hpp"
 #include "accelerate/data/stream_core.hpp"
@@ -30,7 +30,7 @@ class StreamLoader {
  public:
   using BatchType = decltype(std::declval<const Collate&>()(std::declval<const std::vector<AnySample>&>()));
   static constexpr bool is_stream = true;
-  static constexpr bool says_why_empty = true;
+  static constexpr bool explains_empty_pass = true;
   class Iterator;
 
   /// \param collate  Makes a batch of a vector of samples.
@@ -44,8 +44,8 @@ class StreamLoader {
   [[nodiscard]] Iterator begin() { return Iterator(std::make_shared<typename Iterator::State>(*this)); }
   [[nodiscard]] std::default_sentinel_t end() const { return {}; }
 
-  void shard(const Share& share, const Place& place = {}) { core_->take(share, place); }
-  [[nodiscard]] const Share& share() const { return core_->share; }
+  void shard(const ShardSpec& shard_spec, const RankContext& place = {}) { core_->take(shard_spec, place); }
+  [[nodiscard]] const ShardSpec& shard_spec() const { return core_->shard_spec; }
   [[nodiscard]] const StreamOptions& options() const { return core_->options; }
   /// Number of batches of this rank in a pass, if the length of the stream is known.
   [[nodiscard]] std::optional<int64_t> size() const {
@@ -56,7 +56,7 @@ class StreamLoader {
   /// Number of samples in a pass, if known.
   [[nodiscard]] std::optional<int64_t> sample_count() const { return core_->known_samples(); }
   [[nodiscard]] int64_t batch_size() const { return ShardPlan(0, core_->shard_options()).batch_size(); }
-  [[nodiscard]] int64_t total_batch_size() const { return batch_size() * core_->share.world_size; }
+  [[nodiscard]] int64_t total_batch_size() const { return batch_size() * core_->shard_spec.world_size; }
 
   [[nodiscard]] int64_t epoch() const { return core_->epochs.epoch(); }
   /// \throws Error (usage) for a negative epoch.
@@ -69,25 +69,25 @@ class StreamLoader {
   /// As LoaderBase::state. A resumed pass reads consumed samples again and drops them.
   [[nodiscard]] state::LoaderState state() const { return core_->state(); }
   void load_state(const state::LoaderState& state) { core_->load_state(state); }
-  void stands_at(const state::LoaderState& state) { core_->stands_at(state); }
+  void set_position(const state::LoaderState& state) { core_->set_position(state); }
   /// As LoaderOf::skip_first_batches; the skipped samples are read and dropped.
   /// \throws Error (usage) for a negative number.
   [[nodiscard]] StreamLoader skip_first_batches(int64_t batches) const {
     check_skipped(batches);
     auto core = std::make_shared<StreamCore>(*core_);
     core->skip(batches);
-    core->report = std::make_shared<LoadReport>();
+    core->report = std::make_shared<LoadingReport>();
     return with(std::move(core));
   }
 
   /// See LoaderOf::with_its_front.
-  [[nodiscard]] std::optional<StreamLoader> with_its_front() const {
-    auto core = core_->with_its_front();
+  [[nodiscard]] std::optional<StreamLoader> with_skipped_front() const {
+    auto core = core_->with_skipped_front();
     return core ? std::optional(with(std::move(core))) : std::nullopt;
   }
 
   /// Waiting times of the latest pass.
-  [[nodiscard]] LoadReport report() const { return *core_->report; }
+  [[nodiscard]] LoadingReport report() const { return *core_->report; }
 
   bool operator==(const StreamLoader& other) const { return core_ == other.core_; }
 
@@ -104,7 +104,7 @@ class StreamLoader {
   }
 
   // Maximum number of batches for any prefetch_factor, because the length is unknown.
-  static constexpr int64_t kMostAhead = 4096;
+  static constexpr int64_t kMaxReadAhead = 4096;
 
   StreamPtr<AnySample> stream_;
   Collate collate_;
@@ -148,12 +148,12 @@ class StreamLoader<AnySample, Collate>::Iterator {
   friend class StreamLoader;
   struct State {
     using Given = StreamBatch<BatchType>;
-    using Clock = LoadClock::Clock;
+    using Clock = LoadingTimer::Clock;
 
     StreamLoader loader;
     StreamCore::Beginning beginning;
     std::shared_ptr<CollatedStream<AnySample, Collate, BatchType>> stream;
-    LoadClock clock;
+    LoadingTimer clock;
     std::shared_ptr<WorkerPool> pool;
     std::optional<Prefetch<Given>> prefetch;
     int64_t pass = 0;
@@ -169,25 +169,25 @@ class StreamLoader<AnySample, Collate>::Iterator {
           beginning(loader.core_->next_pass()),
           stream(std::make_shared<CollatedStream<AnySample, Collate, BatchType>>(*loader.stream_, beginning,
                                                                                  loader.collate_)),
-          clock(LoadReport{.num_workers = loader.options().num_workers, .one_reader = true}) {
+          clock(LoadingReport{.num_workers = loader.options().num_workers, .single_reader = true}) {
       pass = loader.core_->begin(beginning);
       loader.core_->report = clock.report();
       try {
         start();
       } catch (...) {  // the destructor does not run for a throwing constructor
-        loader.core_->leave(pass, /*after_first_batch=*/true);
+        loader.core_->release(pass, /*after_first_batch=*/true);
         throw;
       }
     }
     State(const State&) = delete;
     State& operator=(const State&) = delete;
-    ~State() { loader.core_->leave(pass, given.info.index == 0); }
+    ~State() { loader.core_->release(pass, given.info.index == 0); }
     void start() {
       if (const int64_t workers = loader.options().num_workers; workers > 0) {
         constexpr int64_t kNobodyKnows = std::numeric_limits<int64_t>::max();
         // A reader may refer to the stream, and a hanging worker outlives the loader.
         prefetch.emplace([stream = stream, kept = loader.stream_](int64_t) { return stream->next(); }, kNobodyKnows,
-                         std::min(loader.options().prefetch_factor, kMostAhead),
+                         std::min(loader.options().prefetch_factor, kMaxReadAhead),
                          // equal on all ranks, because all read the same samples
                          base_seed_of(loader.seed(), beginning.context.epoch, /*rank=*/0));
         pool = loader.workers_->serve(prefetch->queue(), workers);
@@ -202,12 +202,12 @@ class StreamLoader<AnySample, Collate>::Iterator {
       given = *std::exchange(ahead, std::nullopt);
       if (given.failure) std::rethrow_exception(given.failure);
       if (!given.batch) {
-        if (given.info.index < 0) loader.core_->warn_of_no_batch(beginning, given.read);
+        if (given.info.index < 0) loader.core_->warn_about_empty_rank(beginning, given.read);
         loader.core_->end_pass(pass, beginning.context.epoch);
         return;
       }
       batch = std::exchange(given.batch, std::nullopt);
-      loader.core_->tell(pass, given.handed_out, given.complete);
+      loader.core_->advance_to(pass, given.exposed_to_hook, given.complete);
       clock.arrived(given.samples, since);
     }
     BatchType* read_ahead() {
@@ -228,9 +228,9 @@ class StreamLoader<AnySample, Collate>::Iterator {
         ahead.emplace(stream->next());
         return;
       }
-      const auto longest = at_once ? Clock::duration::zero() : longest_wait(loader.options().timeout);
+      const auto longest = at_once ? Clock::duration::zero() : max_wait(loader.options().timeout);
       auto taken = prefetch->take(number, longest);
-      if (!at_once && number == 0 && !taken) taken = wait_for_first(longest);
+      if (!at_once && number == 0 && !taken) taken = wait_for_first_batch(longest);
       if (taken) {
         ++number;
         since = taken->since;
@@ -241,7 +241,7 @@ class StreamLoader<AnySample, Collate>::Iterator {
     }
     /// Waits for the first batch of a resumed pass. The worker first reads the consumed samples again, which may take
     /// longer than the timeout; only its progress must not stop for that long.
-    auto wait_for_first(std::optional<Clock::duration> longest) {
+    auto wait_for_first_batch(std::optional<Clock::duration> longest) {
       decltype(prefetch->take(number, longest)) taken;
       const int64_t seen = beginning.origin + beginning.consumed;
       for (int64_t before = -1; !taken && before < seen && seen > 0;) {

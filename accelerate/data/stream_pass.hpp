@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "accelerate/data/deal.hpp"
+#include "accelerate/data/batch_sharding.hpp"
 #include "accelerate/data/shard.hpp"
 #include "accelerate/data/stream.hpp"
 #include "accelerate/data/stream_core.hpp"
@@ -41,7 +41,7 @@ class StreamPass {
       if (failure_) fail();
       return std::nullopt;
     }
-    Window window = std::exchange(ahead_, {});
+    AccumulationState window = std::exchange(ahead_, {});
     first_ = handed_out_ + shard_.rank * shard_.batch_size;
     real_ = window.mine.size();
     handed_out_ += window.samples;
@@ -56,14 +56,14 @@ class StreamPass {
 
   [[nodiscard]] const state::BatchInfo& info() const { return info_; }
   /// Number of samples from the start of the stream that the ranks have received.
-  [[nodiscard]] int64_t handed_out() const { return handed_out_; }
+  [[nodiscard]] int64_t exposed_to_hook() const { return handed_out_; }
   /// Number of samples from the start of the stream that were read.
   [[nodiscard]] int64_t read() const { return read_; }
   /// Numbers in the stream of the samples that next() returned last.
   [[nodiscard]] at::Tensor numbers() const {
     std::vector<int64_t> numbers(real_);
     std::iota(numbers.begin(), numbers.end(), first_);
-    for (int64_t i = 0; i < filling_.filling; ++i) numbers.push_back(origin_ + front_place(i));
+    for (int64_t i = 0; i < filling_.padding_rows; ++i) numbers.push_back(origin_ + front_place(i));
     return at::tensor(numbers, at::kLong);
   }
   /// True if no rank receives another batch.
@@ -72,14 +72,14 @@ class StreamPass {
   }
 
  private:
-  struct Window {
+  struct AccumulationState {
     std::vector<AnySample> mine{};
     int64_t samples = 0;
   };
 
   [[nodiscard]] ShardPlan plan() const { return {read_ - origin_, shard_}; }
 
-  [[nodiscard]] bool has_batch(const Window& window) const {
+  [[nodiscard]] bool has_batch(const AccumulationState& window) const {
     if (window.samples == round_) return true;
     if (window.samples == 0 || shard_.drop_last) return false;
     return shard_.even_batches || shard_.rank * shard_.batch_size < window.samples;
@@ -122,8 +122,8 @@ class StreamPass {
     std::rethrow_exception(failure_);
   }
 
-  Window read_window() {
-    Window window;
+  AccumulationState read_window() {
+    AccumulationState window;
     if (ended_) return window;
     const bool first = read_ == origin_;
     const int64_t begin = shard_.rank * shard_.batch_size;
@@ -148,9 +148,9 @@ class StreamPass {
   void fill(std::vector<AnySample>& mine) {
     const ShardPlan whole = plan();
     filling_ = whole.batch(whole.size() - 1);
-    for (int64_t i = 0; i < filling_.filling; ++i) mine.push_back(front_[static_cast<size_t>(front_place(i))]);
+    for (int64_t i = 0; i < filling_.padding_rows; ++i) mine.push_back(front_[static_cast<size_t>(front_place(i))]);
   }
-  [[nodiscard]] int64_t front_place(int64_t i) const { return (filling_.fill_first + i) % filling_.pool; }
+  [[nodiscard]] int64_t front_place(int64_t i) const { return (filling_.padding_first + i) % filling_.pool; }
 
   typename StreamOf<AnySample>::Reader reader_;
   ShardOptions shard_;
@@ -167,7 +167,7 @@ class StreamPass {
   std::exception_ptr failure_;
   std::optional<int64_t> failed_at_;  // sample of the failure, until it is logged
   std::vector<AnySample> front_;
-  Window ahead_;
+  AccumulationState ahead_;
   state::BatchInfo info_{};
 };
 
@@ -178,7 +178,7 @@ struct StreamBatch {
   std::exception_ptr failure{};     // set if the read failed
   state::BatchInfo info{};
   int64_t samples = 0;
-  int64_t handed_out = 0;
+  int64_t exposed_to_hook = 0;
   int64_t read = 0;
   bool complete = false;
 };
@@ -201,7 +201,7 @@ class CollatedStream {
       coming.failure = std::current_exception();
     }
     coming.info = pass_.info();
-    coming.handed_out = pass_.handed_out();
+    coming.exposed_to_hook = pass_.exposed_to_hook();
     coming.read = pass_.read();
     coming.complete = pass_.complete();
     return coming;

@@ -11,8 +11,8 @@
 #include <thread>
 #include <utility>
 
+#include "accelerate/base/exception_text.hpp"
 #include "accelerate/base/log.hpp"
-#include "accelerate/base/what_failed.hpp"
 #include "accelerate/data/prefetch.hpp"
 
 namespace accelerate::data {
@@ -22,13 +22,13 @@ thread_local std::optional<WorkerInfo> this_worker;
 thread_local std::atomic<int64_t>* this_sample = nullptr;  // sample of the worker's current read
 thread_local int64_t this_ahead = 0;                       // batches that the worker's pass may read ahead
 
-constexpr int64_t most_listed = 8;
+constexpr int64_t kMaxListed = 8;
 
 /// Lists the first numbers: "3, 17, 4 ... (64 samples)".
 std::string listed(const at::Tensor& indices) {
   const auto* const first = indices.const_data_ptr<int64_t>();
-  auto text = fmt::format("{}", fmt::join(first, first + std::min(indices.numel(), most_listed), ", "));
-  if (indices.numel() > most_listed) text += fmt::format(" ... ({} samples)", indices.numel());
+  auto text = fmt::format("{}", fmt::join(first, first + std::min(indices.numel(), kMaxListed), ", "));
+  if (indices.numel() > kMaxListed) text += fmt::format(" ... ({} samples)", indices.numel());
   return text;
 }
 
@@ -36,7 +36,7 @@ std::string listed(const at::Tensor& indices) {
 
 std::optional<WorkerInfo> get_worker_info() { return this_worker; }
 
-int64_t batches_read_ahead() { return this_ahead; }
+int64_t prefetched_batches() { return this_ahead; }
 
 void now_reading(int64_t sample) {
   if (this_sample != nullptr) this_sample->store(sample, std::memory_order_relaxed);
@@ -246,12 +246,12 @@ std::exception_ptr slow_stream(int64_t batch, const ReadQueue::Reader& reader, s
 
 void log_failed_sample(std::string_view reader, int64_t sample, const std::exception_ptr& failure) {
   base::log(base::LogLevel::error, {}, "{}: sample {} could not be read: {}", reader, sample,
-            base::what_failed(failure));
+            base::exception_summary(failure));
 }
 
 void log_failed_read(int64_t batch, const at::Tensor& indices, const std::exception_ptr& failure) {
   base::log(base::LogLevel::error, {}, "loader: batch {} (samples {}) could not be read: {}", batch, listed(indices),
-            base::what_failed(failure));
+            base::exception_summary(failure));
 }
 
 }  // namespace accelerate::data

@@ -32,7 +32,7 @@ struct WorkerInfo {
 /// Returns nothing if the calling thread is not a loader's worker.
 [[nodiscard]] std::optional<WorkerInfo> get_worker_info();
 /// Maximum number of batches of this pass that are read and not yet taken; 0 if the calling thread is not a worker.
-[[nodiscard]] int64_t batches_read_ahead();
+[[nodiscard]] int64_t prefetched_batches();
 /// Sets the sample that the calling worker reads now, for the timeout error. For sources that read one sample at a
 /// time; has no effect outside workers.
 void now_reading(int64_t sample);

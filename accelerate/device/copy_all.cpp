@@ -7,12 +7,12 @@
 #include <cstring>
 #include <unordered_set>
 
-#include "accelerate/base/in_parallel.hpp"
+#include "accelerate/base/parallel_for.hpp"
 
 namespace accelerate::device {
 namespace {
 
-constexpr size_t block_bytes = size_t{4} << 20;
+constexpr size_t kBlockBytes = size_t{4} << 20;
 
 struct Block {
   char* to;
@@ -27,7 +27,7 @@ bool is_plain(const at::Tensor& tensor) {
 
 bool are_bytes(const CopyPair& pair) {
   return is_plain(pair.to) && is_plain(pair.from) && pair.to.scalar_type() == pair.from.scalar_type() &&
-         pair.to.sizes() == pair.from.sizes() && pair.to.nbytes() >= block_bytes;
+         pair.to.sizes() == pair.from.sizes() && pair.to.nbytes() >= kBlockBytes;
 }
 
 // Increments the version counter as copy_() does, so that autograd detects the overwritten values.
@@ -40,22 +40,22 @@ void changed(const at::Tensor& tensor) {
 void copy_all(const std::vector<CopyPair>& pairs) {
   const at::NoGradGuard no_grad;
   std::vector<Block> blocks;
-  std::vector<const CopyPair*> by_itself;
+  std::vector<const CopyPair*> separate;
   std::unordered_set<const void*> written;
   for (const CopyPair& pair : pairs) {
     if (!are_bytes(pair) || !written.insert(pair.to.const_data_ptr()).second) {
-      by_itself.push_back(&pair);
+      separate.push_back(&pair);
       continue;
     }
     auto* const to = static_cast<char*>(pair.to.mutable_data_ptr());
     const auto* const from = static_cast<const char*>(pair.from.const_data_ptr());
-    for (size_t at = 0; at < pair.to.nbytes() && to != from; at += block_bytes) {
-      blocks.push_back({to + at, from + at, std::min(block_bytes, pair.to.nbytes() - at)});
+    for (size_t at = 0; at < pair.to.nbytes() && to != from; at += kBlockBytes) {
+      blocks.push_back({to + at, from + at, std::min(kBlockBytes, pair.to.nbytes() - at)});
     }
     changed(pair.to);
   }
-  base::in_parallel(blocks.size(), [&](size_t i) { std::memcpy(blocks[i].to, blocks[i].from, blocks[i].bytes); });
-  for (const CopyPair* pair : by_itself) pair->to.copy_(pair->from);
+  base::parallel_for(blocks.size(), [&](size_t i) { std::memcpy(blocks[i].to, blocks[i].from, blocks[i].bytes); });
+  for (const CopyPair* pair : separate) pair->to.copy_(pair->from);
 }
 
 }  // namespace accelerate::device

@@ -47,7 +47,8 @@ void add_graphs(const GraphRow& row) {
   added().rows.push_back(&row);
 }
 
-void record(Graph& graph, c10::Device device, const std::function<void()>& before, const std::function<void()>& work) {
+void capture_graph(Graph& graph, c10::Device device, const std::function<void()>& before,
+                   const std::function<void()>& work) {
   const c10::impl::VirtualGuardImpl streams(device.type());
   const c10::Stream callers = streams.getStream(device);
   const c10::Stream own = streams.getStreamFromGlobalPool(device);

@@ -45,6 +45,7 @@ void add_graphs(const GraphRow& row);
 /// \param before  Runs first on that stream and is not captured.
 /// \throws the exceptions of `before` and `work`, or an error if an operation cannot be captured; the graph must then
 ///         be discarded.
-void record(Graph& graph, c10::Device device, const std::function<void()>& before, const std::function<void()>& work);
+void capture_graph(Graph& graph, c10::Device device, const std::function<void()>& before,
+                   const std::function<void()>& work);
 
 }  // namespace accelerate::device

@@ -42,7 +42,7 @@ at::Tensor rng_state(c10::Device device) {
   return generator.get_state();
 }
 
-void set_rng_state(c10::Device device, const at::Tensor& state, const Place& place) {
+void set_rng_state(c10::Device device, const at::Tensor& state, const RankContext& place) {
   auto generator = at::globalContext().defaultGenerator(device);
   const std::lock_guard lock(generator.mutex());
   const at::Tensor now = generator.get_state();

@@ -36,6 +36,6 @@ void set_deterministic(bool on);
 at::Tensor rng_state(c10::Device device);
 
 /// \param state  Result of rng_state() for a device of the same type. \throws Error (usage) for another shape or dtype.
-void set_rng_state(c10::Device device, const at::Tensor& state, const Place& place = {});
+void set_rng_state(c10::Device device, const at::Tensor& state, const RankContext& place = {});
 
 }  // namespace accelerate::device

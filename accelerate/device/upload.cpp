@@ -20,7 +20,7 @@ c10::Stream copy_stream(c10::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
 }
 
-bool rides(const at::Tensor& tensor) {
+bool is_uploaded(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor.is_quantized() && !tensor.requires_grad();
 }
 
@@ -29,7 +29,7 @@ std::vector<at::Tensor> room_for(const std::vector<at::Tensor>& tensors, c10::De
   std::vector<at::Tensor> targets;
   for (const auto& tensor : tensors) {
     auto& target = targets.emplace_back();
-    if (rides(tensor)) {
+    if (is_uploaded(tensor)) {
       const auto options = at::TensorOptions().dtype(tensor.scalar_type()).device(device);
       target = at::empty_like(tensor, options, at::MemoryFormat::Preserve);
     }
@@ -39,7 +39,7 @@ std::vector<at::Tensor> room_for(const std::vector<at::Tensor>& tensors, c10::De
 
 }  // namespace
 
-struct UploadLane::Staging {
+struct UploadStream::Staging {
   explicit Staging(c10::DeviceType type) : copied(type) {}
 
   /// \param i       Index of the tensor within the upload.
@@ -66,10 +66,10 @@ struct UploadLane::Staging {
   bool open = false;  // true while an upload has not arrived
 };
 
-UploadLane::UploadLane(c10::Device device)
+UploadStream::UploadStream(c10::Device device)
     : device_(device), stream_(copy_stream(device)), memory_free_(device.type()) {}
 
-UploadLane::~UploadLane() {
+UploadStream::~UploadStream() {
   for (const auto& staging : stagings_) {
     try {
       if (!staging->copied.query()) staging->copied.synchronize();
@@ -78,7 +78,7 @@ UploadLane::~UploadLane() {
   }
 }
 
-UploadLane::Staging& UploadLane::free_staging() {
+UploadStream::Staging& UploadStream::free_staging() {
   Staging* free = nullptr;
   for (const auto& staging : stagings_) {
     if (staging->open || !staging->copied.query()) continue;
@@ -89,7 +89,7 @@ UploadLane::Staging& UploadLane::free_staging() {
   return *free;
 }
 
-Upload UploadLane::begin(const std::vector<at::Tensor>& tensors) {
+Upload UploadStream::begin(const std::vector<at::Tensor>& tensors) {
   const auto home = current_stream(device_);
   Upload upload(device_, home, tensors, room_for(tensors, device_));
   const auto copies = [](const at::Tensor& target) { return target.defined() && target.numel() > 0; };
@@ -112,7 +112,7 @@ Upload UploadLane::begin(const std::vector<at::Tensor>& tensors) {
   return upload;
 }
 
-void Upload::Release::operator()(UploadLane::Staging* staging) const noexcept { staging->open = false; }
+void Upload::Release::operator()(UploadStream::Staging* staging) const noexcept { staging->open = false; }
 
 Upload::~Upload() {
   if (!staging_) return;

@@ -18,14 +18,14 @@ class Upload;
 ///
 /// A staging buffer is reused after its copy has completed, so there are as many as concurrent uploads. Not
 /// thread-safe. Must outlive its uploads.
-class UploadLane {
+class UploadStream {
  public:
   /// \param device  Accelerator device with an index.
-  explicit UploadLane(c10::Device device);
+  explicit UploadStream(c10::Device device);
   /// The host waits for pending copies.
-  ~UploadLane();
-  UploadLane(const UploadLane&) = delete;
-  UploadLane& operator=(const UploadLane&) = delete;
+  ~UploadStream();
+  UploadStream(const UploadStream&) = delete;
+  UploadStream& operator=(const UploadStream&) = delete;
 
   /// Starts one copy per tensor without blocking the host.
   ///
@@ -62,9 +62,9 @@ class Upload {
   [[nodiscard]] at::Tensor take(const at::Tensor& tensor);
 
  private:
-  friend class UploadLane;
+  friend class UploadStream;
   struct Release {
-    void operator()(UploadLane::Staging* staging) const noexcept;
+    void operator()(UploadStream::Staging* staging) const noexcept;
   };
   Upload(c10::Device device, c10::Stream home, std::vector<at::Tensor> sources, std::vector<at::Tensor> targets)
       : device_(device), home_(home), sources_(std::move(sources)), targets_(std::move(targets)) {}
@@ -72,8 +72,8 @@ class Upload {
   c10::Device device_;
   c10::Stream home_;  // current stream at begin(); it owns the targets' memory
   std::vector<at::Tensor> sources_;
-  std::vector<at::Tensor> targets_;                          // undefined for tensors that are left to take()
-  std::unique_ptr<UploadLane::Staging, Release> staging_{};  // null after arrive(), or if there are no copies
+  std::vector<at::Tensor> targets_;                            // undefined for tensors that are left to take()
+  std::unique_ptr<UploadStream::Staging, Release> staging_{};  // null after arrive(), or if there are no copies
   size_t taken_ = 0;
 };
 

@@ -25,7 +25,7 @@ void add_backend(const BackendName& backend);
 bool is_backend(std::string_view name, std::string_view device = "");
 
 /// Requests any available backend. Overrides a backend name from a weaker source.
-inline constexpr std::string_view any_backend = "auto";
+inline constexpr std::string_view kAnyBackend = "auto";
 
 /// Returns "mpi, gloo or nccl". If a device type is given, only its backends are listed.
 std::string backend_choice(std::string_view device = "");

@@ -10,7 +10,7 @@
 #include <sstream>
 #include <utility>
 
-#include "accelerate/base/nearest.hpp"
+#include "accelerate/base/closest_match.hpp"
 #include "accelerate/env/config_file.hpp"
 #include "accelerate/env/config_keys.hpp"
 #include "accelerate/env/parse.hpp"
@@ -29,7 +29,7 @@ template <typename... Args>
 void check_known(const std::string& key, const std::string& path) {
   const auto known = known_keys();
   if (std::find(known.begin(), known.end(), key) != known.end()) return;
-  const auto meant = base::nearest(key, known);
+  const auto meant = base::closest_match(key, known);
   if (meant) refuse("{} has the unknown key '{}'; did you mean {}?", path, key, *meant);
   std::string all;
   for_each_setting([&](const auto& row) { all += (all.empty() ? "" : ", ") + std::string(row.key); });

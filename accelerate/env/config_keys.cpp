@@ -13,13 +13,13 @@
 namespace accelerate::env {
 namespace {
 
-struct OtherTraining {
+struct UnsupportedTraining {
   std::string_view type;  ///< prefix of distributed_type
   std::string_view instead;
 };
 
 /// In order of priority: the first kind with a matching type is reported.
-constexpr std::array<OtherTraining, 6> kOtherTrainings{{
+constexpr std::array<UnsupportedTraining, 6> kUnsupportedTrainings{{
     {"FSDP",
      "sharded training is not here yet; MULTI_GPU keeps the whole model on every rank, and "
      "precision::pure_bf16() or nn::checkpoint() make it smaller"},
@@ -32,24 +32,24 @@ constexpr std::array<OtherTraining, 6> kOtherTrainings{{
     {"MULTI_", "several devices of this kind are not supported; MULTI_GPU and MULTI_CPU are"},
 }};
 
-const OtherTraining* other_training(std::string_view type) {
-  const auto* found = std::find_if(kOtherTrainings.begin(), kOtherTrainings.end(),
+const UnsupportedTraining* unsupported_training(std::string_view type) {
+  const auto* found = std::find_if(kUnsupportedTrainings.begin(), kUnsupportedTrainings.end(),
                                    [&](const auto& each) { return type.starts_with(each.type); });
-  return found == kOtherTrainings.end() ? nullptr : found;
+  return found == kUnsupportedTrainings.end() ? nullptr : found;
 }
 
 bool is_ours(std::string_view type) { return type == "NO" || type == "MULTI_CPU" || type == "MULTI_GPU"; }
 
 /// Suggests "NO" for "no", which users and YAML tools write.
-std::string meant_type(std::string type) {
+std::string effective_distributed_type(std::string type) {
   std::transform(type.begin(), type.end(), type.begin(),
                  [](unsigned char c) { return c == '-' ? '_' : static_cast<char>(std::toupper(c)); });
   return is_ours(type) ? "; did you mean " + type + "?" : "";
 }
 
-bool asks_for_something(const ForeignKey& key, const std::string& value) {
+bool is_requested(const ForeignKey& key, const std::string& value) {
   const auto flag = parse_bool(value);
-  return !value.empty() && value != key.asks_nothing && value != "NO" && !(flag && !*flag);
+  return !value.empty() && value != key.disabled_value && value != "NO" && !(flag && !*flag);
 }
 
 /// A file with sharding options but without a distributed_type is refused, because data parallel training would
@@ -59,9 +59,9 @@ void check_groups(const std::map<std::string, std::string>& values, const std::s
       {{"fsdp_config", "FSDP"}, {"deepspeed_config", "DEEPSPEED"}, {"megatron_lm_config", "MEGATRON_LM"}}};
   for (const auto& [key, type] : groups) {
     const auto found = values.find(std::string(key));
-    if (found == values.end() || !asks_for_something({.key = key}, found->second)) continue;
+    if (found == values.end() || !is_requested({.key = key}, found->second)) continue;
     base::fail(ErrorKind::environment, {}, "settings", "{} has {} and no distributed_type, but {}", path, key,
-               other_training(type)->instead);
+               unsupported_training(type)->instead);
   }
 }
 
@@ -101,9 +101,9 @@ const std::vector<std::string_view>& launcher_keys() {
 const std::vector<ForeignKey>& foreign_keys() {
   static const std::vector<ForeignKey> keys{{.key = "use_cpu", .setting = "cpu"},
                                             {.key = "fp16", .setting = "mixed_precision"},
-                                            {.key = "compute_environment", .asks_nothing = "LOCAL_MACHINE"},
+                                            {.key = "compute_environment", .disabled_value = "LOCAL_MACHINE"},
                                             {.key = "distributed_type"},
-                                            {.key = "main_training_function", .asks_nothing = "main"},
+                                            {.key = "main_training_function", .disabled_value = "main"},
                                             {.key = "downcast_bf16"},
                                             {.key = "dynamo_backend"},
                                             {.key = "dynamo_config"},
@@ -141,7 +141,7 @@ std::vector<std::string> keys_without_meaning(const std::map<std::string, std::s
   for (const auto& foreign : foreign_keys()) {
     const auto found = values.find(std::string(foreign.key));
     if (foreign.key == "distributed_type" || found == values.end()) continue;
-    if (asks_for_something(foreign, found->second)) keys.emplace_back(foreign.key);
+    if (is_requested(foreign, found->second)) keys.emplace_back(foreign.key);
   }
   return keys;
 }
@@ -156,10 +156,10 @@ void check_distributed_type(const std::map<std::string, std::string>& values, co
   if (found == values.end()) return check_groups(values, path);
   const std::string& type = found->second;
   if (is_ours(type)) return;
-  const auto* other = other_training(type);
-  base::fail(
-      ErrorKind::environment, {}, "settings", "{} has distributed_type {}, but {}", path, type,
-      other == nullptr ? "it must be NO, MULTI_CPU or MULTI_GPU" + meant_type(type) : std::string(other->instead));
+  const auto* other = unsupported_training(type);
+  base::fail(ErrorKind::environment, {}, "settings", "{} has distributed_type {}, but {}", path, type,
+             other == nullptr ? "it must be NO, MULTI_CPU or MULTI_GPU" + effective_distributed_type(type)
+                              : std::string(other->instead));
 }
 
 }  // namespace accelerate::env

@@ -21,7 +21,7 @@ struct ForeignKey {
   /// Equivalent setting of this library. Empty if there is none.
   std::string_view setting = "";
   /// A value without effect, in addition to empty, "no" and "false".
-  std::string_view asks_nothing = "";
+  std::string_view disabled_value = "";
 };
 
 const std::vector<ForeignKey>& foreign_keys();

@@ -18,7 +18,7 @@ namespace accelerate::env {
 /// Source of a value, from the weakest to the strongest.
 enum class Origin { unset, config, variable, code };
 
-struct Came {
+struct ValueSource {
   Origin origin = Origin::unset;
   std::string name{};   ///< of the setting, as written in that source
   std::string where{};  ///< "the code", "ACCELERATE_TIMEOUT", the config file's path
@@ -27,7 +27,7 @@ struct Came {
 template <typename T>
 struct Resolved {
   std::optional<T> value{};
-  Came from{};
+  ValueSource from{};
   std::string conflict{};  ///< one sentence about an overridden, different value; otherwise empty
 };
 

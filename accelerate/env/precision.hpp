@@ -18,7 +18,7 @@ enum class Precision {
 inline constexpr std::array<std::pair<Precision, std::string_view>, 3> kPrecisions{
     {{Precision::no, "no"}, {Precision::bf16, "bf16"}, {Precision::fp16, "fp16"}}};
 
-[[nodiscard]] constexpr std::string_view name(Precision precision) {
+[[nodiscard]] constexpr std::string_view mixed_precision_name(Precision precision) {
   return kPrecisions.at(static_cast<size_t>(precision)).second;
 }
 

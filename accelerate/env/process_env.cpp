@@ -9,7 +9,7 @@
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/base/log.hpp"
-#include "accelerate/env/launcher_sets.hpp"
+#include "accelerate/env/launcher_variables.hpp"
 #include "accelerate/env/parse.hpp"
 #include "accelerate/env/slurm.hpp"
 
@@ -27,7 +27,7 @@ void check_inside(const Field& what, int64_t value, const Field& of, int64_t siz
 }
 
 /// The ranks of one machine have consecutive local ranks from 0, which bounds the rank and the world size.
-void check_agree(const LauncherSet& set, const ProcessEnv& process) {
+void check_agree(const LauncherVariables& set, const ProcessEnv& process) {
   const int64_t behind = process.world_size - 1 - process.rank;
   const int64_t behind_here = process.local_world_size - 1 - process.local_rank;
   if (process.local_rank <= process.rank && behind_here <= behind) return;
@@ -39,7 +39,7 @@ void check_agree(const LauncherSet& set, const ProcessEnv& process) {
 }
 
 /// \param set  A complete set.
-ProcessEnv numbers(const LauncherSet& set) {
+ProcessEnv numbers(const LauncherVariables& set) {
   ProcessEnv process{.source = set.source, .rank = number(set.fields[0]), .world_size = number(set.fields[1])};
   if (set.fields[2].text) {
     process.local_rank = number(set.fields[2]);
@@ -55,7 +55,7 @@ std::optional<int64_t> read_port(const Variables& variables) {
   const Field from = field(variables, "MASTER_PORT");
   if (!from.text) return std::nullopt;
   const auto value = parse_integer(*from.text);
-  if (!value || *value < 0 || *value > 65535) refuse_text(from, "a port, 0 to 65535");
+  if (!value || *value < 0 || *value > 65535) throw_malformed_variable(from, "a port, 0 to 65535");
   return *value;
 }
 
@@ -63,12 +63,12 @@ void read_elastic(const Variables& variables, ProcessEnv& process) {
   const Field restarts = field(variables, "TORCHELASTIC_RESTART_COUNT");
   if (restarts.text) {
     process.restart_count = number(restarts);
-    if (process.restart_count < 0) refuse_text(restarts, "at least 0");
+    if (process.restart_count < 0) throw_malformed_variable(restarts, "at least 0");
   }
   const Field agent = field(variables, "TORCHELASTIC_USE_AGENT_STORE");
   if (!agent.text) return;
   const auto value = parse_bool(*agent.text);
-  if (!value) refuse_text(agent, "True or False");
+  if (!value) throw_malformed_variable(agent, "True or False");
   process.agent_store = *value;
   if (process.agent_store && (!process.master_addr || !process.master_port)) {
     base::fail(ErrorKind::environment, {}, "environment", "{} is {}, but {} is not set; the store is there", agent.name,
@@ -81,7 +81,7 @@ void read_slurm_master(const Variables& variables, ProcessEnv& process) {
   const Field nodes = first_set(variables, {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"});
   if (!process.master_addr && nodes.text) {
     process.master_addr = slurm::first_host(*nodes.text);
-    if (!process.master_addr) refuse_text(nodes, "a list of hosts, like node[01-04,7]");
+    if (!process.master_addr) throw_malformed_variable(nodes, "a list of hosts, like node[01-04,7]");
   }
   const Field job = first_set(variables, {"SLURM_JOB_ID", "SLURM_JOBID"});
   if (!process.master_port && job.text) {
@@ -111,7 +111,7 @@ std::string describe(const ProcessEnv& process) {
                      process.local_world_size);
 }
 
-std::string describe(const LauncherSet& set) {
+std::string describe(const LauncherVariables& set) {
   try {
     return describe(numbers(set));
   } catch (const Error& error) {
@@ -120,7 +120,7 @@ std::string describe(const LauncherSet& set) {
 }
 
 /// True if all values of the partial set match the chosen set.
-bool agrees(const LauncherSet& half, const ProcessEnv& chosen) {
+bool agrees(const LauncherVariables& half, const ProcessEnv& chosen) {
   const std::array values{chosen.rank, chosen.world_size, chosen.local_rank, chosen.local_world_size};
   for (size_t i = 0; i < values.size(); ++i) {
     if (half.fields[i].text && parse_integer(*half.fields[i].text) != values[i]) return false;
@@ -129,28 +129,28 @@ bool agrees(const LauncherSet& half, const ProcessEnv& chosen) {
 }
 
 /// True for partial sets that are normal: PMIx has no size, and MPICH under srun has no local ranks.
-bool is_always_half(const LauncherSet& set) {
+bool is_always_incomplete(const LauncherVariables& set) {
   if (set.source == Source::pmix) return !set.fields[1].text && !set.fields[2].text && !set.fields[3].text;
   return set.source == Source::pmi && !set.fields[2].text && !set.fields[3].text;
 }
 
 /// RANK and WORLD_SIZE that a user has set must not be ignored, so a partial torchrun set with other values is an
 /// error.
-void check_half(const LauncherSet& half, const ProcessEnv& chosen) {
-  if (is_always_half(half) || agrees(half, chosen)) return;
+void check_half(const LauncherVariables& half, const ProcessEnv& chosen) {
+  if (is_always_incomplete(half) || agrees(half, chosen)) return;
   const Field& rank = half.fields[0];
   const Field& size = half.fields[1];
-  const bool same_place = rank.text && size.text && parse_integer(*rank.text) == chosen.rank &&
-                          parse_integer(*size.text) == chosen.world_size;
-  if (half.source == Source::torchrun && rank.text && size.text && !same_place) refuse_half(half);
+  const bool same_storage = rank.text && size.text && parse_integer(*rank.text) == chosen.rank &&
+                            parse_integer(*size.text) == chosen.world_size;
+  if (half.source == Source::torchrun && rank.text && size.text && !same_storage) throw_incomplete_variables(half);
   base::log_once(base::LogLevel::debug, {},
-                 "environment: using {} with {}; {} is an incomplete set of {} and is ignored", name(chosen.source),
-                 describe(chosen), said(half), name(half.source));
+                 "environment: using {} with {}; {} is an incomplete set of {} and is ignored",
+                 launcher_name(chosen.source), describe(chosen), describe_variables(half), launcher_name(half.source));
 }
 
-void look_at_others(const std::vector<LauncherSet>& sets, const ProcessEnv& chosen) {
-  for (const LauncherSet& other : sets) {
-    if (other.source == chosen.source || !has_trace(other)) continue;
+void check_other_launchers(const std::vector<LauncherVariables>& sets, const ProcessEnv& chosen) {
+  for (const LauncherVariables& other : sets) {
+    if (other.source == chosen.source || !has_any(other)) continue;
     if (!is_complete(other)) {
       check_half(other, chosen);
       continue;
@@ -158,7 +158,7 @@ void look_at_others(const std::vector<LauncherSet>& sets, const ProcessEnv& chos
     const std::string says = describe(other);
     if (says == describe(chosen)) continue;
     base::log_once(base::LogLevel::debug, {}, "environment: using {} with {}; {} has {} and is ignored",
-                   name(chosen.source), describe(chosen), name(other.source), says);
+                   launcher_name(chosen.source), describe(chosen), launcher_name(other.source), says);
   }
 }
 
@@ -174,7 +174,7 @@ Variables current_variables() {
   return all;
 }
 
-std::string_view name(Source source) {
+std::string_view launcher_name(Source source) {
   switch (source) {
     case Source::single:
       return "single";
@@ -195,11 +195,11 @@ std::string_view name(Source source) {
 }
 
 ProcessEnv read(const Variables& variables) {
-  const std::vector<LauncherSet> sets = sets_in_order(variables);
+  const std::vector<LauncherVariables> sets = launcher_variables_in_order(variables);
   const auto complete = std::find_if(sets.begin(), sets.end(), is_complete);
   if (complete == sets.end()) {
-    const auto half = std::find_if(sets.begin(), sets.end(), has_trace);
-    if (half != sets.end()) refuse_half(*half);
+    const auto half = std::find_if(sets.begin(), sets.end(), has_any);
+    if (half != sets.end()) throw_incomplete_variables(*half);
     return {};
   }
   ProcessEnv process = numbers(*complete);
@@ -208,7 +208,7 @@ ProcessEnv read(const Variables& variables) {
   if (process.source == Source::torchrun) read_elastic(variables, process);
   if (process.source == Source::slurm) read_slurm_master(variables, process);
   process.job_id = read_job_id(variables, process.source);
-  look_at_others(sets, process);
+  check_other_launchers(sets, process);
   return process;
 }
 

@@ -19,7 +19,7 @@ Variables current_variables();
 /// Launcher that set the variables.
 enum class Source { single, torchrun, open_mpi, pmi, mvapich, pmix, slurm };
 
-std::string_view name(Source source);
+std::string_view launcher_name(Source source);
 
 /// One process of a job. The default is a job of one process.
 struct ProcessEnv {

@@ -16,7 +16,7 @@ void put(Member& member, const Value& value) {
 void put(std::optional<DeviceName>& member, const std::string& text) { member = parse_device(text); }
 
 /// cpu and an accelerator by name exclude one another.
-void choose_one_device(Resolution& result, const Came& cpu, const Came& device) {
+void choose_one_device(Resolution& result, const ValueSource& cpu, const ValueSource& device) {
   Settings& settings = result.settings;
   if (!settings.cpu || !settings.device || settings.device->is_cpu()) return;
   const std::string gpu = settings.device->str();
@@ -36,7 +36,7 @@ void choose_one_device(Resolution& result, const Came& cpu, const Came& device) 
 Resolution weigh(const GivenSettings& from_code, const Variables& variables, const Config& config,
                  std::string_view given_by) {
   Resolution result;
-  std::map<std::string_view, Came> came;
+  std::map<std::string_view, ValueSource> came;
   for_each_setting([&](const auto& row) {
     const auto resolved = resolve(row, row.of(from_code), variables, config, given_by);
     if (resolved.value) put(row.of(result.settings), *resolved.value);
@@ -48,7 +48,7 @@ Resolution weigh(const GivenSettings& from_code, const Variables& variables, con
 }
 
 Settings resolve_settings(const GivenSettings& from_code, const Variables& variables, const Config& config,
-                          const Place& place) {
+                          const RankContext& place) {
   const Resolution result = weigh(from_code, variables, config);
   for (const std::string& conflict : result.conflicts) {
     if (place.rank == 0) base::log_once(base::LogLevel::warning, place, "settings: {}", conflict);

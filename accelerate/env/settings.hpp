@@ -100,6 +100,6 @@ Resolution weigh(const GivenSettings& from_code, const Variables& variables, con
 ///
 /// \throws as weigh().
 Settings resolve_settings(const GivenSettings& from_code, const Variables& variables, const Config& config,
-                          const Place& place = {});
+                          const RankContext& place = {});
 
 }  // namespace accelerate::env

@@ -22,30 +22,30 @@ struct CommandLineOption {
 };
 
 /// Help text for a default that is determined at run time. Empty for "off" or "none".
-struct FoundOut {
+struct DerivedDefault {
   std::string_view how{};
 };
 
-template <typename Type, typename Member, typename Default = FoundOut>
+template <typename Type, typename Member, typename Default = DerivedDefault>
 struct Setting {
   std::string_view name;      ///< in the code
   std::string_view key;       ///< in the config file
   std::string_view variable;  ///< in the environment
   CommandLineOption option;
-  Type type;            ///< valid values (value_types.hpp)
-  Default otherwise{};  ///< value if none is given
-  Member member;        ///< member in a struct of all settings
+  Type type;                ///< valid values (value_types.hpp)
+  Default default_value{};  ///< value if none is given
+  Member member;            ///< member in a struct of all settings
   /// True for an OpenMP variable with one number per nesting level, "5,2": the first number is used.
   bool first_of_list = false;
 
-  static constexpr bool has_default = !std::is_same_v<Default, FoundOut>;
+  static constexpr bool has_default = !std::is_same_v<Default, DerivedDefault>;
 
   /// Returns the default as shown in help texts.
   [[nodiscard]] std::string default_text() const {
     if constexpr (has_default) {
-      return type.text(typename Type::Value(otherwise));
+      return type.text(typename Type::Value(default_value));
     } else {
-      return std::string(otherwise.how);
+      return std::string(default_value.how);
     }
   }
 
@@ -62,14 +62,14 @@ void for_each_setting(Each&& each) {
                .option = {"gradient_accumulation_steps", "N",
                           "Micro-batches per optimizer step if the program does not set it."},
                .type = Integer{.lowest = 1},
-               .otherwise = Settings{}.gradient_accumulation_steps,
+               .default_value = Settings{}.gradient_accumulation_steps,
                .member = [](auto& all) { return &all.gradient_accumulation_steps; }});
   each(Setting{.name = "mixed_precision",
                .key = "mixed_precision",
                .variable = "ACCELERATE_MIXED_PRECISION",
                .option = {"mixed_precision", "NAME", "no, bf16 or fp16: what forward and backward compute in."},
                .type = Choice<Precision, kPrecisions.size()>{kPrecisions},
-               .otherwise = Settings{}.mixed_precision,
+               .default_value = Settings{}.mixed_precision,
                .member = [](auto& all) { return &all.mixed_precision; }});
   each(Setting{.name = "cpu",
                .key = "cpu",
@@ -82,8 +82,8 @@ void for_each_setting(Each&& each) {
       .key = "backend",
       .variable = "ACCELERATE_BACKEND",
       .option = {"backend", "NAME", backend_choice("cpu") + " on the CPU, " + backend_choice("cuda") + " on GPUs."},
-      .type = Word{[](std::string_view text) { return text == any_backend || is_backend(text); }, backend_choice()},
-      .otherwise = FoundOut{"auto: the best available"},
+      .type = Word{[](std::string_view text) { return text == kAnyBackend || is_backend(text); }, backend_choice()},
+      .default_value = DerivedDefault{"auto: the best available"},
       .member = [](auto& all) { return &all.backend; }});
   // Larger seconds or thread counts would overflow the clock or LibTorch.
   each(Setting{.name = "timeout",
@@ -91,7 +91,7 @@ void for_each_setting(Each&& each) {
                .variable = "ACCELERATE_TIMEOUT",
                .option = {"timeout", "SECONDS", "Longest wait for another rank."},
                .type = Seconds{{.lowest = 1, .highest = 1'000'000'000}},
-               .otherwise = Settings{}.timeout,
+               .default_value = Settings{}.timeout,
                .member = [](auto& all) { return &all.timeout; }});
   each(Setting{.name = "debug",
                .key = "debug",
@@ -105,14 +105,14 @@ void for_each_setting(Each&& each) {
                .option = {"device", "NAME", "cpu, cuda, cuda:N or another of LibTorch's."},
                .type = Word{[](std::string_view text) { return parse_device(text).has_value(); },
                             "cpu, cuda, cuda:N or another device of LibTorch's"},
-               .otherwise = FoundOut{"by local rank"},
+               .default_value = DerivedDefault{"by local rank"},
                .member = [](auto& all) { return &all.device; }});
   each(Setting{.name = "threads_per_rank",
                .key = "threads_per_rank",
                .variable = "OMP_NUM_THREADS",
                .option = {"num_cpu_threads_per_process", "N", "OMP_NUM_THREADS of a rank."},
                .type = Integer{.lowest = 1, .highest = 65536},
-               .otherwise = FoundOut{"the library's share of the cores"},
+               .default_value = DerivedDefault{"the library's share of the cores"},
                .member = [](auto& all) { return &all.threads_per_rank; },
                .first_of_list = true});
   each(Setting{.name = "allow_shared_gpus",

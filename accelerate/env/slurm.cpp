@@ -6,7 +6,7 @@
 namespace accelerate::env::slurm {
 namespace {
 
-constexpr int64_t first_reserved_step = 0xfffffffa;  // slurm.h: interactive, batch, extern, ... have ids from here on
+constexpr int64_t kFirstReservedStep = 0xfffffffa;  // slurm.h: interactive, batch, extern, ... have ids from here on
 
 /// One item, "2(x3)" or "2": number of tasks and of nodes.
 struct Run {
@@ -31,7 +31,7 @@ bool in_step(const Variables& variables) {
   const auto text = find(variables, "SLURM_STEP_ID");
   if (!text) return false;
   const auto step = parse_integer(*text);
-  return !step || *step < first_reserved_step;
+  return !step || *step < kFirstReservedStep;
 }
 
 std::optional<std::string> first_host(std::string_view node_list) {

@@ -36,10 +36,10 @@ struct Flag {
 
 struct Integer {
   using Value = int64_t;
-  static constexpr int64_t no_limit = std::numeric_limits<int64_t>::max();
+  static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
   int64_t lowest = 0;
-  int64_t highest = no_limit;
+  int64_t highest = kNoLimit;
 
   [[nodiscard]] std::optional<int64_t> parse(std::string_view text) const {
     const auto value = parse_integer(text);
@@ -47,7 +47,7 @@ struct Integer {
   }
   [[nodiscard]] bool allows(int64_t value) const { return value >= lowest && value <= highest; }
   [[nodiscard]] std::string expected() const {
-    return highest == no_limit ? fmt::format("an integer, at least {}", lowest)
+    return highest == kNoLimit ? fmt::format("an integer, at least {}", lowest)
                                : fmt::format("an integer, {} to {}", lowest, highest);
   }
   static std::string text(int64_t value) { return fmt::to_string(value); }

@@ -18,7 +18,7 @@ struct Open {
 
 }  // namespace
 
-void check(const BucketOptions& options, const Place& place) {
+void check_bucket_options(const BucketOptions& options, const RankContext& place) {
   if (options.cap_bytes < 1) {
     base::fail(ErrorKind::usage, place, "plan_buckets", "cap_bytes is {}, must be at least 1", options.cap_bytes);
   }
@@ -29,8 +29,8 @@ void check(const BucketOptions& options, const Place& place) {
 }
 
 BucketPlan plan_buckets(std::span<const BucketItem> items, std::span<const int64_t> order, const BucketOptions& options,
-                        const Place& place) {
-  check(options, place);
+                        const RankContext& place) {
+  check_bucket_options(options, place);
   std::vector<Open> all;
   std::vector<size_t> open;  // indices into all of the buckets that accept items, one per key
   for (size_t at = 0; at < order.size(); ++at) {

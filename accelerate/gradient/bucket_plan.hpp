@@ -21,7 +21,7 @@ struct BucketOptions {
 };
 
 /// \throws Error (usage) for sizes below 1.
-void check(const BucketOptions& options, const Place& place);
+void check_bucket_options(const BucketOptions& options, const RankContext& place);
 
 /// Properties of one parameter.
 struct BucketItem {
@@ -47,7 +47,7 @@ struct BucketPlan {
 /// \param items  All parameters.
 /// \param order  Indices into items in order of arrival in backward; each index once.
 [[nodiscard]] BucketPlan plan_buckets(std::span<const BucketItem> items, std::span<const int64_t> order,
-                                      const BucketOptions& options = {}, const Place& place = {});
+                                      const BucketOptions& options = {}, const RankContext& place = {});
 
 /// Returns "Float cpu 1000 bytes: 3 2 | Float cpu 20 bytes: 0"; bars separate buckets.
 [[nodiscard]] std::string to_string(const BucketPlan& plan);

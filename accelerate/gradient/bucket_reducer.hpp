@@ -32,7 +32,7 @@ struct GradientBucket {
   /// Gradients, then counts, contiguous in memory.
   at::Tensor flat{};
   /// The same view of another tensor with the layout of gradients.
-  [[nodiscard]] at::Tensor same_place(const at::Tensor& view, const at::Tensor& other) const;
+  [[nodiscard]] at::Tensor same_storage(const at::Tensor& view, const at::Tensor& other) const;
 
   /// 1 / ranks. After ranks have run out of batches, the divisor of join_uneven_inputs applies.
   double share = 1.0;
@@ -54,17 +54,17 @@ class BucketReducer {
   virtual void forget() = 0;
   /// Bytes of this rank that were passed to collectives so far, without replays. For a ReduceFunction: the size of the
   /// bucket per call.
-  [[nodiscard]] virtual int64_t bytes_given() const = 0;
+  [[nodiscard]] virtual int64_t bytes_communicated() const = 0;
   /// State between two reductions. Empty if reductions are independent.
   [[nodiscard]] virtual ReducerState state() const { return {}; }
   /// Restores the state; entries that do not match a parameter are dropped.
   virtual void load_state(const ReducerState&) {}
   /// Called after finish() if no rank used this member of the bucket, so its result is dropped.
-  virtual void give_back(const GradientBucket&, size_t /*member*/) {}
+  virtual void restore_gradient(const GradientBucket&, size_t /*member*/) {}
 
   /// Reason why reductions cannot be captured and replayed without calling this object (a graphed step). Empty if the
   /// host makes no decision in them and all state is at fixed addresses.
-  [[nodiscard]] virtual std::string why_not_recorded() const {
+  [[nodiscard]] virtual std::string not_capturable_reason() const {
     return "the hook's reducer may decide on the host, which replays do not call; override its why_not_recorded() to "
            "say";
   }
@@ -80,13 +80,13 @@ class AllReduce final : public BucketReducer {
   void start(const GradientBucket& bucket, comm::Execution execution) override;
   void finish(const GradientBucket& bucket) override;
   void forget() override { under_way_.clear(); }
-  [[nodiscard]] int64_t bytes_given() const override { return bytes_given_; }
-  [[nodiscard]] std::string why_not_recorded() const override { return {}; }
+  [[nodiscard]] int64_t bytes_communicated() const override { return bytes_communicated_; }
+  [[nodiscard]] std::string not_capturable_reason() const override { return {}; }
 
  private:
   comm::Group group_;
   std::vector<comm::Pending> under_way_;  ///< by index
-  int64_t bytes_given_ = 0;
+  int64_t bytes_communicated_ = 0;
 };
 
 /// Selects how the buckets of each prepared model are reduced. Two hooks are equal if one is a copy of the other. The

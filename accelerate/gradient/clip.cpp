@@ -87,18 +87,18 @@ std::vector<at::Tensor> dense_gradients(const std::vector<at::Tensor>& parameter
   return gradients;
 }
 
-std::vector<at::Tensor> dense_gradients(std::span<state::Piece> pieces) {
+std::vector<at::Tensor> dense_gradients(std::span<state::ParameterShard> parameter_shards) {
   std::vector<at::Tensor> gradients;
-  for (state::Piece& piece : pieces) {
-    if (!piece.gradient.defined()) continue;
-    if (!piece.gradient.is_sparse()) {
-      gradients.push_back(piece.gradient);
+  for (state::ParameterShard& param_shard : parameter_shards) {
+    if (!param_shard.gradient.defined()) continue;
+    if (!param_shard.gradient.is_sparse()) {
+      gradients.push_back(param_shard.gradient);
       continue;
     }
-    const bool of_parameter = piece.value.grad().is_same(piece.gradient);
-    piece.gradient = piece.gradient.coalesce();
-    if (of_parameter) piece.value.mutable_grad() = piece.gradient;
-    gradients.push_back(piece.gradient._values());
+    const bool of_parameter = param_shard.value.grad().is_same(param_shard.gradient);
+    param_shard.gradient = param_shard.gradient.coalesce();
+    if (of_parameter) param_shard.value.mutable_grad() = param_shard.gradient;
+    gradients.push_back(param_shard.gradient._values());
   }
   return gradients;
 }

@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "accelerate/comm/group.hpp"
-#include "accelerate/state/piece.hpp"
+#include "accelerate/state/parameter_shard.hpp"
 
 namespace accelerate::gradient {
 
 /// Dense tensors of the gradients; for sparse gradients the values after coalescing.
 std::vector<at::Tensor> dense_gradients(const std::vector<at::Tensor>& parameters);
-std::vector<at::Tensor> dense_gradients(std::span<state::Piece> pieces);
+std::vector<at::Tensor> dense_gradients(std::span<state::ParameterShard> parameter_shards);
 
 /// Returns the common norm.
 ///

@@ -13,9 +13,9 @@
 #include <unordered_map>
 #include <utility>
 
-#include "accelerate/comm/user_call.hpp"
+#include "accelerate/comm/error_context.hpp"
 #include "accelerate/gradient/join_coordinator.hpp"
-#include "accelerate/gradient/same_everywhere.hpp"
+#include "accelerate/gradient/verify_parameters.hpp"
 
 namespace accelerate::gradient {
 namespace {
@@ -125,11 +125,11 @@ std::vector<BufferBroadcast::Pack> BufferBroadcast::pack_by_device(const std::ve
 
 BufferBroadcast::BufferBroadcast(comm::Group group, const std::vector<NamedTensor>& buffers)
     : group_(std::move(group)) {
-  require_same(group_, "buffer", buffers);
+  verify_parameters(group_, "buffer", buffers);
   pack_buffers(buffers);
   if (buffers.empty()) return;
-  what_ = fmt::format("the buffers of the model ({}) are not made equal",
-                      comm::first_and_more(buffers.front().name, buffers.size()));
+  description_ = fmt::format("the buffers of the model ({}) are not made equal",
+                             comm::first_name_and_count(buffers.front().name, buffers.size()));
 }
 
 void BufferBroadcast::follow() {
@@ -189,7 +189,7 @@ void BufferBroadcast::run(int64_t root) {
   follow();
   if (join_coordinator_ != nullptr) root = join_coordinator_->announce(join_operation_).root;
   for (Pack& one : packs_) {
-    comm::in_user_call("forward", what_, group_.place(), [&] { broadcast(group_, one, root); });
+    comm::with_operation_context("forward", description_, group_.place(), [&] { broadcast(group_, one, root); });
     if (group_.rank() != root) receive(one);
   }
 }
@@ -231,22 +231,22 @@ void broadcast_tensors(const comm::Group& group, const std::vector<at::Tensor>& 
   if (group.size() == 1) return;
   const at::NoGradGuard no_grad;
   for (auto& [device, those] : group_by(tensors, device_of)) {
-    std::vector<at::Tensor> piece;
+    std::vector<at::Tensor> param_shard;
     int64_t bytes = 0;
     const auto send = [&] {
-      if (piece.size() == 1 && piece.front().is_non_overlapping_and_dense()) {
-        group.broadcast(piece.front(), root);
-      } else if (!piece.empty()) {
-        const auto pack = BufferBroadcast::pack(std::move(piece));
+      if (param_shard.size() == 1 && param_shard.front().is_non_overlapping_and_dense()) {
+        group.broadcast(param_shard.front(), root);
+      } else if (!param_shard.empty()) {
+        const auto pack = BufferBroadcast::pack(std::move(param_shard));
         BufferBroadcast::broadcast(group, pack, root);
         if (group.rank() != root) BufferBroadcast::unpack(pack);
       }
-      piece.clear();
+      param_shard.clear();
       bytes = 0;
     };
     for (const at::Tensor& tensor : those) {
       if (bytes + static_cast<int64_t>(tensor.nbytes()) > cap_bytes) send();
-      piece.push_back(tensor);
+      param_shard.push_back(tensor);
       bytes += static_cast<int64_t>(tensor.nbytes());
     }
     send();

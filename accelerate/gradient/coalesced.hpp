@@ -92,8 +92,8 @@ class BufferBroadcast {
   comm::Group group_{};
   std::vector<Pack> packs_{};
   std::function<std::vector<NamedTensor>()> now_{};
-  std::string what_{};  ///< lists the buffers, for errors of other ranks
-  bool due_ = true;     ///< true if run() is due before the next forward
+  std::string description_{};  ///< lists the buffers, for errors of other ranks
+  bool due_ = true;            ///< true if run() is due before the next forward
   JoinCoordinator* join_coordinator_ = nullptr;
   int64_t join_operation_ = 0;
 };

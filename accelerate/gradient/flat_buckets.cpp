@@ -65,7 +65,7 @@ bool ParameterState::in_place() const {
 
 void ParameterState::mark_synchronized() {
   local = false;
-  imprint.reset();
+  write_stamp.reset();
   kept.reset();
   if (used() && !view.defined()) kept.emplace(gradient().getIntrusivePtr());
 }
@@ -80,13 +80,13 @@ void ParameterState::attach(const at::Tensor& factor) {
     factor.defined() ? at::mul_out(view, dense, factor) : view.copy_(dense, true);
   }
   now = view;
-  blank = false;
+  view_is_zero = false;
 }
 
-void ParameterState::blank_out() {
+void ParameterState::zero_view() {
   release_view();
-  if (!blank) view.zero_();
-  blank = true;
+  if (!view_is_zero) view.zero_();
+  view_is_zero = true;
 }
 
 bool ParameterState::held() const {
@@ -112,13 +112,13 @@ void ParameterState::count_write() const {
   if (used() && !gradient().is_inference() && inside() && held()) gradient().unsafeGetTensorImpl()->bump_version();
 }
 
-void ParameterState::leave_bucket() {
+void ParameterState::detach_from_bucket() {
   const bool settled = !local && in_place();
   view.reset();
   bucket = -1;
   sparse_dim = 0;
-  blank = false;
-  imprint.reset();
+  view_is_zero = false;
+  write_stamp.reset();
   if (used()) gradient() = gradient().to(parameter.device(), parameter.scalar_type());
   if (settled) mark_synchronized();
 }
@@ -159,7 +159,7 @@ std::vector<FlatBucket> lay_out(std::vector<ParameterState>& states, const Bucke
       const at::Tensor& view = bucket.views.back();
       state.view = with_own_storage(view_into(bucket.flat, offset, state.parameter), shared_memory(view));
       state.bucket = bucket.index;
-      state.blank = true;
+      state.view_is_zero = true;
       const int64_t end = offset + state.parameter.numel();
       offset += padded(state.parameter.numel(), any.parameter);
       if (offset > end) bucket.gaps.push_back(bucket.flat.narrow(0, end, offset - end));

@@ -12,7 +12,7 @@
 
 #include "accelerate/gradient/bucket_plan.hpp"
 #include "accelerate/gradient/bucket_reducer.hpp"
-#include "accelerate/gradient/imprint.hpp"
+#include "accelerate/gradient/write_stamp.hpp"
 
 namespace accelerate::gradient {
 
@@ -28,7 +28,7 @@ struct ParameterState {
   /// Number of axes of a sparse gradient's indices; 0 for dense gradients.
   int64_t sparse_dim = 0;
   /// True if the view is known to be zero.
-  bool blank = false;
+  bool view_is_zero = false;
   /// True if the gradient arrived in the current backward.
   bool arrived = false;
   /// True if this rank contributes a gradient to the current reduction.
@@ -36,7 +36,7 @@ struct ParameterState {
   /// True if the gradient contains unreduced values.
   bool local = false;
   /// Imprint of the parameter when a window's micro-batch created a local gradient; a later change means a local step.
-  std::optional<Imprint> imprint{};
+  std::optional<WriteStamp> write_stamp{};
   bool unchanged_at_forward = false;  // the parameter still had that imprint when the current forward began
   /// Without a view: the gradient that is equal on all ranks, from a reduction or zeroing. Weak, so that it uses no
   /// memory once it is dropped.
@@ -59,7 +59,7 @@ struct ParameterState {
   /// number, or undefined for 1). A sparse gradient is densified.
   void attach(const at::Tensor& factor = {});
   /// Zeroes the view unless it is known to be zero; the gradient is unchanged.
-  void blank_out();
+  void zero_view();
   /// True if other code (a kept gradient, a graph) holds the view or an alias of it.
   [[nodiscard]] bool held() const;
   /// Call before the bucket's memory is overwritten. If the gradient was dropped or replaced while user code holds it,
@@ -69,14 +69,14 @@ struct ParameterState {
   /// Call when the bucket is written as a whole, so that a graph that saved this gradient detects the change.
   void count_write() const;
   /// Removes the state from its bucket; the gradient follows the parameter to another dtype or device.
-  void leave_bucket();
+  void detach_from_bucket();
 };
 
 /// One flat tensor and the states of the parameters in it.
 struct FlatBucket : GradientBucket {
   std::vector<at::Tensor> gaps{};  ///< memory between and after the members
   int64_t pending = 0;             ///< number of members without a gradient in this reduction so far
-  bool handed_out = false;         ///< user code received the whole bucket and may have written to the gaps
+  bool exposed_to_hook = false;    ///< user code received the whole bucket and may have written to the gaps
 };
 
 /// A factor for ParameterState::attach(). Like a literal, it does not promote the dtype of its operand.

@@ -11,25 +11,26 @@
 namespace accelerate::gradient {
 namespace {
 
-int64_t elements_not_finite(state::Piece& piece) {
-  return dense_gradients({&piece, 1}).front().isfinite().logical_not().sum().item<int64_t>();
+int64_t count_non_finite(state::ParameterShard& param_shard) {
+  return dense_gradients({&param_shard, 1}).front().isfinite().logical_not().sum().item<int64_t>();
 }
 
 }  // namespace
 
-void require_finite(const at::Tensor& norm, std::span<state::Piece> pieces, const Place& place) {
+void require_finite(const at::Tensor& norm, std::span<state::ParameterShard> parameter_shards,
+                    const RankContext& place) {
   const auto value = norm.item<double>();
   if (std::isfinite(value)) return;
   const at::NoGradGuard no_grad;
-  const state::Piece* first = nullptr;
+  const state::ParameterShard* first = nullptr;
   int64_t elements = 0, count = 0, gradients = 0;
-  for (state::Piece& piece : pieces) {
-    if (!piece.gradient.defined()) continue;
+  for (state::ParameterShard& param_shard : parameter_shards) {
+    if (!param_shard.gradient.defined()) continue;
     ++gradients;
-    const int64_t bad = elements_not_finite(piece);
+    const int64_t bad = count_non_finite(param_shard);
     if (bad == 0) continue;
     if (first == nullptr) elements = bad;
-    if (first == nullptr) first = &piece;
+    if (first == nullptr) first = &param_shard;
     ++count;
   }
   if (first == nullptr) {

@@ -7,13 +7,14 @@
 #include <span>
 
 #include "accelerate/base/error.hpp"
-#include "accelerate/state/piece.hpp"
+#include "accelerate/state/parameter_shard.hpp"
 
 namespace accelerate::gradient {
 
 /// \param norm  Result of norm_of(). Waits for the device.
 /// \throws Error (data) if the norm of the shards' gradients is inf or NaN. The error names the first parameter with
 ///         such an element and the number of such parameters.
-void require_finite(const at::Tensor& norm, std::span<state::Piece> pieces, const Place& place);
+void require_finite(const at::Tensor& norm, std::span<state::ParameterShard> parameter_shards,
+                    const RankContext& place);
 
 }  // namespace accelerate::gradient

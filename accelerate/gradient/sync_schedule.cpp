@@ -3,7 +3,8 @@
 
 namespace accelerate::gradient {
 
-SyncDecision next_micro_batch(const SyncState& state, const SyncOptions& options, bool last_batch, const Place& place) {
+SyncDecision next_micro_batch(const SyncState& state, const SyncOptions& options, bool last_batch,
+                              const RankContext& place) {
   const int64_t k = options.steps;
   if (k < 1) {
     base::fail(ErrorKind::usage, place, "accumulate", "gradient_accumulation_steps is {}, must be at least 1", k);

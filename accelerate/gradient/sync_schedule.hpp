@@ -52,6 +52,6 @@ struct SyncDecision {
 /// \param last_batch  The active loader returned its last batch (known one batch ahead); false without a loader.
 /// \param options     May change between calls.
 [[nodiscard]] SyncDecision next_micro_batch(const SyncState& state, const SyncOptions& options, bool last_batch,
-                                            const Place& place = {});
+                                            const RankContext& place = {});
 
 }  // namespace accelerate::gradient

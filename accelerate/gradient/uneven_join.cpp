@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "accelerate/base/log.hpp"
-#include "accelerate/comm/user_call.hpp"
-#include "accelerate/gradient/engine_core.hpp"
+#include "accelerate/comm/error_context.hpp"
+#include "accelerate/gradient/gradient_reducer_core.hpp"
 
 namespace accelerate::gradient {
 namespace {
@@ -39,8 +39,8 @@ struct UnevenJoin::RankCoordinator : JoinCoordinator {
       word[group.rank()] = 1;
       word[group.size() + operation] = 1;
     }
-    comm::in_user_call("join_uneven_inputs", "the state of the other ranks is unknown", group.place(),
-                       [&] { group.all_reduce(words); });
+    comm::with_operation_context("join_uneven_inputs", "the state of the other ranks is unknown", group.place(),
+                                 [&] { group.all_reduce(words); });
     int64_t now_active = 0;
     for (int64_t rank = 0; rank < group.size(); ++rank) {
       now_active += word[rank];
@@ -81,7 +81,7 @@ UnevenJoin::UnevenJoin(comm::Group group, std::vector<JoinModel> models, JoinOpt
       exceptions_(std::uncaught_exceptions()) {
   if (group_.size() == 1) return;
   for (const JoinModel& model : models_) {
-    if (model.engine != nullptr && model.engine->core_->join_coordinator != nullptr) {
+    if (model.gradient_reducer != nullptr && model.gradient_reducer->core_->join_coordinator != nullptr) {
       base::fail(ErrorKind::usage, group_.place(), "join_uneven_inputs",
                  "a model is in another join_uneven_inputs already; end that one first");
     }
@@ -103,9 +103,9 @@ UnevenJoin::~UnevenJoin() {
 
 void UnevenJoin::attach(JoinCoordinator* coordinator) {
   for (size_t i = 0; i < models_.size(); ++i) {
-    if (models_[i].engine != nullptr) {
-      models_[i].engine->core_->join_coordinator = coordinator;
-      models_[i].engine->core_->join_operation = reduction_of(i);
+    if (models_[i].gradient_reducer != nullptr) {
+      models_[i].gradient_reducer->core_->join_coordinator = coordinator;
+      models_[i].gradient_reducer->core_->join_operation = reduction_of(i);
     }
     if (models_[i].buffers == nullptr) continue;
     models_[i].buffers->join_coordinator_ = coordinator;
@@ -117,9 +117,9 @@ void UnevenJoin::shadow(int64_t operation) {
   const JoinModel& model = models_[static_cast<size_t>(operation / 2)];
   coordinator_->shadowing = true;
   if (operation % 2 == 0) {
-    model.engine->zero_all();  // gradients of this rank's last step, which the other ranks have zeroed too
-    model.engine->join_backward();
-    model.engine->zero_all();  // gradients of the other ranks' step
+    model.gradient_reducer->zero_all();  // gradients of this rank's last step, which the other ranks have zeroed too
+    model.gradient_reducer->join_backward();
+    model.gradient_reducer->zero_all();  // gradients of the other ranks' step
   } else {
     model.buffers->run();
   }
@@ -138,14 +138,14 @@ void UnevenJoin::finish() {
   attach(nullptr);
   std::vector<at::Tensor> tensors;
   for (const JoinModel& model : models_) {
-    if (model.engine != nullptr) {
-      for (const ParameterState& state : model.engine->core_->states) tensors.push_back(state.parameter);
+    if (model.gradient_reducer != nullptr) {
+      for (const ParameterState& state : model.gradient_reducer->core_->states) tensors.push_back(state.parameter);
     }
     if (model.buffers == nullptr) continue;
     for (const at::Tensor& buffer : model.buffers->tensors()) tensors.push_back(buffer);
   }
-  comm::in_user_call("join_uneven_inputs", "the parameters are not made equal at the end", group_.place(),
-                     [&] { broadcast_tensors(group_, tensors, coordinator_->root); });
+  comm::with_operation_context("join_uneven_inputs", "the parameters are not made equal at the end", group_.place(),
+                               [&] { broadcast_tensors(group_, tensors, coordinator_->root); });
   for (const JoinModel& model : models_) {
     if (model.buffers != nullptr) model.buffers->due_ = false;  // on all ranks, independent of their last forward
   }

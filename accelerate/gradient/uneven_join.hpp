@@ -9,7 +9,7 @@
 
 #include "accelerate/comm/group.hpp"
 #include "accelerate/gradient/coalesced.hpp"
-#include "accelerate/gradient/engine.hpp"
+#include "accelerate/gradient/gradient_reducer.hpp"
 
 namespace accelerate::gradient {
 
@@ -21,8 +21,8 @@ struct JoinOptions {
 
 /// One model in an UnevenJoin.
 struct JoinModel {
-  Engine* engine = nullptr;            ///< null if other models' engines reduce its parameters
-  BufferBroadcast* buffers = nullptr;  ///< null if its buffers are not broadcast
+  GradientReducer* gradient_reducer = nullptr;  ///< null if other models' engines reduce its parameters
+  BufferBroadcast* buffers = nullptr;           ///< null if its buffers are not broadcast
 };
 
 /// A region in which ranks may run out of batches at different times.

@@ -8,13 +8,13 @@
 #include <new>
 #include <string_view>
 
-#include "accelerate/comm/user_call.hpp"
-#include "accelerate/device/out_of_memory.hpp"
+#include "accelerate/comm/error_context.hpp"
+#include "accelerate/device/out_of_memory_error.hpp"
 
 namespace accelerate::job {
 
 bool is_out_of_memory(const std::exception& error) {
-  if (device::says_out_of_memory(error)) return true;
+  if (device::is_out_of_memory_error(error)) return true;
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
   // LibTorch has no exception type for these errors. Hugging Face Accelerate searches for the same texts.
   constexpr std::array<std::string_view, 3> texts{"out of memory", "CUBLAS_STATUS_ALLOC_FAILED",
@@ -40,8 +40,8 @@ int64_t find_executable_batch_size(const comm::Group& group, const std::function
     }
     // If one rank fails, all ranks reduce the size, because otherwise their batch sizes would differ.
     const auto all_fitted = at::full({1}, fitted ? 1 : 0, at::kLong);
-    comm::in_user_call("find_executable_batch_size", "whether the batch fitted on all ranks is not known",
-                       group.place(), [&] { group.all_reduce(all_fitted, comm::ReduceOp::min); });
+    comm::with_operation_context("find_executable_batch_size", "whether the batch fitted on all ranks is not known",
+                                 group.place(), [&] { group.all_reduce(all_fitted, comm::ReduceOp::min); });
     if (all_fitted.item<int64_t>() == 1) return size;
   }
   base::fail(ErrorKind::device, group.place(), "find_executable_batch_size",

@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "accelerate/base/log.hpp"
-#include "accelerate/device/choose.hpp"
 #include "accelerate/device/cpu_threads.hpp"
+#include "accelerate/device/device_selection.hpp"
 
 namespace accelerate::job {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 // The group of this thread's rank inside simulate().
 thread_local std::optional<comm::Group> simulated;  // NOLINT: a thread's identity is what thread_local is for
 
-env::Settings settings_of(const env::GivenSettings& given, const env::Variables& variables, const Place& place) {
+env::Settings settings_of(const env::GivenSettings& given, const env::Variables& variables, const RankContext& place) {
   return env::resolve_settings(given, variables, env::read_config(variables), place);
 }
 
@@ -31,18 +31,18 @@ env::ProcessEnv process_of_thread(const comm::Group& group) {
       .rank = group.rank(), .world_size = group.size(), .local_rank = group.rank(), .local_world_size = group.size()};
 }
 
-at::Device chosen(const Job& job) {
-  const at::Device device = device::choose(job.process, job.settings, device::accelerator(), job.place);
-  device::make_current(device);
+at::Device chosen(const JobContext& job) {
+  const at::Device device = device::select_device(job.process, job.settings, device::accelerator(), job.place);
+  device::set_current_device(device);
   return device;
 }
 
 }  // namespace
 
-Job start(const env::GivenSettings& given, bool force_process_group) {
-  if (simulated) return start_on(*simulated, given);
+JobContext start(const env::GivenSettings& given, bool force_process_group) {
+  if (simulated) return start_on_group(*simulated, given);
   const env::Variables variables = env::current_variables();
-  Job start;
+  JobContext start;
   start.process = env::read(variables);
   start.place = {start.process.rank, start.process.world_size, base::host_name()};
   start.settings = settings_of(given, variables, start.place);
@@ -59,9 +59,9 @@ Job start(const env::GivenSettings& given, bool force_process_group) {
   return start;
 }
 
-Job start_on(comm::Group group, const env::GivenSettings& given) {
+JobContext start_on_group(comm::Group group, const env::GivenSettings& given) {
   const env::Variables variables = env::current_variables();
-  Job start;
+  JobContext start;
   start.place = group.place();
   start.settings = settings_of(given, variables, start.place);
   if (group.backend().ends_with("threads")) {
@@ -69,7 +69,7 @@ Job start_on(comm::Group group, const env::GivenSettings& given) {
     // Ranks as threads simulate a job on the CPU, and use an accelerator only on request.
     if (group.device()) {
       start.device = *group.device();
-      device::make_current(start.device);
+      device::set_current_device(start.device);
     } else if (start.settings.device) {
       start.device = chosen(start);
       if (!start.device.is_cpu()) group = comm::with_device(group, start.device);
@@ -85,7 +85,7 @@ Job start_on(comm::Group group, const env::GivenSettings& given) {
   return start;
 }
 
-int64_t rank_here() { return simulated ? simulated->rank() : env::read(env::current_variables()).rank; }
+int64_t current_rank() { return simulated ? simulated->rank() : env::read(env::current_variables()).rank; }
 
 void simulate(int64_t num_processes, const std::function<void()>& main) {
   comm::run_threads(num_processes, [&](const comm::Group& group) {

@@ -23,7 +23,7 @@ namespace {
 using torch::nn::Module;
 using ModulePtr = std::shared_ptr<Module>;
 /// Replaces a layer in the list of a container and in its children.
-using Place = std::function<void(const std::shared_ptr<SyncBatchNormImpl>&)>;
+using ModuleSlot = std::function<void(const std::shared_ptr<SyncBatchNormImpl>&)>;
 
 bool is_stock(const Module& module) {
   return dynamic_cast<const torch::nn::BatchNorm1dImpl*>(&module) != nullptr ||
@@ -34,7 +34,7 @@ bool is_stock(const Module& module) {
 /// \param replace_in  replace_in(entry, layer) replaces an entry with the original layer; returns false for other
 ///                    entries.
 template <typename Container, typename Replace>
-Place place_in(Container* list, const std::string& name, const Replace& replace_in) {
+ModuleSlot slot_in(Container* list, const std::string& name, const Replace& replace_in) {
   if (list == nullptr) return {};
   const bool listed = std::any_of(list->begin(), list->end(), [&](auto& entry) { return replace_in(entry, nullptr); });
   if (!listed) return {};
@@ -45,7 +45,7 @@ Place place_in(Container* list, const std::string& name, const Replace& replace_
 }
 
 /// Empty if the layer is a member of the holder's class.
-Place place_of(Module& holder, const std::string& name, const ModulePtr& stock) {
+ModuleSlot slot_of(Module& holder, const std::string& name, const ModulePtr& stock) {
   using Layer = std::shared_ptr<SyncBatchNormImpl>;
   const auto in_sequential = [stock](torch::nn::AnyModule& entry, const Layer& layer) {
     const bool found = entry.ptr() == stock;
@@ -58,27 +58,28 @@ Place place_of(Module& holder, const std::string& name, const ModulePtr& stock) 
     return found;
   };
   const auto in_dict = [in_list](auto& item, const Layer& layer) { return in_list(item.value(), layer); };
-  if (Place place = place_in(holder.as<torch::nn::SequentialImpl>(), name, in_sequential)) return place;
-  if (Place place = place_in(holder.as<torch::nn::ModuleListImpl>(), name, in_list)) return place;
-  return place_in(holder.as<torch::nn::ModuleDictImpl>(), name, in_dict);
+  if (ModuleSlot place = slot_in(holder.as<torch::nn::SequentialImpl>(), name, in_sequential)) return place;
+  if (ModuleSlot place = slot_in(holder.as<torch::nn::ModuleListImpl>(), name, in_list)) return place;
+  return slot_in(holder.as<torch::nn::ModuleDictImpl>(), name, in_dict);
 }
 
-struct Found {
-  std::vector<std::pair<ModulePtr, Place>> stock;
+struct ConversionResult {
+  std::vector<std::pair<ModulePtr, ModuleSlot>> stock;
   std::vector<std::string> stuck;  ///< names of layers that cannot be replaced
   std::vector<SyncBatchNormImpl*> ours;
 };
 
-void look(Module& module, const std::string& prefix, std::unordered_set<const Module*>& seen, Found& found) {
+void find_layers(Module& module, const std::string& prefix, std::unordered_set<const Module*>& seen,
+                 ConversionResult& found) {
   if (!seen.insert(&module).second) return;
   if (auto* layer = dynamic_cast<SyncBatchNormImpl*>(&module)) found.ours.push_back(layer);
   for (const auto& child : module.named_children()) {
     const std::string name = prefix + child.key();
     if (!is_stock(*child.value())) {
-      look(*child.value(), name + ".", seen, found);
+      find_layers(*child.value(), name + ".", seen, found);
       continue;
     }
-    Place place = synchronised(*child.value()) ? place_of(module, child.key(), child.value()) : Place();
+    ModuleSlot place = synchronised(*child.value()) ? slot_of(module, child.key(), child.value()) : ModuleSlot();
     if (place) {
       found.stock.emplace_back(child.value(), std::move(place));
     } else {
@@ -87,11 +88,11 @@ void look(Module& module, const std::string& prefix, std::unordered_set<const Mo
   }
 }
 
-Found look(Module& module) {
-  Found found;
+ConversionResult find_layers(Module& module) {
+  ConversionResult found;
   std::unordered_set<const Module*> seen;
   if (is_stock(module)) found.stuck.emplace_back("the module itself");
-  look(module, "", seen, found);
+  find_layers(module, "", seen, found);
   return found;
 }
 
@@ -109,7 +110,7 @@ int64_t connect(const std::vector<SyncBatchNormImpl*>& layers, const comm::Group
 }  // namespace
 
 int64_t convert_sync_batchnorm(Module& module, const comm::Group& group) {
-  Found found = look(module);
+  ConversionResult found = find_layers(module);
   if (!found.stuck.empty()) {
     base::fail(ErrorKind::usage, group.place(), "convert_sync_batchnorm",
                "{} of the batch normalisations are held where only their own class can exchange them: {}; declare them "
@@ -130,6 +131,8 @@ int64_t convert_sync_batchnorm(Module& module, const comm::Group& group) {
   return static_cast<int64_t>(found.ours.size());
 }
 
-int64_t connect_sync_batchnorm(Module& module, const comm::Group& group) { return connect(look(module).ours, group); }
+int64_t connect_sync_batchnorm(Module& module, const comm::Group& group) {
+  return connect(find_layers(module).ours, group);
+}
 
 }  // namespace accelerate::nn

@@ -17,9 +17,9 @@
 #include <thread>
 #include <typeinfo>
 
-#include "accelerate/base/what_failed.hpp"
-#include "accelerate/device/choose.hpp"
-#include "accelerate/device/out_of_memory.hpp"
+#include "accelerate/base/exception_text.hpp"
+#include "accelerate/device/device_selection.hpp"
+#include "accelerate/device/out_of_memory_error.hpp"
 #include "accelerate/device/seed.hpp"
 #include "accelerate/nn/segment_graph.hpp"
 #include "accelerate/nn/sync_batch_norm.hpp"
@@ -58,14 +58,14 @@ std::optional<c10::Stream> current_stream(at::Device device) {
 
 /// Out-of-memory errors stay c10::OutOfMemoryError: a prepared forward detects them by type and adds known memory.
 [[noreturn]] void rethrow(const std::exception_ptr& failure, size_t i, at::Device device) {
-  const std::string what = base::what_failed(failure);
+  const std::string what = base::exception_summary(failure);
   try {
     std::rethrow_exception(failure);
   } catch (const Error& error) {
     base::fail(error.kind(), {}, "DataParallel", "copy {} on {}: {}", i, device.str(), what);
   } catch (const std::exception& error) {
     const bool hosts = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
-    if (hosts || device::says_out_of_memory(error)) {
+    if (hosts || device::is_out_of_memory_error(error)) {
       throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__},
                                   fmt::format("DataParallel: copy {} on {}: {}{}", i, device.str(),
                                               hosts ? "the host is out of memory: " : "", what));
@@ -91,7 +91,7 @@ void take_modes(const torch::nn::Module& module, torch::nn::Module& replica) {
 }
 
 /// Replicas run concurrently, so the order of their collectives would be random, and ranks may have different replicas.
-void refuse_connected_norms(const torch::nn::Module& module) {
+void throw_on_sync_batch_norm(const torch::nn::Module& module) {
   for (const auto& item : module.named_modules()) {
     const auto* norm = dynamic_cast<const SyncBatchNormImpl*>(item.value().get());
     if (norm == nullptr || !norm->connected() || norm->group().size() == 1) continue;
@@ -145,7 +145,7 @@ at::Tensor DataParallelCore::part_of(const at::Tensor& tensor, size_t i) const {
 }
 
 void DataParallelCore::check_place(const torch::nn::Module& module) const {
-  if (devices_.size() > 1) refuse_connected_norms(module);
+  if (devices_.size() > 1) throw_on_sync_batch_norm(module);
   for (const auto& item : module.named_parameters()) {
     // "cuda" matches any CUDA device.
     const at::Device device = item.value().device(), first = devices_.front();
@@ -232,7 +232,7 @@ std::shared_ptr<torch::nn::Module> clone_of(const torch::nn::Module& module, at:
   }
 }
 
-void fail_other_class(const torch::nn::Module& module, const torch::nn::Module& clone) {
+void throw_clone_of_other_class(const torch::nn::Module& module, const torch::nn::Module& clone) {
   base::fail(
       ErrorKind::usage, {}, "DataParallel",
       "clone() of {} makes a {}, the class that it derives from; override clone() in the class itself, derive it "
@@ -240,7 +240,7 @@ void fail_other_class(const torch::nn::Module& module, const torch::nn::Module& 
       c10::demangle(typeid(module).name()), c10::demangle(typeid(clone).name()));
 }
 
-void fail_null_copy() {
+void throw_null_clone() {
   base::fail(ErrorKind::usage, {}, "DataParallel",
              "the factory gave a null pointer; it makes another module of the same class, as clone() of the class "
              "itself would");

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "accelerate/base/error.hpp"
-#include "accelerate/nn/checkpoint.hpp"
+#include "accelerate/nn/activation_checkpoint.hpp"
 #include "accelerate/tree/tree.hpp"
 
 namespace accelerate::nn {
@@ -65,8 +65,8 @@ void without_drawing(const std::function<void()>& make);
 /// Returns module->clone(device). \throws Error (usage) for a class without clone(), with both alternatives.
 std::shared_ptr<torch::nn::Module> clone_of(const torch::nn::Module& module, at::Device device);
 /// \param clone  Result of clone() of a base class of the module's class.
-[[noreturn]] void fail_other_class(const torch::nn::Module& module, const torch::nn::Module& clone);
-[[noreturn]] void fail_null_copy();
+[[noreturn]] void throw_clone_of_other_class(const torch::nn::Module& module, const torch::nn::Module& clone);
+[[noreturn]] void throw_null_clone();
 
 }  // namespace detail
 
@@ -160,7 +160,7 @@ class DataParallel : public torch::nn::Module {
     const at::Device device = core_.devices()[i];
     std::shared_ptr<Net> copy;
     detail::without_drawing([&] { copy = factory_ ? factory_() : cloned(device); });
-    if (copy == nullptr) detail::fail_null_copy();
+    if (copy == nullptr) detail::throw_null_clone();
     core_.connect(*module_, *copy, i);
     return copy;
   }
@@ -168,7 +168,7 @@ class DataParallel : public torch::nn::Module {
     const auto clone = detail::clone_of(*module_, device);
     const auto& made = *clone;
     const auto& original = *module_;
-    if (typeid(made) != typeid(original)) detail::fail_other_class(original, made);
+    if (typeid(made) != typeid(original)) detail::throw_clone_of_other_class(original, made);
     return std::dynamic_pointer_cast<Net>(clone);
   }
   template <typename Output>

@@ -42,7 +42,7 @@ void walk(edge_list& roots, const GraphMark& mark, const Visit& visit) {
   const auto meet = [&](Edge& edge) {
     if (!edge.is_valid()) return;
     Node* node = edge.function.get();
-    const bool inside = mark.made_later(edge);
+    const bool inside = mark.created_later(edge);
     visit(edge, inside);
     if (inside && seen.insert(node).second) open.push_back(node);
   };
@@ -59,7 +59,7 @@ void walk(edge_list& roots, const GraphMark& mark, const Visit& visit) {
 GraphMark::GraphMark(edge_list inputs)
     : inputs_(std::move(inputs)), first_(at::sequence_number::peek()), thread_(at::RecordFunction::currentThreadId()) {}
 
-bool GraphMark::made_later(const Edge& edge) const {
+bool GraphMark::created_later(const Edge& edge) const {
   const Node& node = *edge.function;
   if (node.thread_id() != thread_ || node.sequence_nr() < first_) return false;
   if (dynamic_cast<const AccumulateGrad*>(&node) != nullptr) return false;

@@ -30,7 +30,7 @@ class GraphMark {
  public:
   /// \param inputs  Edges of the function's inputs, which existed before their creators ran.
   explicit GraphMark(edge_list inputs = {});
-  [[nodiscard]] bool made_later(const Edge& edge) const;
+  [[nodiscard]] bool created_later(const Edge& edge) const;
 
  private:
   edge_list inputs_;

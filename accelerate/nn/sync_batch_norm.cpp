@@ -16,16 +16,16 @@
 #include <typeinfo>
 #include <utility>
 
-#include "accelerate/comm/user_call.hpp"
+#include "accelerate/comm/error_context.hpp"
+#include "accelerate/nn/activation_checkpoint.hpp"
 #include "accelerate/nn/batch_moments.hpp"
-#include "accelerate/nn/checkpoint.hpp"
 
 namespace accelerate::nn {
 namespace {
 
 /// Results of forward that backward uses besides input and weight.
-struct WholeBatch : torch::CustomClassHolder {
-  WholeBatch(at::Tensor the_mean, at::Tensor the_invstd, at::Tensor the_values, comm::Group the_group)
+struct GlobalBatch : torch::CustomClassHolder {
+  GlobalBatch(at::Tensor the_mean, at::Tensor the_invstd, at::Tensor the_values, comm::Group the_group)
       : mean(std::move(the_mean)),
         invstd(std::move(the_invstd)),
         values(std::move(the_values)),
@@ -33,7 +33,7 @@ struct WholeBatch : torch::CustomClassHolder {
   at::Tensor mean, invstd, values;
   comm::Group group;
 };
-using WholeBatchPtr = c10::intrusive_ptr<WholeBatch>;
+using GlobalBatchPtr = c10::intrusive_ptr<GlobalBatch>;
 
 /// Gradients that throw when differentiated again, as PyTorch's once_differentiable does.
 torch::autograd::variable_list once(torch::autograd::variable_list gradients) {
@@ -50,7 +50,7 @@ torch::autograd::variable_list once(torch::autograd::variable_list gradients) {
 struct NormaliseOverRanks : torch::autograd::Function<NormaliseOverRanks> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
                             const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias,
-                            const WholeBatchPtr& batch) {
+                            const GlobalBatchPtr& batch) {
     context->save_for_backward({input, weight.value_or(at::Tensor())});
     context->saved_data["batch"] = c10::IValue::make_capsule(batch);
     context->saved_data["affine"] = weight.has_value();
@@ -62,7 +62,7 @@ struct NormaliseOverRanks : torch::autograd::Function<NormaliseOverRanks> {
     const bool again = at::GradMode::is_enabled();
     const at::NoGradGuard no_grad;
     const auto saved = context->get_saved_variables();
-    const auto batch = c10::static_intrusive_pointer_cast<WholeBatch>(context->saved_data["batch"].toCapsule());
+    const auto batch = c10::static_intrusive_pointer_cast<GlobalBatch>(context->saved_data["batch"].toCapsule());
     const at::Tensor& input = saved[0];
     const at::Tensor& weight = saved[1];
     const bool affine = context->saved_data["affine"].toBool();
@@ -73,8 +73,8 @@ struct NormaliseOverRanks : torch::autograd::Function<NormaliseOverRanks> {
       out[2] = part.sums[0].to(weight.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
     }
     if (context->needs_input_grad(0)) {
-      comm::in_user_call("backward", "the sums of SyncBatchNorm are not added up", batch->group.place(),
-                         [&] { batch->group.all_reduce(part.sums); });
+      comm::with_operation_context("backward", "the sums of SyncBatchNorm are not added up", batch->group.place(),
+                                   [&] { batch->group.all_reduce(part.sums); });
       out[0] =
           input_gradient(part, gradients[0], part.sums, batch->values, affine ? batch->invstd * weight : batch->invstd);
     }
@@ -93,12 +93,13 @@ SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& the_opti
   SyncBatchNormImpl::reset();
 }
 
-SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& the_options, Adopt) : options(the_options) {}
+SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& the_options, AdoptParameters)
+    : options(the_options) {}
 
 template <typename Stock>
 std::shared_ptr<SyncBatchNormImpl> SyncBatchNormImpl::adopt(const Stock* stock) {
   if (stock == nullptr || typeid(*stock) != typeid(Stock)) return nullptr;
-  std::shared_ptr<SyncBatchNormImpl> layer(new SyncBatchNormImpl(stock->options, Adopt{}));
+  std::shared_ptr<SyncBatchNormImpl> layer(new SyncBatchNormImpl(stock->options, AdoptParameters{}));
   const auto learns = [](const at::Tensor& tensor) { return tensor.defined() && tensor.requires_grad(); };
   layer->weight = layer->register_parameter("weight", stock->weight, learns(stock->weight));
   layer->bias = layer->register_parameter("bias", stock->bias, learns(stock->bias));
@@ -179,7 +180,7 @@ double SyncBatchNormImpl::count_batch() {
 at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
   check_input(input);
   const double factor = count_batch();
-  if (is_training() && group_.size() > 1) return over_all_ranks(input, factor);
+  if (is_training() && group_.size() > 1) return reduce_over_ranks(input, factor);
   const bool own_statistics = is_training() || !options.track_running_stats();
   const bool follows = !own_statistics || !recomputing();
   return torch::nn::functional::detail::batch_norm(input, follows ? running_mean : at::Tensor(),
@@ -187,14 +188,14 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
                                                    factor, options.eps());
 }
 
-at::Tensor SyncBatchNormImpl::over_all_ranks(const at::Tensor& input, double factor) {
-  WholeBatchPtr batch;
+at::Tensor SyncBatchNormImpl::reduce_over_ranks(const at::Tensor& input, double factor) {
+  GlobalBatchPtr batch;
   {
     const at::NoGradGuard no_grad;
     const at::Tensor mine = moments_of(input);
     const at::Tensor all = at::empty({group_.size() * mine.numel()}, mine.options());
-    comm::in_user_call("forward", "the statistics of SyncBatchNorm are not put together", group_.place(),
-                       [&] { group_.all_gather_async(all, mine).wait(); });
+    comm::with_operation_context("forward", "the statistics of SyncBatchNorm are not put together", group_.place(),
+                                 [&] { group_.all_gather_async(all, mine).wait(); });
     const BatchMoments whole = combine(all.view({group_.size(), mine.numel()}));
     // Only on the CPU: on an accelerator the host would have to wait.
     if (input.is_cpu() && whole.values.item<double>() < 2) {
@@ -207,7 +208,7 @@ at::Tensor SyncBatchNormImpl::over_all_ranks(const at::Tensor& input, double fac
       running_var.mul_(1 - factor).add_(whole.unbiased, factor);
     }
     batch =
-        c10::make_intrusive<WholeBatch>(whole.mean, at::rsqrt(whole.variance + options.eps()), whole.values, group_);
+        c10::make_intrusive<GlobalBatch>(whole.mean, at::rsqrt(whole.variance + options.eps()), whole.values, group_);
   }
   return NormaliseOverRanks::apply(input, present(weight), present(bias), batch);
 }

@@ -54,14 +54,14 @@ class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
 
  private:
   friend std::shared_ptr<SyncBatchNormImpl> synchronised(const torch::nn::Module& stock);
-  struct Adopt {};  // registers the tensors of a LibTorch layer instead of creating new ones
-  SyncBatchNormImpl(const torch::nn::BatchNormOptions& options, Adopt);
+  struct AdoptParameters {};  // registers the tensors of a LibTorch layer instead of creating new ones
+  SyncBatchNormImpl(const torch::nn::BatchNormOptions& options, AdoptParameters);
   template <typename Stock>
   static std::shared_ptr<SyncBatchNormImpl> adopt(const Stock* stock);
 
   void check_input(const at::Tensor& input) const;
   double count_batch();
-  at::Tensor over_all_ranks(const at::Tensor& input, double factor);
+  at::Tensor reduce_over_ranks(const at::Tensor& input, double factor);
 
   comm::Group group_;
 };

@@ -10,7 +10,7 @@
 #include <map>
 #include <utility>
 
-#include "accelerate/comm/user_call.hpp"
+#include "accelerate/comm/error_context.hpp"
 #include "accelerate/nn/checksum.hpp"
 
 namespace accelerate::nn {
@@ -32,7 +32,7 @@ std::vector<int64_t> checksums_of(const std::vector<CheckedTensor>& tensors) {
   return list;
 }
 
-std::string describe(const CheckedTensor& one) {
+std::string describe_tensor(const CheckedTensor& one) {
   return fmt::format("{} [{}] {}", one.name, c10::Join(", ", one.tensor.sizes()),
                      c10::toString(one.tensor.scalar_type()));
 }
@@ -45,7 +45,7 @@ uint64_t digest(const Names& lines) {
   return hash;
 }
 
-Names split_lines(const std::string& text) {
+Names split_fields(const std::string& text) {
   Names lines;
   for (size_t at = 0; at < text.size();) {
     const size_t end = text.find('\n', at);
@@ -64,7 +64,7 @@ std::string ranks_text(const std::vector<size_t>& ranks) {
 }
 
 /// Returns "has one value on ranks 0, 2 and another on rank 1".
-std::string who_agrees(const std::vector<Names>& all, size_t i) {
+std::string agreeing_ranks_text(const std::vector<Names>& all, size_t i) {
   std::vector<std::pair<std::string, std::vector<size_t>>> classes;
   for (size_t rank = 0; rank < all.size(); ++rank) {
     const std::string line = line_of(all[rank], i);
@@ -90,10 +90,10 @@ std::string who_agrees(const std::vector<Names>& all, size_t i) {
   for (const std::string& line : mine) text += line + '\n';
   std::vector<Names> all;
   size_t count = 0;
-  const auto texts = comm::in_user_call("check_synchronized", "what differs is not known", group.place(),
-                                        [&] { return group.all_gather_bytes(text); });
+  const auto texts = comm::with_operation_context("check_synchronized", "what differs is not known", group.place(),
+                                                  [&] { return group.all_gather_bytes(text); });
   for (const std::string& theirs : texts) {
-    all.push_back(split_lines(theirs));
+    all.push_back(split_fields(theirs));
     count = std::max(count, all.back().size());
   }
   std::vector<size_t> differing;
@@ -106,8 +106,8 @@ std::string who_agrees(const std::vector<Names>& all, size_t i) {
              "{}{} {} ({} of {} tensors differ); something changed it on some ranks alone: a step of an optimizer that "
              "was not prepared, code under is_main_process(), random numbers of their own; load the same state on all "
              "ranks to continue",
-             when.empty() ? "" : fmt::format("{} ", when), before_tab(line_of(all[0], first)), who_agrees(all, first),
-             differing.size(), count);
+             when.empty() ? "" : fmt::format("{} ", when), before_tab(line_of(all[0], first)),
+             agreeing_ranks_text(all, first), differing.size(), count);
 }
 
 }  // namespace
@@ -119,12 +119,13 @@ void check_synchronized(const comm::Group& group, const std::vector<CheckedTenso
                [](const CheckedTensor& one) { return one.tensor.defined(); });
   const auto sums = checksums_of(there);
   Names lines;
-  for (size_t i = 0; i < there.size(); ++i) lines.push_back(fmt::format("{}\t{:x}", describe(there[i]), sums[i]));
+  for (size_t i = 0; i < there.size(); ++i)
+    lines.push_back(fmt::format("{}\t{:x}", describe_tensor(there[i]), sums[i]));
   // max(x) equals ~max(~x), which is min(x), if every rank has the same x.
   const int64_t mine = static_cast<int64_t>(digest(lines));
   const at::Tensor extremes = at::tensor({mine, ~mine}, at::kLong);
-  comm::in_user_call("check_synchronized", "the tensors are not compared", group.place(),
-                     [&] { group.all_reduce(extremes, comm::ReduceOp::max); });
+  comm::with_operation_context("check_synchronized", "the tensors are not compared", group.place(),
+                               [&] { group.all_reduce(extremes, comm::ReduceOp::max); });
   const auto* seen = extremes.const_data_ptr<int64_t>();
   if (seen[0] != ~seen[1]) fail_first_difference(group, lines, when);
 }

@@ -18,17 +18,17 @@
 namespace accelerate::optim {
 namespace {
 
-constexpr const char* ema_call = "ExponentialMovingAverage";
+constexpr const char* kEmaCall = "ExponentialMovingAverage";
 
 void check_ema(const EmaOptions& options) {
   if (!(options.decay >= 0 && options.decay <= 1)) {
-    base::fail(ErrorKind::usage, {}, ema_call, "decay is {}, must be from 0 to 1", options.decay);
+    base::fail(ErrorKind::usage, {}, kEmaCall, "decay is {}, must be from 0 to 1", options.decay);
   }
   if (!(options.warmup_gamma > 0)) {
-    base::fail(ErrorKind::usage, {}, ema_call, "warmup_gamma is {}, must be above 0", options.warmup_gamma);
+    base::fail(ErrorKind::usage, {}, kEmaCall, "warmup_gamma is {}, must be above 0", options.warmup_gamma);
   }
   if (!(options.warmup_power > 0)) {
-    base::fail(ErrorKind::usage, {}, ema_call, "warmup_power is {}, must be above 0", options.warmup_power);
+    base::fail(ErrorKind::usage, {}, kEmaCall, "warmup_power is {}, must be above 0", options.warmup_power);
   }
 }
 
@@ -93,38 +93,40 @@ AveragedWeights::~AveragedWeights() {
   *open_ = false;
 }
 
-ExponentialMovingAverage::ExponentialMovingAverage(const std::vector<state::Piece>& pieces, const EmaOptions& options,
-                                                   const std::vector<state::Piece>& buffers)
+ExponentialMovingAverage::ExponentialMovingAverage(const std::vector<state::ParameterShard>& parameter_shards,
+                                                   const EmaOptions& options,
+                                                   const std::vector<state::ParameterShard>& buffers)
     : options_(options) {
   check_ema(options);
   const at::NoGradGuard no_grad;
-  for (const state::Piece& piece : pieces) add(piece);
+  for (const state::ParameterShard& param_shard : parameter_shards) add(param_shard);
   if (options.use_buffers) {
-    for (const state::Piece& buffer : buffers) add(buffer);
+    for (const state::ParameterShard& buffer : buffers) add(buffer);
   }
 }
 
-void ExponentialMovingAverage::add(const state::Piece& piece) {
-  const at::Tensor& source = piece.master.defined() ? piece.master : piece.value;
-  items_.push_back({piece.name, source, piece.value, start_of(source), is_copied(piece.name, source)});
+void ExponentialMovingAverage::add(const state::ParameterShard& param_shard) {
+  const at::Tensor& source = param_shard.master.defined() ? param_shard.master : param_shard.value;
+  items_.push_back(
+      {param_shard.name, source, param_shard.value, start_of(source), is_copied(param_shard.name, source)});
 }
 
-void ExponentialMovingAverage::follow(std::function<std::vector<state::Piece>()> pieces) {
+void ExponentialMovingAverage::follow(std::function<std::vector<state::ParameterShard>()> parameter_shards) {
   const auto is_master = [](const Item& item) { return !item.source.is_same(item.value); };
-  if (std::any_of(items_.begin(), items_.end(), is_master)) pieces_now_ = std::move(pieces);
+  if (std::any_of(items_.begin(), items_.end(), is_master)) current_shards_ = std::move(parameter_shards);
 }
 
 // Gets the current masters, because the model may have been loaded, moved or prepared again.
 void ExponentialMovingAverage::follow_masters() {
-  if (!pieces_now_) return;
+  if (!current_shards_) return;
   size_t i = 0;
-  for (const state::Piece& piece : pieces_now_()) {
-    items_[i++].source = piece.master.defined() ? piece.master : piece.value;
+  for (const state::ParameterShard& param_shard : current_shards_()) {
+    items_[i++].source = param_shard.master.defined() ? param_shard.master : param_shard.value;
   }
 }
 
 // Moves averages to the device and dtype of their weights, and rebuilds the lists for the multi-tensor calls.
-void ExponentialMovingAverage::follow_moved() {
+void ExponentialMovingAverage::follow_moved_weights() {
   bool moved = kinds_.empty();
   for (Item& item : items_) {
     const auto dtype = averaged_in(item.source.scalar_type());
@@ -146,7 +148,7 @@ void ExponentialMovingAverage::follow_moved() {
 }
 
 void ExponentialMovingAverage::update(const std::optional<at::Tensor>& skip) {
-  if (*swapped_in_) {
+  if (*averages_active_) {
     base::fail(ErrorKind::usage, {}, "ExponentialMovingAverage.update",
                "the averages are swapped in, so the model's weights are the {} averages themselves; end "
                "average_parameters() first",
@@ -161,7 +163,7 @@ void ExponentialMovingAverage::update(const std::optional<at::Tensor>& skip) {
     const at::Tensor cancels = skip->ne(0).to(at::kFloat);
     cancelled_ = cancelled_.defined() ? cancelled_.to(cancels.device(), true) + cancels : cancels;
   }
-  follow_moved();
+  follow_moved_weights();
   for (const auto& kind : kinds_) average(kind, host_knows ? std::nullopt : skip);
 }
 
@@ -206,14 +208,14 @@ void ExponentialMovingAverage::average(const std::vector<size_t>& kind, const st
 }
 
 AveragedWeights ExponentialMovingAverage::average_parameters() {
-  if (*swapped_in_) {
+  if (*averages_active_) {
     base::fail(ErrorKind::usage, {}, "ExponentialMovingAverage.average_parameters",
                "the {} averages are swapped in already; end the first average_parameters() before the next",
                items_.size());
   }
   const at::NoGradGuard no_grad;
   follow_masters();
-  std::vector<AveragedWeights::Own> own;
+  std::vector<AveragedWeights::SavedWeight> own;
   const auto keep = [&](const at::Tensor& tensor) {
     own.push_back({tensor, tensor.detach().clone(), version_of(tensor)});
   };
@@ -223,8 +225,8 @@ AveragedWeights ExponentialMovingAverage::average_parameters() {
     if (!item.source.is_same(item.value)) keep(item.source);
   }
   // From here on the guard restores the weights if a copy throws.
-  *swapped_in_ = true;
-  AveragedWeights guard(std::move(own), swapped_in_);
+  *averages_active_ = true;
+  AveragedWeights guard(std::move(own), averages_active_);
   const int64_t version = next_version_of_averages();
   for (const Item& item : items_) {
     item.value.copy_(item.average, /*non_blocking=*/true);

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "accelerate/state/piece.hpp"
+#include "accelerate/state/parameter_shard.hpp"
 
 namespace accelerate::optim {
 
@@ -45,18 +45,19 @@ struct EmaOptions {
 /// backward accepts them.
 class [[nodiscard]] AveragedWeights {
  public:
-  struct Own {
+  struct SavedWeight {
     at::Tensor weight;
     at::Tensor value;
     std::optional<int64_t> version;  ///< version counter of the weight; unset for an inference tensor
   };
-  AveragedWeights(std::vector<Own> own, std::shared_ptr<bool> open) : own_(std::move(own)), open_(std::move(open)) {}
+  AveragedWeights(std::vector<SavedWeight> own, std::shared_ptr<bool> open)
+      : own_(std::move(own)), open_(std::move(open)) {}
   AveragedWeights(AveragedWeights&&) = default;
   AveragedWeights& operator=(AveragedWeights&&) = delete;
   ~AveragedWeights();
 
  private:
-  std::vector<Own> own_;
+  std::vector<SavedWeight> own_;
   std::shared_ptr<bool> open_;
 };
 
@@ -74,8 +75,9 @@ class ExponentialMovingAverage {
   /// \param pieces   Values to average, or their masters if there are any. Held by reference, as tensors are.
   /// \param buffers  Averaged if options.use_buffers is set.
   /// \throws Error (usage) for a decay outside [0, 1], and warm-up numbers that are not above 0.
-  explicit ExponentialMovingAverage(const std::vector<state::Piece>& pieces, const EmaOptions& options = {},
-                                    const std::vector<state::Piece>& buffers = {});
+  explicit ExponentialMovingAverage(const std::vector<state::ParameterShard>& parameter_shards,
+                                    const EmaOptions& options = {},
+                                    const std::vector<state::ParameterShard>& buffers = {});
   /// \param model  A module, a module holder, a TorchScript module, or a prepared model, which is kept alive if it has
   ///               masters.
   template <typename Model>
@@ -84,8 +86,8 @@ class ExponentialMovingAverage {
       requires(const Model& model) {
         model.named_parameters();
       }) explicit ExponentialMovingAverage(const Model& model, const EmaOptions& options = {})
-      : ExponentialMovingAverage(pieces_of_model(model), options, pieces_of(module_of(model).named_buffers())) {
-    if constexpr (has_pieces<Model>) follow([model] { return model.pieces(); });
+      : ExponentialMovingAverage(shards_of_model(model), options, pieces_of(module_of(model).named_buffers())) {
+    if constexpr (has_pieces<Model>) follow([model] { return model.parameter_shards(); });
   }
 
   ExponentialMovingAverage(ExponentialMovingAverage&&) = default;
@@ -114,7 +116,7 @@ class ExponentialMovingAverage {
  private:
   template <typename Model>
   static constexpr bool has_pieces = requires(const Model& model) {
-    { model.pieces() } -> std::same_as<std::vector<state::Piece>>;
+    { model.parameter_shards() } -> std::same_as<std::vector<state::ParameterShard>>;
   };
   struct Item {
     std::string name;
@@ -133,39 +135,39 @@ class ExponentialMovingAverage {
     }
   }
   template <typename List>
-  static std::vector<state::Piece> pieces_of(const List& tensors) {
-    std::vector<state::Piece> pieces;
+  static std::vector<state::ParameterShard> pieces_of(const List& tensors) {
+    std::vector<state::ParameterShard> parameter_shards;
     for (const auto& item : tensors) {
       if constexpr (requires { item.key(); }) {
-        pieces.push_back(state::whole_piece(item.key(), item.value()));
+        parameter_shards.push_back(state::whole_parameter(item.key(), item.value()));
       } else {  // a TorchScript module
-        pieces.push_back(state::whole_piece(item.name, item.value));
+        parameter_shards.push_back(state::whole_parameter(item.name, item.value));
       }
     }
-    return pieces;
+    return parameter_shards;
   }
   template <typename Model>
-  static std::vector<state::Piece> pieces_of_model(const Model& model) {
+  static std::vector<state::ParameterShard> shards_of_model(const Model& model) {
     if constexpr (has_pieces<Model>) {
-      return model.pieces();
+      return model.parameter_shards();
     } else {
       return pieces_of(module_of(model).named_parameters());
     }
   }
-  void follow(std::function<std::vector<state::Piece>()> pieces);
+  void follow(std::function<std::vector<state::ParameterShard>()> parameter_shards);
   void follow_masters();
-  void add(const state::Piece& piece);
-  void follow_moved();
+  void add(const state::ParameterShard& param_shard);
+  void follow_moved_weights();
   void average(const std::vector<size_t>& kind, const std::optional<at::Tensor>& skip);
   at::Tensor weight_on_device(const at::Tensor& like, const std::optional<at::Tensor>& skip) const;
 
   EmaOptions options_;
   std::vector<Item> items_;
-  std::function<std::vector<state::Piece>()> pieces_now_;  // empty if no piece has a master
-  std::vector<std::vector<size_t>> kinds_;                 // items grouped by dtype and device of their averages
-  int64_t calls_ = 0;     // calls of update() without those that the host knows to be skipped
-  at::Tensor cancelled_;  // calls that a flag on a device cancelled; undefined if none
-  std::shared_ptr<bool> swapped_in_ = std::make_shared<bool>(false);
+  std::function<std::vector<state::ParameterShard>()> current_shards_;  // empty if no piece has a master
+  std::vector<std::vector<size_t>> kinds_;  // items grouped by dtype and device of their averages
+  int64_t calls_ = 0;                       // calls of update() without those that the host knows to be skipped
+  at::Tensor cancelled_;                    // calls that a flag on a device cancelled; undefined if none
+  std::shared_ptr<bool> averages_active_ = std::make_shared<bool>(false);
 };
 
 }  // namespace accelerate::optim

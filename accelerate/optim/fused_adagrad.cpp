@@ -6,7 +6,7 @@
 #include <torch/optim/adagrad.h>
 
 #include "accelerate/optim/fused_steps.hpp"
-#include "accelerate/optim/step_on_pieces.hpp"
+#include "accelerate/optim/sharded_step.hpp"
 
 namespace accelerate::optim {
 namespace {
@@ -19,7 +19,7 @@ class AdagradStep final : public CountedStep<torch::optim::AdagradParamState> {
   using Options = torch::optim::AdagradOptions;
   using State = torch::optim::AdagradParamState;
 
-  void collect(const Stepped& stepped) override {
+  void collect(const StepTarget& stepped) override {
     // The LibTorch optimizer creates the state of its parameters at construction. Parameters that are added later have
     // no state, and its own step() fails for them.
     auto& state = state_of<State>(stepped, [&] {
@@ -28,12 +28,12 @@ class AdagradStep final : public CountedStep<torch::optim::AdagradParamState> {
       made->sum(at::full_like(stepped.parameter, options.initial_accumulator_value()));
       return made;
     });
-    state.sum(laid(stepped, state.sum()));
+    state.sum(aligned_state(stepped, state.sum()));
     add_counted(stepped, state).first.push_back(state.sum());
   }
 
   void update(Call& call, const StepScale& scale) override {
-    tell_steps(call);
+    write_step_counts(call);
     const auto& options = options_of<Options>(call.group);
     // LibTorch 2.11's CUDA kernel does not write back all unscaled gradients (fused_adagrad_utils.cuh: not those with a
     // number of elements divisible by four); the other kernels do.
@@ -48,12 +48,12 @@ class AdagradStep final : public CountedStep<torch::optim::AdagradParamState> {
     if (!by_kernel) at::_foreach_copy_(call.gradients, gradients);
   }
 
-  void add_options(Fingerprint& fingerprint, size_t group) override {
+  void add_options(CaptureFingerprint& fingerprint, size_t group) override {
     const auto& options = options_of<Options>(group);
     for (const double number : {options.lr_decay(), options.weight_decay(), options.eps()}) fingerprint.add(number);
   }
 
-  void add_state(Fingerprint& fingerprint, torch::optim::OptimizerParamState& state) override {
+  void add_state(CaptureFingerprint& fingerprint, torch::optim::OptimizerParamState& state) override {
     fingerprint.add(static_cast<State&>(state).sum());
   }
 };

@@ -6,7 +6,7 @@
 #include <torch/optim/adamw.h>
 
 #include "accelerate/optim/fused_steps.hpp"
-#include "accelerate/optim/step_on_pieces.hpp"
+#include "accelerate/optim/sharded_step.hpp"
 
 namespace accelerate::optim {
 namespace {
@@ -20,12 +20,12 @@ class AdamStep final : public CountedStep<State> {
       : Base(optimizer, schema), kernel_(kernel) {}
 
  private:
-  void collect(const StepOnPieces::Stepped& stepped) override {
+  void collect(const ShardedStep::StepTarget& stepped) override {
     const bool amsgrad = this->template options_of<Options>(stepped.group).amsgrad();
     auto& state = this->template state_of<State>(stepped);
-    state.exp_avg(this->laid(stepped, state.exp_avg()));
-    state.exp_avg_sq(this->laid(stepped, state.exp_avg_sq()));
-    if (amsgrad) state.max_exp_avg_sq(this->laid(stepped, state.max_exp_avg_sq()));
+    state.exp_avg(this->aligned_state(stepped, state.exp_avg()));
+    state.exp_avg_sq(this->aligned_state(stepped, state.exp_avg_sq()));
+    if (amsgrad) state.max_exp_avg_sq(this->aligned_state(stepped, state.max_exp_avg_sq()));
     Call& call = this->add_counted(stepped, state);
     call.first.push_back(state.exp_avg());
     call.second.push_back(state.exp_avg_sq());
@@ -33,7 +33,7 @@ class AdamStep final : public CountedStep<State> {
   }
 
   void update(Call& call, const StepScale& scale) override {
-    this->tell_steps(call);
+    this->write_step_counts(call);
     const auto& options = this->template options_of<Options>(call.group);
     const auto [beta1, beta2] = options.betas();
     const auto run = [&, beta1 = beta1, beta2 = beta2](const auto& rate) {
@@ -43,7 +43,7 @@ class AdamStep final : public CountedStep<State> {
     call.rate.defined() ? run(call.rate) : run(options.lr());
   }
 
-  void add_options(Fingerprint& fingerprint, size_t group) override {
+  void add_options(CaptureFingerprint& fingerprint, size_t group) override {
     const auto& options = this->template options_of<Options>(group);
     const auto [beta1, beta2] = options.betas();
     for (const double number : {beta1, beta2, options.weight_decay(), options.eps(), options.amsgrad() ? 1.0 : 0.0}) {
@@ -51,7 +51,7 @@ class AdamStep final : public CountedStep<State> {
     }
   }
 
-  void add_state(Fingerprint& fingerprint, torch::optim::OptimizerParamState& state) override {
+  void add_state(CaptureFingerprint& fingerprint, torch::optim::OptimizerParamState& state) override {
     const auto& averages = static_cast<State&>(state);
     for (const auto& one : {averages.exp_avg(), averages.exp_avg_sq(), averages.max_exp_avg_sq()}) fingerprint.add(one);
   }

@@ -4,7 +4,7 @@
 
 #include "accelerate/optim/fused_steps.hpp"
 #include "accelerate/optim/rmsprop_kernels.hpp"
-#include "accelerate/optim/step_on_pieces.hpp"
+#include "accelerate/optim/sharded_step.hpp"
 
 namespace accelerate::optim {
 namespace {
@@ -17,12 +17,12 @@ class RMSpropStep final : public CountedStep<torch::optim::RMSpropParamState> {
   using Options = torch::optim::RMSpropOptions;
   using State = torch::optim::RMSpropParamState;
 
-  void collect(const Stepped& stepped) override {
+  void collect(const StepTarget& stepped) override {
     const auto& options = options_of<Options>(stepped.group);
     auto& state = state_of<State>(stepped);
-    state.square_avg(laid(stepped, state.square_avg()));
-    if (options.momentum() > 0) state.momentum_buffer(laid(stepped, state.momentum_buffer()));
-    if (options.centered()) state.grad_avg(laid(stepped, state.grad_avg()));
+    state.square_avg(aligned_state(stepped, state.square_avg()));
+    if (options.momentum() > 0) state.momentum_buffer(aligned_state(stepped, state.momentum_buffer()));
+    if (options.centered()) state.grad_avg(aligned_state(stepped, state.grad_avg()));
     Call& call = add_counted(stepped, state);
     call.first.push_back(state.square_avg());
     if (options.momentum() > 0) call.second.push_back(state.momentum_buffer());
@@ -41,7 +41,7 @@ class RMSpropStep final : public CountedStep<torch::optim::RMSpropParamState> {
     call.device.is_cpu() ? rmsprop_on_cpu(lists, numbers, scale) : rmsprop_on_device(lists, numbers, scale, call.rate);
   }
 
-  void add_options(Fingerprint& fingerprint, size_t group) override {
+  void add_options(CaptureFingerprint& fingerprint, size_t group) override {
     const auto& options = options_of<Options>(group);
     for (const double number :
          {options.alpha(), options.eps(), options.weight_decay(), options.momentum(), options.centered() ? 1.0 : 0.0}) {
@@ -49,7 +49,7 @@ class RMSpropStep final : public CountedStep<torch::optim::RMSpropParamState> {
     }
   }
 
-  void add_state(Fingerprint& fingerprint, torch::optim::OptimizerParamState& state) override {
+  void add_state(CaptureFingerprint& fingerprint, torch::optim::OptimizerParamState& state) override {
     const auto& averages = static_cast<State&>(state);
     for (const auto& one : {averages.square_avg(), averages.momentum_buffer(), averages.grad_avg()})
       fingerprint.add(one);

@@ -3,33 +3,33 @@
 #include <torch/optim/sgd.h>
 
 #include "accelerate/optim/fused_steps.hpp"
-#include "accelerate/optim/step_on_pieces.hpp"
+#include "accelerate/optim/sharded_step.hpp"
 
 namespace accelerate::optim {
 namespace {
 
-class SgdStep final : public StepOnPieces {
+class SgdStep final : public ShardedStep {
  public:
-  explicit SgdStep(torch::optim::Optimizer& optimizer) : StepOnPieces(optimizer, "aten::_fused_sgd_") {}
+  explicit SgdStep(torch::optim::Optimizer& optimizer) : ShardedStep(optimizer, "aten::_fused_sgd_") {}
 
  private:
   using Options = torch::optim::SGDOptions;
   using State = torch::optim::SGDParamState;
-  static constexpr int64_t first_step = 1, later_step = 2;  // SGD only distinguishes these two steps
+  static constexpr int64_t kFirstStep = 1, later_step = 2;  // SGD only distinguishes these two steps
 
-  void collect(const Stepped& stepped) override {
+  void collect(const StepTarget& stepped) override {
     if (options_of<Options>(stepped.group).momentum() == 0) {
       add(stepped, later_step);
       return;
     }
-    const auto found = optimizer_.state().find(stepped.piece.key);
+    const auto found = optimizer_.state().find(stepped.param_shard.key);
     at::Tensor buffer;
     if (found != optimizer_.state().end()) buffer = static_cast<State&>(*found->second).momentum_buffer();
     const bool first = !buffer.defined();
-    if (first && recording()) refuse_to_record_first(stepped);
-    Call& call = add(stepped, first ? first_step : later_step);
-    call.first.push_back(laid(stepped, buffer));
-    call.keys.push_back(stepped.piece.key);
+    if (first && capturing()) throw_capture_before_first_step(stepped);
+    Call& call = add(stepped, first ? kFirstStep : later_step);
+    call.first.push_back(aligned_state(stepped, buffer));
+    call.keys.push_back(stepped.param_shard.key);
   }
 
   void update(Call& call, const StepScale& scale) override {
@@ -37,12 +37,12 @@ class SgdStep final : public StepOnPieces {
     const auto run = [&](const auto& rate) {
       at::_fused_sgd_(call.parameters, call.gradients, call.first, options.weight_decay(), options.momentum(), rate,
                       options.dampening(), options.nesterov(), /*maximize=*/false,
-                      /*is_first_step=*/call.step == first_step, scale.scale, scale.skip);
+                      /*is_first_step=*/call.step == kFirstStep, scale.scale, scale.skip);
     };
     call.rate.defined() ? run(call.rate) : run(options.lr());
   }
 
-  void add_options(Fingerprint& fingerprint, size_t group) override {
+  void add_options(CaptureFingerprint& fingerprint, size_t group) override {
     const auto& options = options_of<Options>(group);
     for (const double number :
          {options.weight_decay(), options.momentum(), options.dampening(), options.nesterov() ? 1.0 : 0.0}) {
@@ -50,7 +50,7 @@ class SgdStep final : public StepOnPieces {
     }
   }
 
-  void add_state(Fingerprint& fingerprint, torch::optim::OptimizerParamState& state) override {
+  void add_state(CaptureFingerprint& fingerprint, torch::optim::OptimizerParamState& state) override {
     fingerprint.add(static_cast<State&>(state).momentum_buffer());
   }
 

@@ -13,7 +13,7 @@
 
 namespace accelerate::optim {
 
-std::unique_ptr<FusedStep> FusedStep::recognise(torch::optim::Optimizer& optimizer) {
+std::unique_ptr<FusedStep> FusedStep::for_optimizer(torch::optim::Optimizer& optimizer) {
   using namespace torch::optim;
   const std::type_info& type = typeid(optimizer);
   if (type == typeid(SGD)) return fused_sgd(optimizer);

@@ -8,8 +8,8 @@
 #include <optional>
 #include <span>
 
-#include "accelerate/optim/recorded_numbers.hpp"
-#include "accelerate/state/piece.hpp"
+#include "accelerate/optim/captured_scalars.hpp"
+#include "accelerate/state/parameter_shard.hpp"
 
 namespace torch::optim {
 class Optimizer;
@@ -37,7 +37,7 @@ class FusedStep {
 
   /// Supports exactly torch::optim::SGD, Adam, AdamW, Adagrad and RMSprop. Returns null for all other types, including
   /// subclasses, because their step() may differ. The optimizer must outlive the result.
-  static std::unique_ptr<FusedStep> recognise(torch::optim::Optimizer& optimizer);
+  static std::unique_ptr<FusedStep> for_optimizer(torch::optim::Optimizer& optimizer);
 
   /// Updates every parameter that has a gradient. Returns false, with nothing changed, if a gradient is of an
   /// unsupported kind (sparse, complex, another dtype than its parameter). The caller then runs the optimizer's own
@@ -48,24 +48,24 @@ class FusedStep {
   /// step count, so shards may be updated in any order and portions. If a piece has a master, the master and the
   /// optimizer's state (in the master's dtype) are updated, and the value is then set from the master.
   /// \throws Error (usage) if a shard belongs to no parameter of the optimizer.
-  virtual bool step(std::span<const state::Piece> pieces, const StepScale& scale = {}) = 0;
+  virtual bool step(std::span<const state::ParameterShard> parameter_shards, const StepScale& scale = {}) = 0;
 
   /// Removes steps that a flag on a device cancelled from the optimizer's own counts; the kernels already account for
   /// them. Waits for the device. Call before reading or saving the optimizer's state.
-  virtual void take_back_cancelled() {}
+  virtual void discard_skipped_steps() {}
 
-  /// Until end_recording(), steps are captured by a device for replay (device/graph.hpp): the kernels read rates and
+  /// Until end_capture(), steps are captured by a device for replay (device/graph.hpp): the kernels read rates and
   /// counts, which the host changes from step to step, from device memory. The counts advance for the captured step as
   /// for any other.
   ///
   /// A step that would create state (averages of a parameter without any) throws Error (usage) during capture, without
   /// changes, because each replay would create it again.
-  virtual void begin_recording() {}
-  virtual RecordedNumbers end_recording() { return {}; }
+  virtual void begin_capture() {}
+  virtual CapturedScalars end_capture() { return {}; }
   /// False if the optimizer's kernels cannot read rates and counts from device memory.
-  [[nodiscard]] virtual bool can_record() const { return false; }
+  [[nodiscard]] virtual bool can_capture() const { return false; }
   /// Adds everything on which a captured step depends: options except rates, parameters and state.
-  virtual void add_to(Fingerprint& fingerprint) = 0;
+  virtual void add_to(CaptureFingerprint& fingerprint) = 0;
 };
 
 }  // namespace accelerate::optim

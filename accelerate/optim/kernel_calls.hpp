@@ -86,8 +86,8 @@ inline void fill_steps(Call& call) {
   call.steps.assign(call.parameters.size(), call.step_tensor);
 }
 
-// Steps that flags on a device have cancelled, per parameter: the host counts on until take_back_cancelled().
-class Cancelled {
+// Steps that flags on a device have cancelled, per parameter: the host counts on until discard_skipped_steps().
+class SkippedSteps {
  public:
   // Step count passed to the kernels: without cancelled steps.
   void correct(Call& call) const {

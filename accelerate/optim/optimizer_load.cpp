@@ -62,7 +62,8 @@ std::string shape(const at::Tensor& tensor) { return fmt::format("[{}]", c10::Jo
 
 class Loader {
  public:
-  Loader(torch::optim::Optimizer& optimizer, const OptimizerState& saved, const StateDtype& dtype, const Place& place)
+  Loader(torch::optim::Optimizer& optimizer, const OptimizerState& saved, const StateDtype& dtype,
+         const RankContext& place)
       : optimizer_(optimizer), saved_(saved), dtype_(dtype), place_(place), parameters_(parameters_of(optimizer)) {
     check_groups();
   }
@@ -229,7 +230,7 @@ class Loader {
   torch::optim::Optimizer& optimizer_;
   const OptimizerState& saved_;
   StateDtype dtype_;
-  const Place& place_;
+  const RankContext& place_;
   std::vector<at::Tensor> parameters_;
   std::vector<device::CopyPair> copies_;
   bool looking_ = false;  // true during check(): tensors are compared, not copied
@@ -238,13 +239,13 @@ class Loader {
 }  // namespace
 
 void load_state(torch::optim::Optimizer& optimizer, const OptimizerState& state, const StateDtype& dtype,
-                const Place& place) {
+                const RankContext& place) {
   Loader loader(optimizer, state, dtype, place);
   const bool stock = visit_stock(optimizer, [&]<typename Fields>(Fields) { loader.template load<Fields>(); });
   if (!stock) loader.load_by_itself();
 }
 
-void check_state(torch::optim::Optimizer& optimizer, const OptimizerState& state, const Place& place) {
+void check_state(torch::optim::Optimizer& optimizer, const OptimizerState& state, const RankContext& place) {
   Loader loader(optimizer, state, {}, place);
   const bool stock = visit_stock(optimizer, [&]<typename Fields>(Fields) { loader.template check<Fields>(); });
   if (!stock) loader.check_by_itself();

@@ -66,7 +66,7 @@ void save_stock(torch::optim::Optimizer& optimizer, OptimizerState& saved) {
   }
 }
 
-void save_by_itself(const torch::optim::Optimizer& optimizer, OptimizerState& saved, const Place& place) {
+void save_by_itself(const torch::optim::Optimizer& optimizer, OptimizerState& saved, const RankContext& place) {
   std::stringstream bytes;
   {
     torch::serialize::OutputArchive archive;
@@ -98,7 +98,7 @@ void save_by_itself(const torch::optim::Optimizer& optimizer, OptimizerState& sa
 
 }  // namespace
 
-OptimizerState state_of(torch::optim::Optimizer& optimizer, const Place& place) {
+OptimizerState state_of(torch::optim::Optimizer& optimizer, const RankContext& place) {
   OptimizerState saved;
   number_parameters(optimizer, saved);
   const bool stock = visit_stock(optimizer, [&]<typename Fields>(Fields) { save_stock<Fields>(optimizer, saved); });

@@ -17,7 +17,7 @@ namespace accelerate::optim {
 /// defaults; tensors are not copied. Any other optimizer is saved with its own save().
 ///
 /// \throws Error (usage) for an optimizer with state that does not override save(), because its state would be lost.
-[[nodiscard]] state::OptimizerState state_of(torch::optim::Optimizer& optimizer, const Place& place);
+[[nodiscard]] state::OptimizerState state_of(torch::optim::Optimizer& optimizer, const RankContext& place);
 
 /// Returns the dtype of a parameter's state.
 using StateDtype = std::function<c10::ScalarType(const at::Tensor& parameter)>;
@@ -28,9 +28,9 @@ using StateDtype = std::function<c10::ScalarType(const at::Tensor& parameter)>;
 /// \throws Error (data) for another number of groups or parameters, shapes that differ from their parameters', a state
 ///         that this optimizer type does not have, and unknown options that are not at their default (maximize).
 void load_state(torch::optim::Optimizer& optimizer, const state::OptimizerState& state, const StateDtype& dtype,
-                const Place& place);
+                const RankContext& place);
 
 /// \throws as load_state() does, without changing anything.
-void check_state(torch::optim::Optimizer& optimizer, const state::OptimizerState& state, const Place& place);
+void check_state(torch::optim::Optimizer& optimizer, const state::OptimizerState& state, const RankContext& place);
 
 }  // namespace accelerate::optim

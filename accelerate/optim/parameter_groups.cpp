@@ -23,7 +23,7 @@ std::unordered_set<const void*> keys_of(const std::vector<at::Tensor>& tensors) 
   return keys;
 }
 
-void check_groups(const torch::optim::Optimizer& optimizer, const Place& place, std::string_view asked_by) {
+void check_groups(const torch::optim::Optimizer& optimizer, const RankContext& place, std::string_view asked_by) {
   const auto& groups = optimizer.param_groups();
   std::unordered_map<const void*, std::pair<size_t, size_t>> seen;
   for (size_t g = 0; g < groups.size(); ++g) {

@@ -24,6 +24,6 @@ std::unordered_set<const void*> keys_of(const std::vector<at::Tensor>& tensors);
 
 /// \param asked_by  Name of the operation for the message.
 /// \throws Error (usage) if a parameter is listed twice, in one or two groups, because it would be stepped on twice.
-void check_groups(const torch::optim::Optimizer& optimizer, const Place& place, std::string_view asked_by);
+void check_groups(const torch::optim::Optimizer& optimizer, const RankContext& place, std::string_view asked_by);
 
 }  // namespace accelerate::optim

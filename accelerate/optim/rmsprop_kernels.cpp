@@ -15,13 +15,13 @@
 #include <algorithm>
 #include <cmath>
 
-#include "accelerate/device/in_parts.hpp"
+#include "accelerate/device/parallel_for.hpp"
 
 namespace accelerate::optim {
 namespace {
 
 // Minimum number of elements for which a second thread pays off.
-constexpr int64_t grain = 32768;
+constexpr int64_t kGrainSize = 32768;
 
 // Updates one tensor. Half types are computed in float.
 template <typename Number>
@@ -97,7 +97,7 @@ void rmsprop_tensors(const RMSpropLists& lists, const RMSpropNumbers& numbers, d
   for (const at::Tensor& parameter : lists.parameters) {
     ends.push_back((ends.empty() ? 0 : ends.back()) + parameter.numel());
   }
-  device::in_parts(ends.back(), grain, [&](int64_t first, int64_t count) {
+  device::parallel_for(ends.back(), kGrainSize, [&](int64_t first, int64_t count) {
     const int64_t end = first + count;
     for (auto i = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), first) - ends.begin()); first < end;
          first = ends[i++]) {

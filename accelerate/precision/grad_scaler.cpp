@@ -30,7 +30,7 @@ std::vector<std::vector<at::Tensor>> by_device_and_dtype(const std::vector<at::T
   return groups;
 }
 
-void require(bool holds, const Place& place, const char* option, double value, const char* must) {
+void require(bool holds, const RankContext& place, const char* option, double value, const char* must) {
   if (!holds) base::fail(ErrorKind::usage, place, "grad_scaler", "{} is {}, must be {}", option, value, must);
 }
 
@@ -38,7 +38,7 @@ bool is_positive(double value) { return std::isfinite(value) && value > 0; }
 
 }  // namespace
 
-void check(const GradScalerOptions& options, const Place& place) {
+void check_grad_scaler_options(const GradScalerOptions& options, const RankContext& place) {
   require(is_positive(options.init_scale), place, "init_scale", options.init_scale, "a finite number above 0");
   require(std::isfinite(options.growth_factor) && options.growth_factor > 1, place, "growth_factor",
           options.growth_factor, "a finite number above 1");
@@ -60,9 +60,9 @@ at::Tensor summed_over(const comm::Group& group, const at::Tensor& flags) {
   return sum.to(flags.device());
 }
 
-GradScaler::GradScaler(const GradScalerOptions& options, at::Device device, const Place& place)
+GradScaler::GradScaler(const GradScalerOptions& options, at::Device device, const RankContext& place)
     : options_(options), place_(place) {
-  check(options, place);
+  check_grad_scaler_options(options, place);
   scale_ = at::full({}, options.init_scale, at::TensorOptions(device).dtype(at::kFloat));
   growth_tracker_ = at::zeros({}, at::TensorOptions(device).dtype(at::kInt));
 }
@@ -114,7 +114,7 @@ GradScalerOptions GradScaler::loadable(const ScalerState& state) const {
                "the saved loss scale is {} with growth tracker {}, must be a finite number above 0 with at least 0",
                state.scale, state.growth_tracker);
   }
-  check(loaded, place_);
+  check_grad_scaler_options(loaded, place_);
   return loaded;
 }
 

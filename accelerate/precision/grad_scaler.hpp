@@ -33,7 +33,7 @@ struct GradScalerOptions {
 };
 
 /// \throws Error (usage), with the option, its value and its range, if an option is out of range.
-void check(const GradScalerOptions& options, const Place& place);
+void check_grad_scaler_options(const GradScalerOptions& options, const RankContext& place);
 
 /// Sums this rank's flags over the ranks of a group by one all-reduce. All ranks of the group must call.
 ///
@@ -44,8 +44,8 @@ void check(const GradScalerOptions& options, const Place& place);
 /// All tensors are 0-dim on the scaler's device; only state() makes the host wait.
 class GradScaler {
  public:
-  /// \throws Error (usage) as check() does.
-  GradScaler(const GradScalerOptions& options, at::Device device, const Place& place);
+  /// \throws Error (usage) as check_grad_scaler_options() does.
+  GradScaler(const GradScalerOptions& options, at::Device device, const RankContext& place);
 
   /// float32; update() and load_state() change it in place.
   [[nodiscard]] const at::Tensor& scale() const { return scale_; }
@@ -70,14 +70,14 @@ class GradScaler {
   /// Waits for the device.
   [[nodiscard]] ScalerState state() const;
   /// Sets scale, factors, interval and tracker to the saved ones. \throws Error (data) for an invalid scale or tracker;
-  /// Error (usage) as check() does.
+  /// Error (usage) as check_grad_scaler_options() does.
   void load_state(const ScalerState& state);
   /// \returns the options after load_state(), with the same exceptions.
   [[nodiscard]] GradScalerOptions loadable(const ScalerState& state) const;
 
  private:
   GradScalerOptions options_;
-  Place place_;
+  RankContext place_;
   at::Tensor scale_, growth_tracker_;
 };
 

@@ -20,7 +20,7 @@ std::string name_of(ScalarType dtype) {
 bool supports(const LowPrecision& can, ScalarType dtype) { return dtype == ScalarType::Half ? can.fp16 : can.bf16; }
 
 // Returns "no or fp16", "float32 and fp16" ...
-std::string what_it_can(std::string list, const char* and_also, const LowPrecision& can) {
+std::string supported_precisions(std::string list, const char* and_also, const LowPrecision& can) {
   if (can.bf16) list += and_also + std::string("bf16");
   if (can.fp16) list += and_also + std::string("fp16");
   return list;
@@ -54,7 +54,8 @@ LowPrecision low_precision_of(c10::Device device) {
   return can;
 }
 
-void check(const Policy& policy, c10::Device device, const LowPrecision& can, const Place& place) {
+void check_precision_policy(const Policy& policy, c10::Device device, const LowPrecision& can,
+                            const RankContext& place) {
   if (policy.compute && *policy.compute != ScalarType::Half && *policy.compute != ScalarType::BFloat16) {
     base::fail(ErrorKind::usage, place, "mixed_precision",
                "the policy's compute dtype is {}, must be bfloat16 (bf16) or float16 (fp16)", name_of(*policy.compute));
@@ -77,7 +78,8 @@ void check(const Policy& policy, c10::Device device, const LowPrecision& can, co
     }
     if (supports(can, *dtype)) continue;
     base::fail(ErrorKind::device, place, "mixed_precision", "{} is requested, {} computes in {} only; ask for {}",
-               name_of(*dtype), device.str(), what_it_can("float32", " and ", can), what_it_can("no", " or ", can));
+               name_of(*dtype), device.str(), supported_precisions("float32", " and ", can),
+               supported_precisions("no", " or ", can));
   }
 }
 

@@ -46,6 +46,7 @@ struct LowPrecision {
 /// \throws Error (device) if the device does not support the policy, with the supported ones.
 /// \throws Error (usage) for invalid policies (float16 parameters, because their gradients cannot be unscaled; compute
 ///         dtypes other than float16 and bfloat16).
-void check(const Policy& policy, c10::Device device, const LowPrecision& can, const Place& place);
+void check_precision_policy(const Policy& policy, c10::Device device, const LowPrecision& can,
+                            const RankContext& place);
 
 }  // namespace accelerate::precision

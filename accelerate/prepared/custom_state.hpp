@@ -15,7 +15,7 @@
 #include <variant>
 
 #include "accelerate/base/error.hpp"
-#include "accelerate/checkpoint/content.hpp"
+#include "accelerate/checkpoint/checkpoint_content.hpp"
 #include "accelerate/precision/scaler_state.hpp"
 #include "accelerate/state/loader_state.hpp"
 #include "accelerate/state/scheduler_state.hpp"

@@ -3,16 +3,17 @@
 
 #include <ATen/ops/from_blob.h>
 
-#include "accelerate/comm/user_call.hpp"
+#include "accelerate/comm/error_context.hpp"
 
 namespace accelerate::prepared {
 
 at::Tensor scatter_bytes(const comm::Group& group, const std::vector<at::Tensor>& bytes) {
-  return comm::in_user_call("loader", "batches that rank 0 reads for all (dispatch_batches) are not handed out",
-                            group.place(), [&] { return group.scatter(bytes, /*root=*/0); });
+  return comm::with_operation_context("loader",
+                                      "batches that rank 0 reads for all (dispatch_batches) are not handed out",
+                                      group.place(), [&] { return group.scatter(bytes, /*root=*/0); });
 }
 
-OfReader of_rank_0(OfReader mine, const comm::Group& group) {
+ReaderInfo broadcast_reader_info(ReaderInfo mine, const comm::Group& group) {
   std::string bytes;
   if (group.rank() == 0) {
     const auto packed = tree::pack(mine);
@@ -20,15 +21,15 @@ OfReader of_rank_0(OfReader mine, const comm::Group& group) {
   }
   bytes = group.broadcast_bytes(bytes);
   const auto size = static_cast<int64_t>(bytes.size());
-  return tree::unpack<OfReader>(at::from_blob(bytes.data(), {size}, at::TensorOptions().dtype(at::kByte)));
+  return tree::unpack<ReaderInfo>(at::from_blob(bytes.data(), {size}, at::TensorOptions().dtype(at::kByte)));
 }
 
-void fail_as_reader(const Place& place, const std::string& failure) {
+void throw_reader_failure(const RankContext& place, const std::string& failure) {
   base::fail(ErrorKind::data, place, "loader", "rank 0, which reads for all ranks (dispatch_batches), failed: {}",
              failure);
 }
 
-void refuse_other_pass(const Place& place, int64_t mine, int64_t of_reader) {
+void throw_pass_mismatch(const RankContext& place, int64_t mine, int64_t of_reader) {
   base::fail(
       ErrorKind::usage, place, "loader",
       "this rank is in pass {} of the loader, and rank 0, which reads for all ranks (dispatch_batches), gives "
@@ -36,7 +37,7 @@ void refuse_other_pass(const Place& place, int64_t mine, int64_t of_reader) {
       mine, of_reader);
 }
 
-void refuse_to_dispatch(const Place& place) {
+void throw_not_packable(const RankContext& place) {
   base::fail(
       ErrorKind::usage, place, "prepare",
       "dispatch_batches is on, and a batch of this loader holds something that cannot be sent to other ranks; a "
@@ -44,7 +45,7 @@ void refuse_to_dispatch(const Place& place) {
       "of them, or turn dispatch_batches off");
 }
 
-void refuse_unnamed_members(std::string_view batch, const Place& place) {
+void refuse_unnamed_members(std::string_view batch, const RankContext& place) {
   base::fail(
       ErrorKind::usage, place, "prepare",
       "dispatch_batches is on, and tree_members() of a struct in {} does not name all of its members: the others "

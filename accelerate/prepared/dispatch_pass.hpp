@@ -15,11 +15,11 @@
 #include <utility>
 #include <vector>
 
-#include "accelerate/base/what_failed.hpp"
+#include "accelerate/base/exception_text.hpp"
 #include "accelerate/data/dispatch.hpp"
-#include "accelerate/data/shardable.hpp"
+#include "accelerate/data/loader_concepts.hpp"
+#include "accelerate/prepared/accelerator_state.hpp"
 #include "accelerate/prepared/loader_pass.hpp"
-#include "accelerate/prepared/shared.hpp"
 #include "accelerate/tree/pack.hpp"
 
 namespace accelerate::state {
@@ -40,7 +40,7 @@ namespace accelerate::prepared {
 [[nodiscard]] at::Tensor scatter_bytes(const comm::Group& group, const std::vector<at::Tensor>& bytes);
 
 /// Properties of rank 0's loader. The loaders of the other ranks may be empty.
-struct OfReader {
+struct ReaderInfo {
   std::optional<int64_t> size{};              ///< batches; unset if unknown
   std::optional<int64_t> samples{};           ///< unset if unknown
   std::optional<state::LoaderState> state{};  ///< unset if the loader has no state
@@ -49,11 +49,11 @@ struct OfReader {
 };
 
 /// Returns rank 0's value. Collective.
-[[nodiscard]] OfReader of_rank_0(OfReader mine, const comm::Group& group);
+[[nodiscard]] ReaderInfo broadcast_reader_info(ReaderInfo mine, const comm::Group& group);
 
 /// Returns nothing if the loader does not know its size or throws. A later call of size() reports the error.
 template <typename Loader>
-[[nodiscard]] std::optional<int64_t> size_told_by(const Loader& loader) try {
+[[nodiscard]] std::optional<int64_t> size_or_unknown(const Loader& loader) try {
   if constexpr (data::MaybeCounted<Loader>) return loader.size();
   if constexpr (data::Counted<Loader>) return static_cast<int64_t>(loader.size());
   return std::nullopt;
@@ -68,23 +68,23 @@ concept CountsSamples = requires(const Loader& loader) {
 };
 
 template <typename Loader>
-[[nodiscard]] OfReader told_by(Loader& loader) {
-  OfReader told{.size = size_told_by(loader), .state = where_it_stands(loader)};
-  if constexpr (CountsSamples<Loader>) told.samples = loader.sample_count();
-  return told;
+[[nodiscard]] ReaderInfo reader_info(Loader& loader) {
+  ReaderInfo reader_values{.size = size_or_unknown(loader), .state = position_of(loader)};
+  if constexpr (CountsSamples<Loader>) reader_values.samples = loader.sample_count();
+  return reader_values;
 }
 
 /// Reports rank 0's failure on the ranks that wait for its batches. \throws Error (data) always.
-[[noreturn]] void fail_as_reader(const Place& place, const std::string& failure);
+[[noreturn]] void throw_reader_failure(const RankContext& place, const std::string& failure);
 
 /// \throws Error (usage) always: ranks left a loop at different batches, so their pass numbers differ.
-[[noreturn]] void refuse_other_pass(const Place& place, int64_t mine, int64_t of_reader);
+[[noreturn]] void throw_pass_mismatch(const RankContext& place, int64_t mine, int64_t of_reader);
 
 /// \throws Error (usage) always: a batch contains something that is not tree::packable.
-[[noreturn]] void refuse_to_dispatch(const Place& place);
+[[noreturn]] void throw_not_packable(const RankContext& place);
 
 /// \throws Error (usage) always: tree_members() of a struct in the batch does not name all members.
-[[noreturn]] void refuse_unnamed_members(std::string_view batch, const Place& place);
+[[noreturn]] void refuse_unnamed_members(std::string_view batch, const RankContext& place);
 
 template <typename Loader>
 [[nodiscard]] data::DispatchOptions dispatch_options(const Loader& loader, const LoaderOptions& options,
@@ -103,7 +103,7 @@ class DispatchPass {
 
   /// \param pass     Number of the pass.
   /// \param resumed  Start of the pass to repeat. Rank 0 draws from it.
-  DispatchPass(Loader& loader, const LoaderOptions& options, const Shared& shared, int64_t pass,
+  DispatchPass(Loader& loader, const LoaderOptions& options, const AcceleratorState& shared, int64_t pass,
                const std::optional<PassStart>& resumed)
       : loader_(loader),
         group_(shared.group),
@@ -113,7 +113,7 @@ class DispatchPass {
         pass_(pass),
         catch_up_(resumed),
         start_(resumed ? *resumed : PassStart{CpuStream::current(), 0}) {
-    if constexpr (!tree::packable<Batch>) refuse_to_dispatch(place_);
+    if constexpr (!tree::packable<Batch>) throw_not_packable(place_);
     if (group_.rank() == 0) next_round_ = read_round();
     ahead_ = exchange_round();
     options_.skipped = ahead_->skipped;
@@ -130,10 +130,10 @@ class DispatchPass {
     state_ = mine.reader.state;
     read_ = mine.read;
     epoch_ = mine.epoch;
-    if (group_.rank() != 0) hear(mine.reader);
+    if (group_.rank() != 0) update_reader_info(mine.reader);
     if (!mine.failure.empty()) {
       if (failure_) std::rethrow_exception(failure_);
-      fail_as_reader(place_, mine.failure);
+      throw_reader_failure(place_, mine.failure);
     }
     if (ended_) return std::nullopt;
     ++info_.index;
@@ -159,8 +159,8 @@ class DispatchPass {
   /// Epoch of rank 0's loader, valid after its first batch; 0 if the loader does not count epochs.
   [[nodiscard]] int64_t epoch() const { return epoch_; }
   /// Reason for a pass without batches; empty if the loader reports it itself.
-  [[nodiscard]] std::string why_empty() const {
-    if (read_ == 0 && group_.rank() == 0 && data::SaysWhyEmpty<Loader>) return "";
+  [[nodiscard]] std::string empty_pass_reason() const {
+    if (read_ == 0 && group_.rank() == 0 && data::ExplainsEmptyPass<Loader>) return "";
     if (read_ == 0) return "rank 0, which reads for all (dispatch_batches), has none";
     if (options_.skipped > 0)
       return fmt::format("{} are skipped, and rank 0 reads {} for all", options_.skipped, read_);
@@ -175,20 +175,20 @@ class DispatchPass {
     int64_t read = 0;     // batches that rank 0 has read
     int64_t skipped = 0;  // rounds to skip; only rank 0 knows where its loader resumes
     int64_t epoch = 0;
-    int64_t pass = 0;   // number of the pass
-    OfReader reader{};  // size and samples only in the first message of a pass
+    int64_t pass = 0;     // number of the pass
+    ReaderInfo reader{};  // size and samples only in the first message of a pass
     std::string failure{};
 
     auto tree_members() { return std::tie(batch, last, samples, read, skipped, epoch, pass, reader, failure); }
   };
 
-  void hear(const OfReader& reader) {
+  void update_reader_info(const ReaderInfo& reader) {
     if (reader.size) size_ = reader.size;
     if (reader.samples) samples_ = reader.samples;
-    if constexpr (data::Resumable<Loader> && data::TakesShare<Loader>) {
+    if constexpr (data::Resumable<Loader> && data::AcceptsShardSpec<Loader>) {
       if (!reader.state) return;  // the state contains rank 0's epoch
-      if constexpr (requires { loader_.stands_at(*reader.state); }) {
-        loader_.stands_at(*reader.state);
+      if constexpr (requires { loader_.set_position(*reader.state); }) {
+        loader_.set_position(*reader.state);
       } else {
         loader_.load_state(*reader.state);
       }
@@ -200,8 +200,8 @@ class DispatchPass {
   }
   std::optional<Batch> read_now() {
     if (!position_) {
-      if constexpr (requires { loader_.with_its_front(); }) {
-        if (auto whole = loader_.with_its_front()) {
+      if constexpr (requires { loader_.with_skipped_front(); }) {
+        if (auto whole = loader_.with_skipped_front()) {
           front_left_out_ = [whole = std::move(*whole), batches = dispatcher_.per_round()]() mutable {
             return first_of(whole, batches);
           };
@@ -219,7 +219,7 @@ class DispatchPass {
     if (*position_ == loader_.end()) return std::nullopt;
     std::optional<Batch> batch(**position_);
     ++batches_;
-    states_.push_back(where_it_stands(loader_));  // after the dereference, because some loaders read there
+    states_.push_back(position_of(loader_));  // after the dereference, because some loaders read there
     return batch;
   }
 
@@ -239,7 +239,7 @@ class DispatchPass {
         if (auto round = dispatcher_.feed(std::move(*batch))) return round;
       }
       exhausted_ = true;
-      if (front_left_out_ && dispatcher_.needs_filling()) dispatcher_.fill_from(front_left_out_());
+      if (front_left_out_ && dispatcher_.needs_padding()) dispatcher_.pad_from(front_left_out_());
       return dispatcher_.finish();
     } catch (...) {
       failure_ = std::current_exception();
@@ -268,13 +268,13 @@ class DispatchPass {
       common.samples = round->samples;
       // With the last batch the loader was read to its end, even if drop_last omits the rest.
       const bool rest_is_dropped = common.last && dispatch_options(loader_, options_, group_).drop_last;
-      sent_ = common.reader.state = rest_is_dropped ? where_it_stands(loader_) : state_after(round->read);
+      sent_ = common.reader.state = rest_is_dropped ? position_of(loader_) : state_after(round->read);
     } else {
-      common.reader.state = failure_ ? sent_ : where_it_stands(loader_);  // no rank received a failed round
-      if (failure_) common.failure = base::what_failed(failure_);
+      common.reader.state = failure_ ? sent_ : position_of(loader_);  // no rank received a failed round
+      if (failure_) common.failure = base::exception_summary(failure_);
     }
     if (!std::exchange(has_sent_, true)) {
-      common.reader.size = size_told_by(loader_);
+      common.reader.size = size_or_unknown(loader_);
       if constexpr (CountsSamples<Loader>) common.reader.samples = loader_.sample_count();
     }
     for (size_t rank = 0; rank < messages.size(); ++rank) {
@@ -304,7 +304,7 @@ class DispatchPass {
       message.batch.reset();
       message.last = false;
       message.reader.state = before;
-      message.failure = base::what_failed(failure_);
+      message.failure = base::exception_summary(failure_);
     }
     return all();
   }
@@ -313,13 +313,13 @@ class DispatchPass {
   Message receive() {
     Message mine;
     if constexpr (tree::packable<Batch>) mine = tree::unpack<Message>(scatter_bytes(group_, {}));
-    if (mine.pass != pass_) refuse_other_pass(place_, pass_, mine.pass);
+    if (mine.pass != pass_) throw_pass_mismatch(place_, pass_, mine.pass);
     return mine;
   }
 
   Loader& loader_;
   comm::Group group_;
-  Place place_;
+  RankContext place_;
   data::BatchDispatcher<Batch> dispatcher_;
   std::optional<position_t<Loader>> position_;
   std::function<std::vector<Batch>()> front_left_out_;  // returns the first round for padding, if this pass skips it

@@ -5,9 +5,9 @@
 
 namespace accelerate::prepared {
 
-precision::Policy checked_policy(const precision::Policy& policy, at::Device device, const Place& place) {
+precision::Policy checked_policy(const precision::Policy& policy, at::Device device, const RankContext& place) {
   if (policy == precision::Policy{}) return policy;
-  precision::check(policy, device, precision::low_precision_of(device), place);
+  precision::check_precision_policy(policy, device, precision::low_precision_of(device), place);
   if (policy.scales_loss() && device.is_cpu() && place.rank == 0) {
     base::log_once(base::LogLevel::warning, place,
                    "mixed_precision: fp16 on the CPU is computed as requested, but slowly (BasicNet's step takes 11 "
@@ -16,7 +16,7 @@ precision::Policy checked_policy(const precision::Policy& policy, at::Device dev
   return policy;
 }
 
-std::optional<precision::AutocastRegion> autocast_region(const Shared& shared, bool enabled, bool cache) {
+std::optional<precision::AutocastRegion> autocast_region(const AcceleratorState& shared, bool enabled, bool cache) {
   const auto& compute = shared.policy.compute;
   if (!compute) return std::nullopt;
   return precision::AutocastRegion{

@@ -64,7 +64,7 @@ class ErasedLoader {
   [[nodiscard]] std::optional<int64_t> size() const { return held().size(); }
   /// Position of the innermost loop over this loader; {-1, false, -1} outside a loop.
   [[nodiscard]] state::BatchInfo info() const { return held().info(); }
-  [[nodiscard]] data::LoadReport report() const { return held().report(); }
+  [[nodiscard]] data::LoadingReport report() const { return held().report(); }
   /// Sets the epoch of the next pass.
   /// \throws Error (usage) if the loader does not count epochs.
   void set_epoch(int64_t epoch) const { held().set_epoch(epoch); }
@@ -85,7 +85,7 @@ class ErasedLoader {
     [[nodiscard]] virtual std::unique_ptr<Walk> walk() const = 0;
     [[nodiscard]] virtual std::optional<int64_t> size() const = 0;
     [[nodiscard]] virtual state::BatchInfo info() const = 0;
-    [[nodiscard]] virtual data::LoadReport report() const = 0;
+    [[nodiscard]] virtual data::LoadingReport report() const = 0;
     virtual void set_epoch(int64_t epoch) const = 0;
     [[nodiscard]] virtual ErasedLoader skip_first_batches(int64_t batches) const = 0;
   };
@@ -108,7 +108,7 @@ class ErasedLoader {
       return std::nullopt;
     }
     [[nodiscard]] state::BatchInfo info() const override { return loader.info(); }
-    [[nodiscard]] data::LoadReport report() const override { return loader.report(); }
+    [[nodiscard]] data::LoadingReport report() const override { return loader.report(); }
     void set_epoch([[maybe_unused]] int64_t epoch) const override {
       if constexpr (requires { loader.set_epoch(epoch); }) {
         loader.set_epoch(epoch);

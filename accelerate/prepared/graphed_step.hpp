@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "accelerate/device/graph.hpp"
-#include "accelerate/optim/recorded_numbers.hpp"
-#include "accelerate/prepared/graph_shelf.hpp"
-#include "accelerate/prepared/shared.hpp"
+#include "accelerate/optim/captured_scalars.hpp"
+#include "accelerate/prepared/accelerator_state.hpp"
+#include "accelerate/prepared/graph_cache.hpp"
 
 namespace accelerate::prepared {
 
@@ -29,14 +29,14 @@ class GraphedStepCore {
   using Step = std::function<Tensors(const Tensors&)>;
 
   /// \param reads_losses  Whether the host reads each loss (stop_at_nan_loss).
-  GraphedStepCore(std::shared_ptr<Shared> shared, const GraphOptions& options, bool reads_losses);
+  GraphedStepCore(std::shared_ptr<AcceleratorState> shared, const GraphOptions& options, bool reads_losses);
   ~GraphedStepCore();
   GraphedStepCore(const GraphedStepCore&) = delete;
   GraphedStepCore& operator=(const GraphedStepCore&) = delete;
 
   Tensors run(const Tensors& inputs, const Step& step);
-  [[nodiscard]] std::string why_plain() const;
-  [[nodiscard]] int64_t graphs() const { return shelf_.graphs(); }
+  [[nodiscard]] std::string not_captured_reason() const;
+  [[nodiscard]] int64_t graphs() const { return graph_cache_.graphs(); }
 
  private:
   struct Recorded;
@@ -44,13 +44,13 @@ class GraphedStepCore {
   [[nodiscard]] uint64_t made_of() const;
   Tensors run_plain(const Tensors& inputs, const Step& step, const std::string& why) const;
   Tensors record(size_t graph, const Tensors& inputs, const Step& step);
-  [[nodiscard]] std::string try_to_record(Recorded& recorded, const Tensors& inputs, const Step& step);
+  [[nodiscard]] std::string try_capture(Recorded& recorded, const Tensors& inputs, const Step& step);
   void take_back(const Recorded& recorded);
   Tensors replay(const Recorded& recorded, const Tensors& inputs);
-  Tensors give_to_device(const Recorded& recorded);
+  Tensors upload_scalars(const Recorded& recorded);
 
-  std::shared_ptr<Shared> shared_;
-  GraphShelf shelf_;
+  std::shared_ptr<AcceleratorState> accelerator_state_;
+  GraphCache graph_cache_;
   bool reads_losses_;
   std::string failed_;  ///< reason why capture was abandoned
   std::vector<std::unique_ptr<Recorded>> graphs_;
@@ -61,7 +61,8 @@ class GraphedStepCore {
 /// For each set of input shapes, the first calls (GraphOptions::warmup_steps) run eagerly. The next call captures
 /// forward, backward, all-reduce, unscaling, clipping, and the updates of the optimizers and the loss scale. Later
 /// calls copy their inputs into the captured ones and replay the graph. If capture is impossible, for example on the
-/// CPU, every call runs eagerly. why_plain() returns the reason, which is also logged once unless the device is a CPU.
+/// CPU, every call runs eagerly. not_captured_reason() returns the reason, which is also logged once unless the device
+/// is a CPU.
 ///
 /// All ranks must call it with inputs of the same shapes in the same calls. Ranks capture together: a rank that
 /// captures in another call waits for the others until it times out.
@@ -100,7 +101,7 @@ class GraphedStep {
   }
 
   /// Reason why the step is not replayed; empty if it is, or will be after the warm-up.
-  [[nodiscard]] std::string why_plain() const { return core_->why_plain(); }
+  [[nodiscard]] std::string not_captured_reason() const { return core_->not_captured_reason(); }
   [[nodiscard]] int64_t graphs() const { return core_->graphs(); }
 
  private:

@@ -11,26 +11,26 @@ namespace accelerate::prepared {
 namespace {
 
 template <typename Do>
-void each_model(Shared& shared, const Do& act) {
+void each_model(AcceleratorState& shared, const Do& act) {
   for (ModelCore& model : shared.registry.of<ModelCore>()) act(model);
 }
 
 // Decides for the new micro-batch and for every model, so that ranks agree even if one of them does not call a model.
-void begin_micro_batch(Shared& shared, const ModelCores& models) {
+void begin_micro_batch(AcceleratorState& shared, const ModelCores& models) {
   const state::BatchInfo* loader = shared.active_loader();
   const auto decision = shared.window.begin(loader != nullptr && loader->last, shared.place);
   // Gradients of earlier micro-batches were divided by the full window length, unless they are still undivided sums.
   // This micro-batch is divided by the correct length at once.
   if (decision.scale != 1.0 && shared.window.count.undivided() == 0) scale_gradients(shared.registry, decision.scale);
   if (shared.window.is_last_of_several()) {
-    for (OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) optimizer.begin_last_micro_batch();
+    for (OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) optimizer.begin_final_micro_batch();
   }
   const auto held_back = [&](const ModelCore& model) {
     return !decision.reduce &&
            std::any_of(models.begin(), models.end(), [&](const auto& one) { return one.get() == &model; });
   };
   each_model(shared, [&](ModelCore& model) { model.open_window(!held_back(model)); });
-  each_model(shared, [](ModelCore& model) { model.synchronise_partners(); });
+  each_model(shared, [](ModelCore& model) { model.synchronize_sharing_models(); });
 }
 
 }  // namespace
@@ -54,12 +54,12 @@ void scale_gradients(Registry& registry, double factor) {
   gradient::scale_gradients(parameters, factor);
 }
 
-void drop_gradients(Shared& shared) {
+void drop_gradients(AcceleratorState& shared) {
   shared.window.forget();
   shared.watch.release_all();
   for (OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) optimizer.drop_gradients();
   each_model(shared, [](ModelCore& model) {
-    if (model.engine() != nullptr) model.engine()->zero_all();
+    if (model.gradient_reducer() != nullptr) model.gradient_reducer()->zero_all();
     for (const auto& parameter : model.parameters()) parameter.tensor.mutable_grad().reset();
   });
 }
@@ -72,17 +72,17 @@ NoSyncGuard::~NoSyncGuard() {
   for (const auto& model : models_) model->close_no_sync();
 }
 
-AccumulateGuard::AccumulateGuard(std::shared_ptr<Shared> shared, const ModelCores& models)
-    : shared_(std::move(shared)) {
-  begin_micro_batch(*shared_, models);
-  shared_->window.scope.open(shared_->active_loader());
+AccumulateGuard::AccumulateGuard(std::shared_ptr<AcceleratorState> shared, const ModelCores& models)
+    : accelerator_state_(std::move(shared)) {
+  begin_micro_batch(*accelerator_state_, models);
+  accelerator_state_->window.scope.open(accelerator_state_->active_loader());
 }
 
 AccumulateGuard::~AccumulateGuard() {
-  if (!shared_) return;
-  shared_->window.scope.close();
-  shared_->window.end_micro_batch();
-  each_model(*shared_, [](ModelCore& model) { model.close_window(); });
+  if (!accelerator_state_) return;
+  accelerator_state_->window.scope.close();
+  accelerator_state_->window.end_micro_batch();
+  each_model(*accelerator_state_, [](ModelCore& model) { model.close_window(); });
 }
 
 }  // namespace accelerate::prepared

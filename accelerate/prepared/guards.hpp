@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
+#include "accelerate/prepared/accelerator_state.hpp"
 #include "accelerate/prepared/model.hpp"
-#include "accelerate/prepared/shared.hpp"
 
 namespace accelerate::prepared {
 
@@ -14,7 +14,7 @@ namespace accelerate::prepared {
 void scale_gradients(Registry& registry, double factor);
 
 /// Drops all gradients of models and optimizers and closes an open window.
-void drop_gradients(Shared& shared);
+void drop_gradients(AcceleratorState& shared);
 
 using ModelCores = std::vector<std::shared_ptr<ModelCore>>;
 
@@ -35,13 +35,13 @@ class [[nodiscard]] AccumulateGuard {
  public:
   /// \param models  Their gradients are not reduced before the end of the window. All other models reduce in every
   /// micro-batch.
-  AccumulateGuard(std::shared_ptr<Shared> shared, const ModelCores& models);
+  AccumulateGuard(std::shared_ptr<AcceleratorState> shared, const ModelCores& models);
   ~AccumulateGuard();
   AccumulateGuard(AccumulateGuard&&) = default;
   AccumulateGuard& operator=(AccumulateGuard&&) = delete;
 
  private:
-  std::shared_ptr<Shared> shared_;
+  std::shared_ptr<AcceleratorState> accelerator_state_;
 };
 
 }  // namespace accelerate::prepared

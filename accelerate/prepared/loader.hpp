@@ -13,22 +13,22 @@
 #include <utility>
 #include <variant>
 
-#include "accelerate/data/core_parts.hpp"
-#include "accelerate/data/deal.hpp"
+#include "accelerate/data/batch_sharding.hpp"
 #include "accelerate/data/example.hpp"
-#include "accelerate/data/load_report.hpp"
 #include "accelerate/data/loader.hpp"
-#include "accelerate/data/shardable.hpp"
-#include "accelerate/device/out_of_memory.hpp"
+#include "accelerate/data/loader_common.hpp"
+#include "accelerate/data/loader_concepts.hpp"
+#include "accelerate/data/loading_report.hpp"
+#include "accelerate/device/out_of_memory_error.hpp"
 #include "accelerate/device/upload.hpp"
+#include "accelerate/prepared/accelerator_state.hpp"
 #include "accelerate/prepared/dispatch_pass.hpp"
-#include "accelerate/prepared/filling.hpp"
 #include "accelerate/prepared/handle.hpp"
 #include "accelerate/prepared/loader_core.hpp"
 #include "accelerate/prepared/loader_pass.hpp"
+#include "accelerate/prepared/loader_position.hpp"
+#include "accelerate/prepared/padding.hpp"
 #include "accelerate/prepared/pass_order.hpp"
-#include "accelerate/prepared/shared.hpp"
-#include "accelerate/prepared/standing.hpp"
 #include "accelerate/tree/tree.hpp"
 
 namespace accelerate::prepared {
@@ -53,7 +53,7 @@ class PreparedLoader {
 
     explicit Iterator(const PreparedLoader& of) : walk_(std::make_unique<Walk>(of)) {
       walk_->take();
-      if (!walk_->batch) walk_->say_why_empty();
+      if (!walk_->batch) walk_->log_empty_pass();
     }
     Iterator(Iterator&&) = default;
     Iterator& operator=(Iterator&& other) noexcept {
@@ -78,20 +78,20 @@ class PreparedLoader {
    private:
     struct Walk {
       using Pass = std::variant<typename PassOf<Loader>::type, DispatchPass<Loader>>;
-      using Clock = data::LoadClock::Clock;
+      using Clock = data::LoadingTimer::Clock;
 
       std::shared_ptr<Loader> loader;
-      std::shared_ptr<Shared> shared;
-      std::shared_ptr<Standing> standing;
-      std::shared_ptr<LoaderAccess> access;
+      std::shared_ptr<AcceleratorState> shared;
+      std::shared_ptr<LoaderPosition> position_state;
+      std::shared_ptr<LoaderStateHandle> access;
       std::shared_ptr<PassOrder> order;  // null if the loader draws no order from the CPU generator
       bool skips;
-      std::shared_ptr<device::UploadLane> lane;
+      std::shared_ptr<device::UploadStream> lane;
       bool moves;                                // copies batches to the device
-      std::optional<data::LoadClock> clock;      // set if the loader does not time its own passes
+      std::optional<data::LoadingTimer> clock;   // set if the loader does not time its own passes
       std::optional<state::LoaderState> before;  // position of the loader before the pass
       Pass pass;
-      std::optional<OpenLoop> loop;
+      std::optional<ActiveLoaderScope> loop;
       std::optional<device::Upload> ahead;  // copy of the next batch
       std::optional<Batch> batch;
       int64_t pass_number = 0;                 // number of this pass in `order`
@@ -100,24 +100,24 @@ class PreparedLoader {
 
       Walk(const PreparedLoader& of)
           : loader(of.loader_),
-            shared(of.shared_),
-            standing(of.standing_),
+            shared(of.accelerator_state_),
+            position_state(of.position_state_),
             access(of.access_),
             order(of.order_),
             skips(of.skips_),
             lane(of.lane_),
             moves(of.options_.device_placement && !shared->device.is_cpu()),
             clock(clock_of(of)),
-            before(stood(of)),
+            before(saved_position(of)),
             pass(begin(of, before)) {
-        loop.emplace(shared->open_loops, loader.get(), info());
+        loop.emplace(shared->active_loaders, loader.get(), info());
         if (order) pass_number = order->begin(std::visit([](const auto& one) { return one.start(); }, pass));
-        if (clock) of.times_->begin(clock->report());
+        if (clock) of.timings_->begin(clock->report());
       }
-      static std::optional<data::LoadClock> clock_of(const PreparedLoader& of) {
-        return of.loader_reports() ? std::nullopt : std::optional<data::LoadClock>(readers_of(*of.loader_));
+      static std::optional<data::LoadingTimer> clock_of(const PreparedLoader& of) {
+        return of.loader_reports() ? std::nullopt : std::optional<data::LoadingTimer>(readers_of(*of.loader_));
       }
-      static std::optional<state::LoaderState> stood(const PreparedLoader& of) {
+      static std::optional<state::LoaderState> saved_position(const PreparedLoader& of) {
         if constexpr (data::Resumable<Loader>) {
           if (!data::Skippable<Loader> || of.dispatches()) return of.state();
         }
@@ -128,11 +128,12 @@ class PreparedLoader {
         options.skipped = of.skip_.of_pass(of.resumed(), of.samples_per_step());
         const auto start = of.order_ ? of.order_->to_repeat(of.skips_ || options.skipped > 0) : std::nullopt;
         if (of.dispatches())
-          return Pass(std::in_place_index<1>, *of.loader_, options, *of.shared_, of.standing_->begin(), start);
-        return Pass(std::in_place_index<0>, *of.loader_, options, *of.shared_, start);
+          return Pass(std::in_place_index<1>, *of.loader_, options, *of.accelerator_state_, of.position_state_->begin(),
+                      start);
+        return Pass(std::in_place_index<0>, *of.loader_, options, *of.accelerator_state_, start);
       } catch (...) {  // for example while it skipped batches
         if constexpr (data::Resumable<Loader>) {
-          if (before) of.standing_->came_to(before, of.loader_->state());
+          if (before) of.position_state_->set_position_state(before, of.loader_->state());
         }
         throw;
       }
@@ -145,20 +146,20 @@ class PreparedLoader {
         loop->step();
         auto next = next_of_pass();
         note_size();
-        note_standing();
+        record_position();
         if (!next) return end();
         if (moves) {
-          device::naming_out_of_memory(shared->place, "loader", [&] { batch.emplace(moved(*next)); });
+          device::with_out_of_memory_report(shared->place, "loader", [&] { batch.emplace(moved(*next)); });
         } else {
           batch = std::move(next);
         }
         if (shared->group.size() > 1) loop->record_batch(tree::flatten(*batch));  // for gather_for_metrics()
         if (!moves) return;
         if (lane) begin_next();
-        note_standing();  // begin_next() may have read the next batch
+        record_position();  // begin_next() may have read the next batch
       }
       void end() {
-        if (loop->is_open()) say_report();
+        if (loop->is_open()) log_loading_report();
         loop->end();
         if (order) order->end(pass_number);
       }
@@ -177,38 +178,39 @@ class PreparedLoader {
           std::visit(
               [this](const auto& one) {
                 if constexpr (requires { one.state(); })
-                  standing->came_to(one.state() ? one.state() : before, loader->state());
+                  position_state->set_position_state(one.state() ? one.state() : before, loader->state());
               },
               pass);
         }
       }
-      void note_standing() {
+      void record_position() {
         if constexpr (data::Resumable<Loader>) {
           std::visit(
               [this](const auto& one) {
                 if constexpr (requires { one.state(); }) {
-                  standing->came_to(one.state(), loader->state());
+                  position_state->set_position_state(one.state(), loader->state());
                 } else if constexpr (!data::Skippable<Loader>) {
-                  standing->came_to({}, loader->state());
+                  position_state->set_position_state({}, loader->state());
                 }
               },
               pass);
-          if (access) access->came_to(skips ? std::optional(standing->state(loader->state())) : std::nullopt);
+          if (access)
+            access->set_position_state(skips ? std::optional(position_state->state(loader->state())) : std::nullopt);
         }
       }
       void note_size() {
         std::visit(
             [this](const auto& one) {
               if constexpr (requires { one.split(); }) {
-                if (const auto split = one.split()) standing->split(split->first, split->second);
+                if (const auto split = one.split()) position_state->split(split->first, split->second);
               } else if constexpr (requires { one.size(); }) {
-                standing->hear(one.size(), one.samples());
+                position_state->update_reader_info(one.size(), one.samples());
               }
             },
             pass);
       }
       /// Logs the loading report of a dispatched pass, because the loader itself does not report such a pass.
-      void say_report() const {
+      void log_loading_report() const {
         if constexpr (requires {
                         { loader->options().log_report } -> std::convertible_to<bool>;
                       }) {
@@ -217,9 +219,9 @@ class PreparedLoader {
           data::log_report(dispatched->epoch(), *clock->report());
         }
       }
-      void say_why_empty() const {
-        const auto why = std::visit([](const auto& one) { return one.why_empty(); }, pass);
-        if (!why.empty()) data::warn_of_no_batch(shared->place, why);
+      void log_empty_pass() const {
+        const auto why = std::visit([](const auto& one) { return one.empty_pass_reason(); }, pass);
+        if (!why.empty()) data::warn_about_empty_rank(shared->place, why);
       }
       Batch moved(const Batch& next) {
         if (!lane) return tree::to(next, shared->device, /*non_blocking=*/true);
@@ -247,10 +249,10 @@ class PreparedLoader {
   };
 
   PreparedLoader() = default;
-  PreparedLoader(std::shared_ptr<Loader> loader, std::shared_ptr<Shared> shared, const LoaderOptions& options)
-      : loader_(std::move(loader)), shared_(std::move(shared)), options_(options) {
-    share_out(*loader_, shared_->group, options_, shared_->place);
-    lane_ = lane_for(*loader_, *shared_, options_);
+  PreparedLoader(std::shared_ptr<Loader> loader, std::shared_ptr<AcceleratorState> shared, const LoaderOptions& options)
+      : loader_(std::move(loader)), accelerator_state_(std::move(shared)), options_(options) {
+    divide_round(*loader_, accelerator_state_->group, options_, accelerator_state_->place);
+    lane_ = lane_for(*loader_, *accelerator_state_, options_);
     if constexpr (requires { loader_->read_pinned(true); }) loader_->read_pinned(lane_ != nullptr && !dispatches());
   }
 
@@ -271,12 +273,12 @@ class PreparedLoader {
 
   /// Returns true if rank 0 reads for all ranks.
   [[nodiscard]] bool dispatches() const {
-    return prepared::dispatches<Loader>(assigned(shared_, "PreparedLoader")->group, options_);
+    return prepared::dispatches<Loader>(assigned(accelerator_state_, "PreparedLoader")->group, options_);
   }
   /// Returns the number of samples that all ranks together consume per step.
   [[nodiscard]] int64_t total_batch_size() const requires data::Batched<Loader> {
     if (!dispatches() && data::Shardable<Loader>) return loader_->total_batch_size();
-    return loader_->total_batch_size() * (options_.split_batches ? 1 : shared_->group.size());
+    return loader_->total_batch_size() * (options_.split_batches ? 1 : accelerator_state_->group.size());
   }
 
   /// Returns the number of batches that this rank gets in a pass. If rank 0 reads for all ranks, the number is that of
@@ -285,13 +287,13 @@ class PreparedLoader {
   /// \note With split_batches and without even_batches, this rank may get no part of a short last batch. If the loader
   ///   is not a list of its batches, this part is counted until one pass has read all batches.
   [[nodiscard]] int64_t size() const requires data::Counted<Loader> {
-    const auto told = standing_->size_of_reader();
-    return size_of(told ? *told : static_cast<int64_t>(unwrap()->size()));
+    const auto reader_values = position_state_->reader_batches();
+    return size_of(reader_values ? *reader_values : static_cast<int64_t>(unwrap()->size()));
   }
   /// Overload for streams. Unset if the length is unknown.
   [[nodiscard]] std::optional<int64_t> size() const requires data::MaybeCounted<Loader> {
-    const auto told = standing_->size_of_reader();
-    const std::optional<int64_t> batches = told ? told : unwrap()->size();
+    const auto reader_values = position_state_->reader_batches();
+    const std::optional<int64_t> batches = reader_values ? reader_values : unwrap()->size();
     return batches ? std::optional(size_of(*batches)) : std::nullopt;
   }
   /// Returns the number of samples in the dataset, regardless of the number that a pass returns. For a stream it is an
@@ -299,47 +301,47 @@ class PreparedLoader {
   /// for size().
   [[nodiscard]] auto total_dataset_length() const requires CountsSamples<Loader> {
     using Length = decltype(unwrap()->sample_count());
-    const auto told = standing_->samples_of_reader();
-    return told ? Length(*told) : unwrap()->sample_count();
+    const auto reader_values = position_state_->reader_samples();
+    return reader_values ? Length(*reader_values) : unwrap()->sample_count();
   }
   /// Returns the wait times of this rank's latest pass. Available for any loader, also if rank 0 reads for all ranks.
-  [[nodiscard]] data::LoadReport report() const {
+  [[nodiscard]] data::LoadingReport report() const {
     require_assigned();
     if constexpr (Reports<Loader>) {
       if (loader_reports()) return loader_->report();
     }
-    return times_->report();
+    return timings_->report();
   }
   /// Returns the position of the innermost open loop over this loader, or {-1, false, -1} outside of loops.
   [[nodiscard]] state::BatchInfo info() const {
-    return assigned(shared_, "PreparedLoader")->open_loops.of(loader_.get());
+    return assigned(accelerator_state_, "PreparedLoader")->active_loaders.of(loader_.get());
   }
   /// Sets the epoch of the next pass.
   void set_epoch(int64_t epoch) const requires requires(Loader& loader) { loader.set_epoch(epoch); }
   {
     require_assigned();
-    standing_->moved();
+    position_state_->moved();
     loader_->set_epoch(epoch);
-    tell_access();
+    update_state_handle();
   }
 
   /// Returns the position of the latest pass, the same on all ranks; see data::LoaderBase. The current batch counts as
   /// consumed; batches that are read ahead do not.
   [[nodiscard]] state::LoaderState state() const requires data::Resumable<Loader> {
-    return standing_->state(unwrap()->state());
+    return position_state_->state(unwrap()->state());
   }
   /// Sets the position at which the next pass starts. Every rank must load the same state.
   void load_state(const state::LoaderState& state) const requires data::Resumable<Loader> {
     require_assigned();
     setter()(state);
-    tell_access();
+    update_state_handle();
   }
   /// Connects this handle to its registry entry, which reads and sets the position. The entry does not keep the loader
   /// alive. Collective if rank 0 reads for all ranks.
   void enter(LoaderCore& core) {
-    standing_ = core.standing;
-    times_ = core.times;
-    if (dispatches()) hear_of_reader();
+    position_state_ = core.position_state;
+    timings_ = core.times;
+    if (dispatches()) receive_reader_info();
     if constexpr (DrawsOrder<Loader>) {
       if (!core.order) core.order = std::make_shared<PassOrder>();
       order_ = core.order;
@@ -348,7 +350,8 @@ class PreparedLoader {
       access_ = core.access;
       access_->add(
           std::shared_ptr<void>(loader_),
-          [loader = loader_.get(), standing = standing_] { return standing->state(loader->state()); }, setter());
+          [loader = loader_.get(), position_state = position_state_] { return position_state->state(loader->state()); },
+          setter());
     }
   }
   /// For any other loader, a static_assert names the alternatives.
@@ -360,15 +363,16 @@ class PreparedLoader {
   /// `batches` counts from the resume point.
   /// \throws Error (usage) if `batches` is negative.
   [[nodiscard]] PreparedLoader skip_first_batches(int64_t batches) const {
-    data::check_skipped(batches, assigned(shared_, "PreparedLoader")->place);
+    data::check_skipped(batches, assigned(accelerator_state_, "PreparedLoader")->place);
     auto other = *this;
-    other.times_ = std::make_shared<Times>();
+    other.timings_ = std::make_shared<LoaderTimings>();
     if constexpr (data::Skippable<Loader>) {
-      const int64_t of_loader = batches * (dispatches() && !options_.split_batches ? shared_->group.size() : 1);
-      other.standing_ = std::make_shared<Standing>();
-      other.standing_->hear({}, standing_->samples_of_reader());
-      if (const auto told = standing_->size_of_reader()) {
-        other.standing_->hear(std::max<int64_t>(*told - of_loader, 0), {});
+      const int64_t of_loader =
+          batches * (dispatches() && !options_.split_batches ? accelerator_state_->group.size() : 1);
+      other.position_state_ = std::make_shared<LoaderPosition>();
+      other.position_state_->update_reader_info({}, position_state_->reader_samples());
+      if (const auto reader_values = position_state_->reader_batches()) {
+        other.position_state_->update_reader_info(std::max<int64_t>(*reader_values - of_loader, 0), {});
       }
       if (!other.entry_) other.entry_ = loader_;
       other.loader_ = std::make_shared<Loader>(loader_->skip_first_batches(of_loader));
@@ -397,64 +401,71 @@ class PreparedLoader {
     return std::max<int64_t>(whole_size(batches) - skip_.all(), 0);
   }
   [[nodiscard]] int64_t whole_size(int64_t batches) const {
-    if (dispatches()) return data::rounds_of(batches, dispatch_options(*loader_, options_, shared_->group));
+    if (dispatches()) return data::rounds_of(batches, dispatch_options(*loader_, options_, accelerator_state_->group));
     if (data::Shardable<Loader>) return batches;
-    const data::DealOptions dealing{
-        .rank = shared_->group.rank(), .world_size = shared_->group.size(), .even_batches = options_.even_batches};
-    if (!options_.split_batches || dealing.world_size == 1) return data::deal_count(batches, dealing);
-    if (const auto parts = standing_->parts_of(batches)) return *parts;
-    return split_size(batches, dealing);
+    const data::BatchShardOptions sharding_options{.rank = accelerator_state_->group.rank(),
+                                                   .world_size = accelerator_state_->group.size(),
+                                                   .even_batches = options_.even_batches};
+    if (!options_.split_batches || sharding_options.world_size == 1)
+      return data::shard_batch_count(batches, sharding_options);
+    if (const auto parts = position_state_->parts_of(batches)) return *parts;
+    return split_size(batches, sharding_options);
   }
   /// Returns the number of batch parts that this rank gets, or `batches` if the batch sizes are unknown.
-  [[nodiscard]] int64_t split_size(int64_t batches, const data::DealOptions& dealing) const {
+  [[nodiscard]] int64_t split_size(int64_t batches, const data::BatchShardOptions& sharding_options) const {
     if constexpr (HoldsBatches<Loader>) {
       if (batches == 0) return 0;
       const auto rows = [this](int64_t number) { return tree::rows((*loader_)[static_cast<size_t>(number)]); };
       const auto first = rows(0), last = rows(batches - 1);
-      if (first && last && *first >= *last) return data::split_count(batches, *first, *last, dealing);
+      if (first && last && *first >= *last) return data::split_count(batches, *first, *last, sharding_options);
     }
     return batches;
   }
 
   /// Broadcasts the position and the length of rank 0's loader, which reads for all ranks. Collective.
-  void hear_of_reader() const {
-    const bool reads = shared_->group.rank() == 0;
-    const OfReader reader = of_rank_0(reads ? told_by(*loader_) : OfReader{}, shared_->group);
+  void receive_reader_info() const {
+    const bool reads = accelerator_state_->group.rank() == 0;
+    const ReaderInfo reader =
+        broadcast_reader_info(reads ? reader_info(*loader_) : ReaderInfo{}, accelerator_state_->group);
     if (reads) return;
-    standing_->hear(reader.size, reader.samples);
-    if constexpr (data::TakesShare<Loader> && data::Resumable<Loader>) {
+    position_state_->update_reader_info(reader.size, reader.samples);
+    if constexpr (data::AcceptsShardSpec<Loader> && data::Resumable<Loader>) {
       if (reader.state) loader_->load_state(*reader.state);
     }
   }
 
   /// Returns the resume point of a loader that cannot skip batches itself.
   [[nodiscard]] std::optional<state::LoaderState> resumed() const {
-    if constexpr (data::Resumable<Loader> && !data::Skippable<Loader>) return standing_->resumed(loader_->state());
+    if constexpr (data::Resumable<Loader> && !data::Skippable<Loader>)
+      return position_state_->resumed(loader_->state());
     return std::nullopt;
   }
   [[nodiscard]] int64_t samples_per_step() const {
     if constexpr (data::Resumable<Loader> && !data::Skippable<Loader>) {
       if constexpr (data::Batched<Loader>) return std::max<int64_t>(total_batch_size(), 1);
       return std::max<int64_t>(static_cast<state::LoaderState>(loader_->state()).batch_size, 1) *
-             (options_.split_batches ? 1 : shared_->group.size());
+             (options_.split_batches ? 1 : accelerator_state_->group.size());
     }
     return 1;
   }
 
   /// Returns true if rank 0 reads for this rank and the loader does not know that. Such a loader may have no data, so
   /// its position cannot be set.
-  [[nodiscard]] bool is_told() const { return dispatches() && shared_->group.rank() != 0 && !data::TakesShare<Loader>; }
+  [[nodiscard]] bool has_reader_info() const {
+    return dispatches() && accelerator_state_->group.rank() != 0 && !data::AcceptsShardSpec<Loader>;
+  }
   /// Returns the function by which the registry sets the position. It does not keep the loader alive.
   [[nodiscard]] auto setter() const requires data::Resumable<Loader> {
-    return [loader = loader_.get(), standing = standing_, told = is_told()](const state::LoaderState& state) {
-      if (told) return standing->told(state, loader->state());
-      standing->moved();
+    return [loader = loader_.get(), position_state = position_state_,
+            reader_values = has_reader_info()](const state::LoaderState& state) {
+      if (reader_values) return position_state->reader_values(state, loader->state());
+      position_state->moved();
       loader->load_state(state);
     };
   }
-  void tell_access() const {
+  void update_state_handle() const {
     if constexpr (data::Resumable<Loader>) {
-      if (access_) access_->came_to(skips_ ? std::optional(state()) : std::nullopt);
+      if (access_) access_->set_position_state(skips_ ? std::optional(state()) : std::nullopt);
     }
   }
 
@@ -469,15 +480,15 @@ class PreparedLoader {
 
   std::shared_ptr<Loader> loader_;
   std::shared_ptr<void> entry_{};  // if this handle skips: keeps the registry entry of the original loader
-  std::shared_ptr<Shared> shared_;
+  std::shared_ptr<AcceleratorState> accelerator_state_;
   LoaderOptions options_;
-  Skip skip_{};  // for loaders that cannot skip batches themselves
-  std::shared_ptr<Standing> standing_ = std::make_shared<Standing>();
-  std::shared_ptr<Times> times_ = std::make_shared<Times>();
-  std::shared_ptr<LoaderAccess> access_{};  // of the registry entry
-  std::shared_ptr<PassOrder> order_{};      // of the registry entry; null if the loader draws no order
-  bool skips_ = false;                      // loader_ is a skipping copy, which is not in the registry
-  std::shared_ptr<device::UploadLane> lane_{};
+  SkipCount skip_{};  // for loaders that cannot skip batches themselves
+  std::shared_ptr<LoaderPosition> position_state_ = std::make_shared<LoaderPosition>();
+  std::shared_ptr<LoaderTimings> timings_ = std::make_shared<LoaderTimings>();
+  std::shared_ptr<LoaderStateHandle> access_{};  // of the registry entry
+  std::shared_ptr<PassOrder> order_{};           // of the registry entry; null if the loader draws no order
+  bool skips_ = false;                           // loader_ is a skipping copy, which is not in the registry
+  std::shared_ptr<device::UploadStream> lane_{};
 };
 
 /// Returns the gathered tensors without the padding rows of the loop's last batch.
@@ -485,14 +496,14 @@ class PreparedLoader {
 /// \param own  Value of this rank. Its tensors identify the loop.
 /// \param gathered  The same value of all ranks.
 template <typename Value>
-Value cut_to_real(const Shared& shared, const Value& own, Value gathered) {
+Value drop_padding_of_active_loader(const AcceleratorState& shared, const Value& own, Value gathered) {
   if (shared.group.size() == 1) return gathered;
-  const auto positions = shared.open_loops.positions_of(tree::flatten(own));
+  const auto positions = shared.active_loaders.positions_of(tree::flatten(own));
   if (std::ranges::none_of(positions, is_filled)) return gathered;
   size_t next = 0;
   return tree::map(gathered, [&](const at::Tensor& tensor) {
     const state::BatchInfo& position = positions[next++];
-    return is_filled(position) ? without_filling(tensor, position, shared.group.size()) : tensor;
+    return is_filled(position) ? drop_padding(tensor, position, shared.group.size()) : tensor;
   });
 }
 

@@ -3,13 +3,13 @@
 
 #include <string>
 
-#include "accelerate/comm/user_call.hpp"
+#include "accelerate/comm/error_context.hpp"
 
 namespace accelerate::prepared {
 
 uint64_t seed_of_rank_0(uint64_t seed, const comm::Group& group) {
-  return comm::in_user_call("prepare", "the loader's seed is not made equal", group.place(),
-                            [&] { return std::stoull(group.broadcast_bytes(std::to_string(seed))); });
+  return comm::with_operation_context("prepare", "the loader's seed is not made equal", group.place(),
+                                      [&] { return std::stoull(group.broadcast_bytes(std::to_string(seed))); });
 }
 
 }  // namespace accelerate::prepared

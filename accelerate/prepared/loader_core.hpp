@@ -11,14 +11,14 @@
 #include <memory>
 #include <optional>
 
-#include "accelerate/data/load_report.hpp"
 #include "accelerate/data/loader.hpp"
-#include "accelerate/data/shardable.hpp"
+#include "accelerate/data/loader_concepts.hpp"
+#include "accelerate/data/loading_report.hpp"
 #include "accelerate/device/upload.hpp"
+#include "accelerate/prepared/accelerator_state.hpp"
 #include "accelerate/prepared/dispatch_pass.hpp"
+#include "accelerate/prepared/loader_position.hpp"
 #include "accelerate/prepared/pass_order.hpp"
-#include "accelerate/prepared/shared.hpp"
-#include "accelerate/prepared/standing.hpp"
 #include "accelerate/tree/members.hpp"
 #include "accelerate/tree/tree.hpp"
 
@@ -33,7 +33,7 @@ template <typename Loader>
   return group.size() > 1 && options.dispatch_batches.value_or(data::Streaming<Loader> && options.device_placement);
 }
 
-[[nodiscard]] inline data::Share share_of(const comm::Group& group, const LoaderOptions& options) {
+[[nodiscard]] inline data::ShardSpec share_of(const comm::Group& group, const LoaderOptions& options) {
   return {.rank = group.rank(),
           .world_size = group.size(),
           .even_batches = options.even_batches,
@@ -49,22 +49,22 @@ concept HoldsBatches = data::Counted<Loader> && requires(const Loader& loader) {
 /// A loader that reports the wait times of its latest pass.
 template <typename Loader>
 concept Reports = requires(const Loader& loader) {
-  { loader.report() } -> std::convertible_to<data::LoadReport>;
+  { loader.report() } -> std::convertible_to<data::LoadingReport>;
 };
 
 /// Returns a report before any pass: only the number of workers and whether a single thread reads.
 template <typename Loader>
-[[nodiscard]] data::LoadReport readers_of(const Loader& loader) {
-  data::LoadReport report{.num_workers = -1};
+[[nodiscard]] data::LoadingReport readers_of(const Loader& loader) {
+  data::LoadingReport report{.num_workers = -1};
   if constexpr (requires {
                   { loader.options().num_workers } -> std::convertible_to<int64_t>;
                 }) {
-    report = {.num_workers = loader.options().num_workers, .one_reader = data::Streaming<Loader>};
+    report = {.num_workers = loader.options().num_workers, .single_reader = data::Streaming<Loader>};
     if constexpr (requires {
                     { loader.source()->thread_safe() } -> std::convertible_to<bool>;
                   }) {
-      report.one_reader = !loader.source()->thread_safe();
-      if (report.one_reader) report.num_workers = std::min<int64_t>(report.num_workers, 1);
+      report.single_reader = !loader.source()->thread_safe();
+      if (report.single_reader) report.num_workers = std::min<int64_t>(report.num_workers, 1);
     }
   }
   return report;
@@ -73,30 +73,30 @@ template <typename Loader>
 /// Registry entry of a loader.
 class LoaderCore : public Entry {
  public:
-  static constexpr Kind entry_kind = Kind::loader;
-  explicit LoaderCore(const void* identity) : Entry(entry_kind, identity) {}
+  static constexpr Kind kEntryKind = Kind::loader;
+  explicit LoaderCore(const void* identity) : Entry(kEntryKind, identity) {}
   /// Has no handles if the loader cannot return its position.
-  std::shared_ptr<LoaderAccess> access = std::make_shared<LoaderAccess>();
+  std::shared_ptr<LoaderStateHandle> access = std::make_shared<LoaderStateHandle>();
   /// Shared by all handles of the loader.
-  std::shared_ptr<Standing> standing = std::make_shared<Standing>();
-  std::shared_ptr<Times> times = std::make_shared<Times>();
+  std::shared_ptr<LoaderPosition> position_state = std::make_shared<LoaderPosition>();
+  std::shared_ptr<LoaderTimings> times = std::make_shared<LoaderTimings>();
   /// Null unless the loader draws its order from the CPU generator, see DrawsOrder.
   std::shared_ptr<PassOrder> order{};
 };
 
 /// Gives the loader this rank's shard and rank 0's seed, if it accepts them. Collective for a loader with a seed.
 template <typename Loader>
-void share_out(Loader& loader, const comm::Group& group, const LoaderOptions& options, const Place& place) {
+void divide_round(Loader& loader, const comm::Group& group, const LoaderOptions& options, const RankContext& place) {
   if constexpr (!tree::packable<batch_t<Loader>>) {
-    if (dispatches<Loader>(group, options)) refuse_to_dispatch(place);
+    if (dispatches<Loader>(group, options)) throw_not_packable(place);
   }
   if constexpr (!tree::names_all_members<batch_t<Loader>>) {
     if (dispatches<Loader>(group, options)) refuse_unnamed_members(c10::demangle_type<batch_t<Loader>>(), place);
   }
   if constexpr (data::Shardable<Loader>) {
     const bool whole = dispatches<Loader>(group, options);
-    const data::Share all{.reads = group.rank() == 0, .reports = false};
-    data::give_share(loader, whole ? all : share_of(group, options), place);
+    const data::ShardSpec all{.reads = group.rank() == 0, .reports = false};
+    data::assign_shard(loader, whole ? all : share_of(group, options), place);
   }
   if constexpr (data::Seedable<Loader>) {
     const bool seeded = data::Streaming<Loader> || data::needs_seed(loader);  // workers of a stream always use a seed
@@ -106,15 +106,15 @@ void share_out(Loader& loader, const comm::Group& group, const LoaderOptions& op
 
 /// Returns the upload stream to this rank's device; null if batches stay on the CPU or pin_memory is false.
 template <typename Loader>
-[[nodiscard]] std::shared_ptr<device::UploadLane> lane_for(const Loader& loader, const Shared& shared,
-                                                           const LoaderOptions& options) {
+[[nodiscard]] std::shared_ptr<device::UploadStream> lane_for(const Loader& loader, const AcceleratorState& shared,
+                                                             const LoaderOptions& options) {
   bool pinned = options.device_placement && !shared.device.is_cpu();
   if constexpr (requires {
                   { loader.options().pin_memory } -> std::convertible_to<std::optional<bool>>;
                 }) {
     pinned = pinned && loader.options().pin_memory.value_or(true);
   }
-  return pinned ? std::make_shared<device::UploadLane>(shared.device) : nullptr;
+  return pinned ? std::make_shared<device::UploadStream>(shared.device) : nullptr;
 }
 
 }  // namespace accelerate::prepared

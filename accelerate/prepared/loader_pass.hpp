@@ -10,12 +10,12 @@
 #include <type_traits>
 #include <utility>
 
-#include "accelerate/data/deal.hpp"
-#include "accelerate/data/shardable.hpp"
+#include "accelerate/data/batch_sharding.hpp"
+#include "accelerate/data/loader_concepts.hpp"
 #include "accelerate/data/split.hpp"
-#include "accelerate/prepared/loader_random.hpp"
-#include "accelerate/prepared/one_order.hpp"
-#include "accelerate/prepared/shared.hpp"
+#include "accelerate/prepared/accelerator_state.hpp"
+#include "accelerate/prepared/loader_rng.hpp"
+#include "accelerate/prepared/sampler_fingerprint.hpp"
 #include "accelerate/state/loader_state.hpp"
 
 namespace accelerate::prepared {
@@ -44,15 +44,15 @@ concept DrawsOrder = !data::Resumable<Loader> && !(data::Shardable<Loader> && da
 /// pass if every rank reads the whole loader. With a single rank, or if a shard's order is seeded, the random numbers
 /// are not synchronised.
 template <typename Loader>
-class AlikeWalk {
+class SameSeedIterator {
  public:
   /// \param resumed  Start of the pass to be repeated. If unset, a new pass begins.
-  AlikeWalk(Loader& loader, const comm::Group& group, const std::optional<PassStart>& resumed)
+  SameSeedIterator(Loader& loader, const comm::Group& group, const std::optional<PassStart>& resumed)
       : random_(make_random(group, resumed)),
         catch_up_(random_ ? std::nullopt : resumed),
         start_(resumed ? *resumed : PassStart{CpuStream::current(), 0}),
         loader_(loader),
-        position_(begin_alike()) {}
+        position_(begin_with_same_seed()) {}
 
   /// Returns the next batch, or nothing at the end. The loader does not read a batch before it is requested.
   std::optional<batch_t<Loader>> next() {
@@ -71,7 +71,7 @@ class AlikeWalk {
     if (group.size() == 1 || (data::Shardable<Loader> && data::Seedable<Loader>)) return std::nullopt;
     return LoaderRandom(group, resumed);
   }
-  position_t<Loader> begin_alike() {
+  position_t<Loader> begin_with_same_seed() {
     const auto begin = [this] { return loader_.begin(); };
     return random_ ? random_->begin(begin) : catch_up_.run(begin);
   }
@@ -92,12 +92,13 @@ class AlikeWalk {
 
 /// Pass over a loader that reads only this rank's shard and has an iterator with a position.
 template <typename Loader>
-class OwnPass {
+class ShardedPass {
  public:
-  OwnPass(Loader& loader, const LoaderOptions& options, const Shared& shared, const std::optional<PassStart>& resumed)
+  ShardedPass(Loader& loader, const LoaderOptions& options, const AcceleratorState& shared,
+              const std::optional<PassStart>& resumed)
       : walk_(loader, shared.group, resumed) {
-    if constexpr (data::TellsOrder<position_t<Loader>>) {
-      if (shared.debug) require_one_order(walk_.position().order_print(), shared.group);
+    if constexpr (data::HasSamplerFingerprint<position_t<Loader>>) {
+      if (shared.debug) check_same_sampler_order(walk_.position().sampler_fingerprint(), shared.group);
     }
     for (int64_t i = 0; i < options.skipped && next(); ++i) continue;
     walk_.skipped();
@@ -115,15 +116,17 @@ class OwnPass {
   [[nodiscard]] const state::BatchInfo& info() const { return walk_.position().info(); }
   [[nodiscard]] const PassStart& start() const { return walk_.start(); }
   /// Returns the reason for a pass without batches; empty if the loader itself reports it.
-  [[nodiscard]] static std::string why_empty() { return data::SaysWhyEmpty<Loader> ? "" : "its loader gives it none"; }
+  [[nodiscard]] static std::string empty_pass_reason() {
+    return data::ExplainsEmptyPass<Loader> ? "" : "its loader gives it none";
+  }
 
  private:
-  AlikeWalk<Loader> walk_;
+  SameSeedIterator<Loader> walk_;
 };
 
 /// Returns the position of the loader; unset if the loader has none.
 template <typename Loader>
-[[nodiscard]] std::optional<state::LoaderState> where_it_stands(Loader& loader) {
+[[nodiscard]] std::optional<state::LoaderState> position_of(Loader& loader) {
   if constexpr (data::Resumable<Loader>) return loader.state();
   return std::nullopt;
 }
@@ -132,19 +135,19 @@ template <typename Loader>
 /// batch of which each rank keeps a part. The last batch is therefore known when it is returned, and an exception of
 /// the loader reaches all ranks after the same number of batches.
 template <typename Loader>
-class ForeignPass {
+class UnshardedPass {
  public:
   using Batch = batch_t<Loader>;
 
-  ForeignPass(Loader& loader, const LoaderOptions& options, const Shared& shared,
-              const std::optional<PassStart>& resumed)
+  UnshardedPass(Loader& loader, const LoaderOptions& options, const AcceleratorState& shared,
+                const std::optional<PassStart>& resumed)
       : loader_(loader),
         walk_(loader, shared.group, resumed),
-        dealer_(dealing(options, shared.group), shared.place),
+        sharder_(sharding_options(options, shared.group), shared.place),
         skipped_(options.skipped),
         ranks_(shared.group.size()) {
     if (options.split_batches && !data::Shardable<Loader> && shared.group.size() > 1) {
-      splitter_.emplace(dealing(options, shared.group), shared.place);
+      splitter_.emplace(sharding_options(options, shared.group), shared.place);
     }
     ahead_ = read_round();
     ahead_at_ = read_to_;
@@ -177,7 +180,7 @@ class ForeignPass {
     return splitter_ && ended_ && !failure_ ? std::optional(std::pair(read_, parts_)) : std::nullopt;
   }
   /// Returns the reason for a pass without batches.
-  [[nodiscard]] std::string why_empty() const {
+  [[nodiscard]] std::string empty_pass_reason() const {
     if (read_ == 0) return "its loader gives none";
     if (skipped_ > 0) return fmt::format("{} batches are skipped, and its loader gives {}", skipped_, read_);
     return fmt::format("its loader gives {} for {} ranks, and even_batches is off", read_, ranks_);
@@ -185,7 +188,7 @@ class ForeignPass {
 
  private:
   /// A shardable loader returns this rank's shard already, so its batches are not distributed again.
-  static data::DealOptions dealing(const LoaderOptions& options, const comm::Group& group) {
+  static data::BatchShardOptions sharding_options(const LoaderOptions& options, const comm::Group& group) {
     if constexpr (data::Shardable<Loader>) return {};
     return {.rank = group.rank(), .world_size = group.size(), .even_batches = options.even_batches};
   }
@@ -200,34 +203,34 @@ class ForeignPass {
         ended_ = !batch;
         if (ended_) break;
         ++read_;
-        read_to_ = where_it_stands(loader_);
+        read_to_ = position_of(loader_);
         if (auto ready = feed(std::move(*batch))) mine = std::move(ready);
-      } while (splitter_ ? !mine : !dealer_.round_complete());
+      } while (splitter_ ? !mine : !sharder_.round_complete());
     } catch (...) {
       failure_ = std::current_exception();
       ended_ = true;
       return std::nullopt;
     }
     if (!ended_ || splitter_) return mine;
-    if (!dealer_.round_complete()) return dealer_.finish(std::move(mine));
-    ahead_ = dealer_.finish(std::move(ahead_));  // the previous round was the last one
+    if (!sharder_.round_complete()) return sharder_.finish(std::move(mine));
+    ahead_ = sharder_.finish(std::move(ahead_));  // the previous round was the last one
     return std::nullopt;
   }
 
   std::optional<Batch> feed(Batch batch) {
-    auto mine = splitter_ ? splitter_->feed(std::move(batch)) : dealer_.feed(std::move(batch));
+    auto mine = splitter_ ? splitter_->feed(std::move(batch)) : sharder_.feed(std::move(batch));
     if (mine) ++parts_;
     return mine;
   }
 
   [[nodiscard]] int64_t remainder() const {
     if (splitter_) return splitter_->remainder();
-    return data::Shardable<Loader> ? state::BatchInfo{}.remainder : dealer_.remainder();
+    return data::Shardable<Loader> ? state::BatchInfo{}.remainder : sharder_.remainder();
   }
 
   Loader& loader_;
-  AlikeWalk<Loader> walk_;
-  data::BatchDealer<Batch> dealer_;
+  SameSeedIterator<Loader> walk_;
+  data::BatchSharder<Batch> sharder_;
   std::optional<data::BatchSplitter<Batch>> splitter_;  // replaces dealer_ if batches are split
   state::BatchInfo info_{};
   std::exception_ptr failure_;
@@ -240,12 +243,12 @@ class ForeignPass {
 
 template <typename Loader>
 struct PassOf {
-  using type = ForeignPass<Loader>;
+  using type = UnshardedPass<Loader>;
 };
 template <data::Shardable Loader>
-requires data::KnowsItsPlace<position_t<Loader>>
+requires data::HasBatchInfo<position_t<Loader>>
 struct PassOf<Loader> {
-  using type = OwnPass<Loader>;
+  using type = ShardedPass<Loader>;
 };
 
 }  // namespace accelerate::prepared

@@ -4,22 +4,25 @@
 #include <exception>
 
 #include "accelerate/base/log.hpp"
-#include "accelerate/comm/user_call.hpp"
+#include "accelerate/comm/error_context.hpp"
 #include "accelerate/gradient/coalesced.hpp"
 #include "accelerate/precision/autocast.hpp"
 
 namespace accelerate::prepared {
 
-LocalSgd::LocalSgd(std::shared_ptr<Shared> shared, std::shared_ptr<ModelCore> model, int64_t steps)
-    : shared_(std::move(shared)), model_(std::move(model)), steps_(steps), exceptions_(std::uncaught_exceptions()) {
+LocalSgd::LocalSgd(std::shared_ptr<AcceleratorState> shared, std::shared_ptr<ModelCore> model, int64_t steps)
+    : accelerator_state_(std::move(shared)),
+      model_(std::move(model)),
+      steps_(steps),
+      exceptions_(std::uncaught_exceptions()) {
   if (steps < 1) {
-    base::fail(ErrorKind::usage, shared_->place, "local_sgd", "steps is {}, must be at least 1", steps);
+    base::fail(ErrorKind::usage, accelerator_state_->place, "local_sgd", "steps is {}, must be at least 1", steps);
   }
-  if (model_->engine() == nullptr) return;
+  if (model_->gradient_reducer() == nullptr) return;
   model_->open_no_sync();
-  model_->engine()->set_sync(false);
-  model_->engine()->allow_local(true);
-  ++shared_->local_steps;
+  model_->gradient_reducer()->set_sync(false);
+  model_->gradient_reducer()->set_local_steps_allowed(true);
+  ++accelerator_state_->local_steps;
   open_ = true;
 }
 
@@ -30,12 +33,12 @@ LocalSgd::~LocalSgd() {
   try {
     average();
   } catch (const std::exception& error) {
-    base::log(base::LogLevel::error, shared_->place, "local_sgd: the last average failed: {}", error.what());
+    base::log(base::LogLevel::error, accelerator_state_->place, "local_sgd: the last average failed: {}", error.what());
   }
 }
 
 void LocalSgd::step() {
-  if (!open_ || !shared_->window.ends) return;
+  if (!open_ || !accelerator_state_->window.ends) return;
   if (++made_ % steps_ == 0) average();
 }
 
@@ -47,20 +50,21 @@ void LocalSgd::finish() {
 
 void LocalSgd::close() {
   open_ = false;
-  --shared_->local_steps;
+  --accelerator_state_->local_steps;
   model_->close_no_sync();
-  if (model_->engine() == nullptr) return;  // free_memory() was called meanwhile
-  model_->engine()->allow_local(false);
-  model_->engine()->set_sync(true);
+  if (model_->gradient_reducer() == nullptr) return;  // free_memory() was called meanwhile
+  model_->gradient_reducer()->set_local_steps_allowed(false);
+  model_->gradient_reducer()->set_sync(true);
 }
 
 void LocalSgd::average() {
   std::vector<at::Tensor> tensors;
   for (const auto& parameter : model_->parameters()) tensors.push_back(parameter.tensor);
-  comm::in_user_call("local_sgd", "the parameters are not averaged", shared_->place,
-                     [&] { gradient::average_parameters(shared_->group, shared_->masters.of(tensors)); });
-  shared_->masters.write_back(tensors);
-  shared_->watch.release_all();
+  comm::with_operation_context("local_sgd", "the parameters are not averaged", accelerator_state_->place, [&] {
+    gradient::average_parameters(accelerator_state_->group, accelerator_state_->masters.of(tensors));
+  });
+  accelerator_state_->masters.write_back(tensors);
+  accelerator_state_->watch.release_all();
   precision::drop_cached_casts();
 }
 

@@ -4,8 +4,8 @@
 
 #include <memory>
 
+#include "accelerate/prepared/accelerator_state.hpp"
 #include "accelerate/prepared/model.hpp"
-#include "accelerate/prepared/shared.hpp"
 
 namespace accelerate::prepared {
 
@@ -16,7 +16,7 @@ namespace accelerate::prepared {
 class [[nodiscard]] LocalSgd {
  public:
   /// \throws Error (usage) if `steps` is less than 1.
-  LocalSgd(std::shared_ptr<Shared> shared, std::shared_ptr<ModelCore> model, int64_t steps);
+  LocalSgd(std::shared_ptr<AcceleratorState> shared, std::shared_ptr<ModelCore> model, int64_t steps);
   /// Calls finish() if it did not run; an error is only logged. If an exception ends the scope, gradients are reduced
   /// again, but the parameters are not averaged, because the other ranks may not take part.
   ~LocalSgd();
@@ -32,7 +32,7 @@ class [[nodiscard]] LocalSgd {
   void close();
   void average();
 
-  std::shared_ptr<Shared> shared_;
+  std::shared_ptr<AcceleratorState> accelerator_state_;
   std::shared_ptr<ModelCore> model_;
   int64_t steps_, made_ = 0;
   int exceptions_;

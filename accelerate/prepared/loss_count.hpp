@@ -9,7 +9,7 @@
 
 namespace accelerate::prepared {
 
-struct Shared;
+struct AcceleratorState;
 
 /// Number of samples or tokens over which a loss is the sum, in this micro-batch on this rank. Exactly one is set.
 struct LossCount {
@@ -32,10 +32,10 @@ class WindowCount {
   void end_micro_batch() { strict_ = false; }
 
   /// \throws Error (usage) if the count is invalid or does not match the other counts of the window.
-  void add(const LossCount& count, const Place& place);
+  void add(const LossCount& count, const RankContext& place);
   /// Adds a loss that is a mean.
   /// \throws Error (usage) if the window contains sums.
-  void add_mean(const Place& place) { take(LossUnit::means, place); }
+  void add_mean(const RankContext& place) { take(LossUnit::means, place); }
 
   [[nodiscard]] LossUnit unit() const { return unit_; }
   [[nodiscard]] int64_t total() const { return total_; }
@@ -44,7 +44,7 @@ class WindowCount {
   void divided() { total_ = undivided_ = 0; }
 
  private:
-  void take(LossUnit unit, const Place& place);
+  void take(LossUnit unit, const RankContext& place);
 
   LossUnit unit_ = LossUnit::none;
   int64_t total_ = 0;
@@ -56,11 +56,11 @@ class WindowCount {
 /// Returns the factor by which backward() multiplies a loss that is a sum. Within a window it is 1. At the end of a
 /// window it is the world size divided by the count of all ranks, and the gradients of the earlier micro-batches have
 /// been multiplied by it, too. Collective only at the end of a window.
-double weight_of_sum(Shared& shared, const LossCount& count);
+double weight_of_sum(AcceleratorState& shared, const LossCount& count);
 /// Returns the factor for a loss that is a mean: 1/k in a window of k micro-batches, 1/m in a short last window of m.
-double weight_of_mean(Shared& shared);
+double weight_of_mean(AcceleratorState& shared);
 /// Must be called before an optimizer step.
 /// \throws Error (usage) if the gradients are sums that are not divided yet.
-void check_divided(const Shared& shared);
+void check_divided(const AcceleratorState& shared);
 
 }  // namespace accelerate::prepared

@@ -8,14 +8,14 @@
 
 #include <algorithm>
 
-#include "accelerate/comm/user_call.hpp"
+#include "accelerate/comm/error_context.hpp"
 #include "accelerate/optim/parameter_groups.hpp"
 #include "accelerate/prepared/optimizer.hpp"
 
 namespace accelerate::prepared {
 
-LossScaling::LossScaling(Shared& shared, const precision::GradScalerOptions& options)
-    : shared_(shared), scaler_(options, shared.device, shared.place) {}
+LossScaling::LossScaling(AcceleratorState& shared, const precision::GradScalerOptions& options)
+    : accelerator_state_(shared), scaler_(options, shared.device, shared.place) {}
 
 at::Tensor LossScaling::seed(const at::Tensor& loss, double weight) const {
   const at::NoGradGuard no_grad;
@@ -23,29 +23,29 @@ at::Tensor LossScaling::seed(const at::Tensor& loss, double weight) const {
 }
 
 void LossScaling::begin_backward() {
-  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
+  for (OptimizerCore& optimizer : accelerator_state_.registry.of<OptimizerCore>()) {
     ScaledGradients& scaled = optimizer.scaled();
     const bool has_some = optimizer.has_gradient();
     // Gradients without a scale, to which this backward adds: they were stepped on and not zeroed, or were not made by
     // accelerator.backward(). If optimizers share parameters, only the one that stepped counts them.
-    const bool left = !scaled.waiting() && has_some && (optimizer.spent() || !optimizer.shares_parameters());
-    if (!scaled.waiting() && !left) continue;
-    if (scaled.waiting() && !has_some && !ranks_differ()) {
-      scaled.drop();
+    const bool left = !scaled.has_scale() && has_some && (optimizer.step_consumed() || !optimizer.shares_parameters());
+    if (!scaled.has_scale() && !left) continue;
+    if (scaled.has_scale() && !has_some && !ranks_differ()) {
+      scaled.reset_scale();
     } else if (scaled.unscaled() || left) {
-      scaled.scale_again(scaler_.scale(), has_some ? optimizer.flat_gradients() : std::vector<at::Tensor>());
+      scaled.rescale(scaler_.scale(), has_some ? optimizer.flat_gradients() : std::vector<at::Tensor>());
     }
   }
 }
 
 void LossScaling::backward_done() {
-  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
+  for (OptimizerCore& optimizer : accelerator_state_.registry.of<OptimizerCore>()) {
     ScaledGradients& scaled = optimizer.scaled();
     const bool reached = optimizer.has_gradient();
     if (!reached && !ranks_differ()) continue;
-    if (!reached) scaled.drop();  // without a gradient, the scale of an earlier backward is void
-    scaled.made_with(scaler_.scale());
-    if (scaled.were_unscaled()) scaled.unscale(scaler_, optimizer.flat_gradients());
+    if (!reached) scaled.reset_scale();  // without a gradient, the scale of an earlier backward is void
+    scaled.mark_scaled(scaler_.scale());
+    if (scaled.was_unscaled_before_rescale()) scaled.unscale(scaler_, optimizer.flat_gradients());
   }
 }
 
@@ -53,7 +53,7 @@ void LossScaling::unscale_owners(const std::vector<at::Tensor>& parameters) {
   const auto asked = optim::keys_of(parameters);
   auto of_nobody = asked;
   std::vector<OptimizerCore*> owners;
-  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
+  for (OptimizerCore& optimizer : accelerator_state_.registry.of<OptimizerCore>()) {
     if (!optimizer.has_any_of(asked)) continue;
     owners.push_back(&optimizer);
     for (const auto& group : optimizer.optimizer().param_groups()) {
@@ -61,7 +61,7 @@ void LossScaling::unscale_owners(const std::vector<at::Tensor>& parameters) {
     }
   }
   if (owners.empty() && !asked.empty()) {
-    base::fail(ErrorKind::usage, shared_.place, "clip_grad",
+    base::fail(ErrorKind::usage, accelerator_state_.place, "clip_grad",
                "none of the {} parameters belongs to a prepared optimizer, so their gradients keep the loss scale of "
                "fp16; give the optimizer to prepare()",
                asked.size());
@@ -71,7 +71,7 @@ void LossScaling::unscale_owners(const std::vector<at::Tensor>& parameters) {
   }
   if (!of_nobody.empty()) {
     base::fail(
-        ErrorKind::usage, shared_.place, "clip_grad",
+        ErrorKind::usage, accelerator_state_.place, "clip_grad",
         "{} of the {} parameters belong to no prepared optimizer, so their gradients keep the loss scale of fp16 "
         "beside the others'; clip those of the optimizer alone",
         of_nobody.size(), asked.size());
@@ -80,57 +80,57 @@ void LossScaling::unscale_owners(const std::vector<at::Tensor>& parameters) {
 }
 
 void LossScaling::unscale(OptimizerCore& optimizer) {
-  if (!optimizer.scaled().waiting() || !optimizer.has_gradient()) return;
-  refuse_twice(optimizer);
+  if (!optimizer.scaled().has_scale() || !optimizer.has_gradient()) return;
+  throw_double_unscale(optimizer);
   optimizer.scaled().unscale(scaler_, optimizer.flat_gradients());
-  shared_.watch.release(optimizer);
+  accelerator_state_.watch.release(optimizer);
 }
 
 // Each optimizer records only whether its own gradients are unscaled.
-void LossScaling::refuse_twice(OptimizerCore& optimizer) {
+void LossScaling::throw_double_unscale(OptimizerCore& optimizer) {
   if (optimizer.scaled().unscaled() || !optimizer.shares_parameters()) return;
   const auto keys = optim::keys_of(optim::parameters_of(optimizer.optimizer()));
-  for (OptimizerCore& other : shared_.registry.of<OptimizerCore>()) {
+  for (OptimizerCore& other : accelerator_state_.registry.of<OptimizerCore>()) {
     // After a later backward, the gradients of `other` carry a scale again.
-    const bool has_unscaled = (other.spent() && !other.scaled().waiting()) || other.scaled().unscaled();
+    const bool has_unscaled = (other.step_consumed() && !other.scaled().has_scale()) || other.scaled().unscaled();
     if (&other == &optimizer || !has_unscaled || !other.has_any_of(keys)) continue;
     base::fail(
-        ErrorKind::usage, shared_.place, "optimizer.step",
+        ErrorKind::usage, accelerator_state_.place, "optimizer.step",
         "{} and {} have a parameter in common, and the first has unscaled its gradient, which the other would do "
         "again; with mixed_precision fp16 give every parameter to one optimizer, or use bf16",
         other.name(), optimizer.name());
   }
 }
 
-at::Tensor LossScaling::without_scale(const at::Tensor& norm, const std::vector<at::Tensor>& parameters) {
+at::Tensor LossScaling::unscaled_norm(const at::Tensor& norm, const std::vector<at::Tensor>& parameters) {
   const auto asked = optim::keys_of(parameters);
-  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
+  for (OptimizerCore& optimizer : accelerator_state_.registry.of<OptimizerCore>()) {
     if (optimizer.scaled().unscaled() && optimizer.has_any_of(asked)) return norm;
   }
   return norm / scaler_.scale().to(norm.device(), !norm.is_cpu());
 }
 
-void LossScaling::move_what_is_owed() {
-  read_flags(/*wait=*/!owed_.empty());
-  for (const Owed& owed : std::exchange(owed_, {})) move_unless_skipped(owed);
+void LossScaling::run_deferred_schedules() {
+  read_flags(/*wait=*/!deferred_.empty());
+  for (const DeferredStep& owed : std::exchange(deferred_, {})) run_unless_skipped(owed);
 }
 
 at::Tensor LossScaling::skip_flag(OptimizerCore& optimizer) {
   ScaledGradients& scaled = optimizer.scaled();
   // other ranks may have gradients
-  if (!scaled.waiting() && ranks_differ() && !optimizer.has_gradient()) backward_done();
-  if (!scaled.waiting()) {
+  if (!scaled.has_scale() && ranks_differ() && !optimizer.has_gradient()) backward_done();
+  if (!scaled.has_scale()) {
     base::fail(
-        ErrorKind::usage, shared_.place, "optimizer.step",
+        ErrorKind::usage, accelerator_state_.place, "optimizer.step",
         "accelerator.backward() made none of this optimizer's gradients since its last step or zero_grad(); with "
         "mixed_precision fp16 the loss is scaled there: call it instead of loss.backward()");
   }
-  refuse_twice(optimizer);
+  throw_double_unscale(optimizer);
   scaled.unscale(scaler_, optimizer.flat_gradients());
   // Reduced gradients and their flags are the same on all ranks; those of local SGD are not.
   if (ranks_differ()) {
-    comm::in_user_call("optimizer.step", "whether gradients overflowed on any rank is not known", shared_.place,
-                       [&] { scaled.agree(shared_.group); });
+    comm::with_operation_context("optimizer.step", "whether gradients overflowed on any rank is not known",
+                                 accelerator_state_.place, [&] { scaled.agree(accelerator_state_.group); });
   }
   return scaled.skip();
 }
@@ -139,30 +139,30 @@ void LossScaling::step_done(OptimizerCore& optimizer, const at::Tensor& skip) {
   ScaledGradients& scaled = optimizer.scaled();
   due_ = due_ || scaled.has_stepped();
   found_inf_ = found_inf_.defined() ? found_inf_ + scaled.found_inf() : scaled.found_inf();
-  scaled.stepped(skip);
-  scaled.drop();
+  scaled.record_step(skip);
+  scaled.reset_scale();
   update_when_done();
 }
 
 void LossScaling::zeroed(OptimizerCore& optimizer) {
-  optimizer.scaled().drop();
+  optimizer.scaled().reset_scale();
   update_when_done();
 }
 
 void LossScaling::update_when_done() {
   if (!found_inf_.defined()) return;
-  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
+  for (OptimizerCore& optimizer : accelerator_state_.registry.of<OptimizerCore>()) {
     // The module itself may have zeroed the gradients. In local SGD only this rank would detect that.
     const bool has_some = ranks_differ() || optimizer.has_gradient();
-    if (!due_ && optimizer.scaled().waiting() && has_some) return;
+    if (!due_ && optimizer.scaled().has_scale() && has_some) return;
   }
   update();
 }
 
-std::string LossScaling::why_not_updated() const {
+std::string LossScaling::scale_not_updated_reason() const {
   if (!found_inf_.defined()) return {};
-  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
-    if (!optimizer.scaled().waiting()) continue;
+  for (OptimizerCore& optimizer : accelerator_state_.registry.of<OptimizerCore>()) {
+    if (!optimizer.scaled().has_scale()) continue;
     return fmt::format(
         "{} has gradients of the step and neither steps nor zeroes them in it, so the loss scale would not be updated "
         "in replays; zero them there",
@@ -172,8 +172,8 @@ std::string LossScaling::why_not_updated() const {
 }
 
 void LossScaling::update() {
-  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
-    optimizer.scaled().keep_scale();
+  for (OptimizerCore& optimizer : accelerator_state_.registry.of<OptimizerCore>()) {
+    optimizer.scaled().freeze_scale();
     optimizer.scaled().iteration_ended();
   }
   scaler_.update(std::exchange(found_inf_, at::Tensor()));
@@ -181,29 +181,29 @@ void LossScaling::update() {
 }
 
 void LossScaling::read_flags(bool wait) {
-  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) read_flags(optimizer, wait);
+  for (OptimizerCore& optimizer : accelerator_state_.registry.of<OptimizerCore>()) read_flags(optimizer, wait);
 }
 
 // Each call of step() was counted as a step of the job, so skipped steps are subtracted.
 void LossScaling::read_flags(OptimizerCore& optimizer, bool wait) {
-  optimizer.scaled().read_flags(wait, scaler_.options(), shared_.place);
+  optimizer.scaled().read_flags(wait, scaler_.options(), accelerator_state_.place);
   const int64_t skipped = optimizer.scaled().take_skipped();
-  if (optimizer.index() == 0) shared_.steps -= skipped;
+  if (optimizer.index() == 0) accelerator_state_.steps -= skipped;
 }
 
-void LossScaling::move_unless_skipped(const Owed& owed) {
-  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) {
+void LossScaling::run_unless_skipped(const DeferredStep& owed) {
+  for (OptimizerCore& optimizer : accelerator_state_.registry.of<OptimizerCore>()) {
     const bool asked = owed.optimizer == nullptr || owed.optimizer == &optimizer.optimizer();
     if (asked && optimizer.scaled().last_was_skipped()) return;
   }
   owed.move();
 }
 
-void LossScaling::when_stepped(const torch::optim::Optimizer* optimizer, std::function<void()> move) {
-  auto all = shared_.registry.of<OptimizerCore>();
-  const bool known = std::ranges::all_of(all, [](OptimizerCore& one) { return one.scaled().all_read(); });
-  if (known && owed_.empty()) return move_unless_skipped({optimizer, std::move(move)});
-  owed_.push_back({optimizer, std::move(move)});
+void LossScaling::after_step(const torch::optim::Optimizer* optimizer, std::function<void()> move) {
+  auto all = accelerator_state_.registry.of<OptimizerCore>();
+  const bool known = std::ranges::all_of(all, [](OptimizerCore& one) { return one.scaled().flags_resolved(); });
+  if (known && deferred_.empty()) return run_unless_skipped({optimizer, std::move(move)});
+  deferred_.push_back({optimizer, std::move(move)});
 }
 
 bool LossScaling::was_skipped(OptimizerCore& optimizer) {
@@ -213,7 +213,7 @@ bool LossScaling::was_skipped(OptimizerCore& optimizer) {
 
 bool LossScaling::any_was_skipped() {
   bool any = false;
-  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) any = was_skipped(optimizer) || any;
+  for (OptimizerCore& optimizer : accelerator_state_.registry.of<OptimizerCore>()) any = was_skipped(optimizer) || any;
   return any;
 }
 
@@ -225,20 +225,20 @@ gradient::JoinModel LossScaling::join_model(const comm::Group& group) {
 }
 
 void LossScaling::load_state(const precision::ScalerState& state) {
-  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) optimizer.scaled().keep_scale();
+  for (OptimizerCore& optimizer : accelerator_state_.registry.of<OptimizerCore>()) optimizer.scaled().freeze_scale();
   scaler_.load_state(state);
 }
 
 void LossScaling::steps_replaced() {
   forget();
-  for (OptimizerCore& optimizer : shared_.registry.of<OptimizerCore>()) optimizer.scaled().forget_steps();
+  for (OptimizerCore& optimizer : accelerator_state_.registry.of<OptimizerCore>()) optimizer.scaled().forget_steps();
 }
 
 void LossScaling::forget() {
-  shared_.watch.release_all();
+  accelerator_state_.watch.release_all();
   found_inf_.reset();
   due_ = false;
-  owed_.clear();
+  deferred_.clear();
 }
 
 }  // namespace accelerate::prepared

@@ -12,7 +12,7 @@
 #include "accelerate/gradient/coalesced.hpp"
 #include "accelerate/gradient/uneven_join.hpp"
 #include "accelerate/precision/grad_scaler.hpp"
-#include "accelerate/prepared/shared.hpp"
+#include "accelerate/prepared/accelerator_state.hpp"
 
 namespace torch::optim {
 class Optimizer;
@@ -38,7 +38,7 @@ class OptimizerCore;
 /// it must.
 class LossScaling {
  public:
-  LossScaling(Shared& shared, const precision::GradScalerOptions& options);
+  LossScaling(AcceleratorState& shared, const precision::GradScalerOptions& options);
 
   [[nodiscard]] const precision::GradScaler& scaler() const { return scaler_; }
   void load_state(const precision::ScalerState& state);
@@ -58,12 +58,12 @@ class LossScaling {
   void unscale_owners(const std::vector<at::Tensor>& parameters);
   void unscale(OptimizerCore& optimizer);
   /// Returns the norm of these parameters' gradients, divided by the current scale if they still carry it.
-  [[nodiscard]] at::Tensor without_scale(const at::Tensor& norm, const std::vector<at::Tensor>& parameters);
+  [[nodiscard]] at::Tensor unscaled_norm(const at::Tensor& norm, const std::vector<at::Tensor>& parameters);
 
   /// Must be called before a step. Runs the schedule steps that earlier steps deferred.
-  void move_what_is_owed();
+  void run_deferred_schedules();
   /// Returns true in local SGD: gradients differ between the ranks, and a step on one rank is a step on all ranks.
-  [[nodiscard]] bool ranks_differ() const { return shared_.local_steps > 0; }
+  [[nodiscard]] bool ranks_differ() const { return accelerator_state_.local_steps > 0; }
   /// Unscales the gradients. Collective if ranks_differ().
   /// \returns 0-dim float32 flag, 1 if the step must be skipped because of inf or NaN or mixed scales.
   /// \throws Error (usage) if the gradients were not made by accelerator.backward().
@@ -73,12 +73,12 @@ class LossScaling {
 
   /// Returns why the scale was not updated after the steps of this iteration, with the optimizer that delays it. Empty
   /// if it was updated or no step ran.
-  [[nodiscard]] std::string why_not_updated() const;
+  [[nodiscard]] std::string scale_not_updated_reason() const;
 
   /// Calls `move` unless the last step of the optimizer was skipped: at once if that is known, otherwise before the
   /// next step.
   /// \param optimizer  If null, a skipped step of any prepared optimizer counts.
-  void when_stepped(const torch::optim::Optimizer* optimizer, std::function<void()> move);
+  void after_step(const torch::optim::Optimizer* optimizer, std::function<void()> move);
   /// Returns whether the last step of this optimizer was skipped. Waits for the device.
   bool was_skipped(OptimizerCore& optimizer);
   bool any_was_skipped();
@@ -93,22 +93,22 @@ class LossScaling {
   void forget();
 
  private:
-  struct Owed {
+  struct DeferredStep {
     const torch::optim::Optimizer* optimizer;
     std::function<void()> move;
   };
-  void refuse_twice(OptimizerCore& optimizer);
+  void throw_double_unscale(OptimizerCore& optimizer);
   void read_flags(bool wait);
   void read_flags(OptimizerCore& optimizer, bool wait);
-  void move_unless_skipped(const Owed& owed);
+  void run_unless_skipped(const DeferredStep& owed);
   void update_when_done();
   void update();
 
-  Shared& shared_;
+  AcceleratorState& accelerator_state_;
   precision::GradScaler scaler_;
   at::Tensor found_inf_;  // sum over the steps of this iteration; undefined before the first step
   bool due_ = false;      // an optimizer stepped a second time in this iteration
-  std::vector<Owed> owed_;
+  std::vector<DeferredStep> deferred_;
   std::unique_ptr<gradient::BufferBroadcast> for_joins_;
 };
 

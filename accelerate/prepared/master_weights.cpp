@@ -17,7 +17,7 @@ void MasterWeights::keep(const std::vector<gradient::NamedTensor>& parameters) {
   for (const auto& [name, parameter] : parameters) {
     if (!parameter.requires_grad() || !parameter.is_floating_point() || find(parameter) != nullptr) continue;
     Entry entry{parameter, parameter.detach().to(at::kFloat, /*non_blocking=*/false, /*copy=*/true),
-                gradient::imprint_of(parameter)};
+                gradient::write_stamp_of(parameter)};
     entries_.emplace(parameter.unsafeGetTensorImpl(), std::move(entry));
   }
 }
@@ -44,7 +44,7 @@ MasterWeights::Entry* MasterWeights::find(const void* key) {
 // back, as when averaged weights are swapped in and out.
 const at::Tensor& MasterWeights::current(Entry& entry) {
   const at::NoGradGuard no_grad;
-  const gradient::Imprint now = gradient::imprint_of(entry.parameter);
+  const gradient::WriteStamp now = gradient::write_stamp_of(entry.parameter);
   // In place, because other objects hold the same master.
   if (entry.master.device() != entry.parameter.device()) {
     entry.master.set_data(entry.master.to(entry.parameter.device()));
@@ -59,7 +59,7 @@ const at::Tensor& MasterWeights::current(Entry& entry) {
 void MasterWeights::round(Entry& entry) {
   const at::NoGradGuard no_grad;
   entry.parameter.copy_(entry.master);
-  entry.seen = gradient::imprint_of(entry.parameter);
+  entry.seen = gradient::write_stamp_of(entry.parameter);
 }
 
 std::vector<at::Tensor> MasterWeights::of(const std::vector<at::Tensor>& parameters) {
@@ -86,31 +86,31 @@ void MasterWeights::write_back(const std::vector<at::Tensor>& parameters) {
   }
 }
 
-void MasterWeights::lend(std::span<state::Piece> pieces) {
-  for (state::Piece& piece : pieces) {
-    Entry* entry = find(piece.key);
+void MasterWeights::attach_masters(std::span<state::ParameterShard> parameter_shards) {
+  for (state::ParameterShard& param_shard : parameter_shards) {
+    Entry* entry = find(param_shard.key);
     if (entry == nullptr) continue;
     const at::Tensor& master = current(*entry);
-    const bool whole = master.sizes() == piece.value.sizes();
-    const int64_t start = master.storage_offset() + piece.begin;
-    piece.master = whole ? master : master.as_strided({piece.end - piece.begin}, {1}, start);
+    const bool whole = master.sizes() == param_shard.value.sizes();
+    const int64_t start = master.storage_offset() + param_shard.begin;
+    param_shard.master = whole ? master : master.as_strided({param_shard.end - param_shard.begin}, {1}, start);
   }
 }
 
-void MasterWeights::stepped_on(std::span<const state::Piece> pieces) {
-  for (const state::Piece& piece : pieces) {
-    if (!piece.master.defined() || !piece.gradient.defined()) continue;
-    if (Entry* entry = find(piece.key)) entry->seen = gradient::imprint_of(entry->parameter);
+void MasterWeights::mark_stepped(std::span<const state::ParameterShard> parameter_shards) {
+  for (const state::ParameterShard& param_shard : parameter_shards) {
+    if (!param_shard.master.defined() || !param_shard.gradient.defined()) continue;
+    if (Entry* entry = find(param_shard.key)) entry->seen = gradient::write_stamp_of(entry->parameter);
   }
 }
 
-void MasterWeights::stepped_on(std::span<const at::Tensor> parameters) {
+void MasterWeights::mark_stepped(std::span<const at::Tensor> parameters) {
   for (const at::Tensor& parameter : parameters) {
-    if (Entry* entry = find(parameter)) entry->seen = gradient::imprint_of(parameter);
+    if (Entry* entry = find(parameter)) entry->seen = gradient::write_stamp_of(parameter);
   }
 }
 
-OnMasters::OnMasters(torch::optim::Optimizer& optimizer, MasterWeights& masters)
+MasterWeightScope::MasterWeightScope(torch::optim::Optimizer& optimizer, MasterWeights& masters)
     : optimizer_(optimizer), masters_(masters) {
   if (masters_.empty()) return;
   for (auto& group : optimizer_.param_groups()) {
@@ -128,7 +128,7 @@ OnMasters::OnMasters(torch::optim::Optimizer& optimizer, MasterWeights& masters)
   }
 }
 
-OnMasters::~OnMasters() {
+MasterWeightScope::~MasterWeightScope() {
   for (const Exchanged& each : exchanged_) {
     *each.place = each.parameter;
     each.master.mutable_grad().reset();
@@ -136,13 +136,13 @@ OnMasters::~OnMasters() {
   }
 }
 
-void OnMasters::write_back() {
+void MasterWeightScope::write_back() {
   for (const Exchanged& each : exchanged_) {
     if (each.parameter.grad().defined()) MasterWeights::round(*masters_.find(each.parameter));
   }
 }
 
-void OnMasters::move_state(const at::Tensor& from, const at::Tensor& to) {
+void MasterWeightScope::move_state(const at::Tensor& from, const at::Tensor& to) {
   auto& state = optimizer_.state();
   const auto found = state.find(from.unsafeGetTensorImpl());
   if (found == state.end()) return;

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "accelerate/comm/group.hpp"
-#include "accelerate/gradient/imprint.hpp"
 #include "accelerate/gradient/named_tensor.hpp"
-#include "accelerate/state/piece.hpp"
+#include "accelerate/gradient/write_stamp.hpp"
+#include "accelerate/state/parameter_shard.hpp"
 
 namespace torch::optim {
 class Optimizer;
@@ -44,20 +44,20 @@ class MasterWeights {
   [[nodiscard]] std::vector<at::Tensor> of(const std::vector<at::Tensor>& parameters);
   void write_back(const std::vector<at::Tensor>& parameters);
   /// Attaches the masters of their parameters to the shards, if there are any. A shard of a part of a parameter gets
-  /// the same range of the master, as [end - begin] elements in memory order. Call stepped_on() after a fused step on
+  /// the same range of the master, as [end - begin] elements in memory order. Call mark_stepped() after a fused step on
   /// the shards.
-  void lend(std::span<state::Piece> pieces);
+  void attach_masters(std::span<state::ParameterShard> parameter_shards);
   /// Must be called after the step has changed the masters and the parameters.
-  void stepped_on(std::span<const state::Piece> pieces);
+  void mark_stepped(std::span<const state::ParameterShard> parameter_shards);
   /// The same after the replay of a captured step. Parameters without a master are ignored.
-  void stepped_on(std::span<const at::Tensor> parameters);
+  void mark_stepped(std::span<const at::Tensor> parameters);
 
  private:
-  friend class OnMasters;
+  friend class MasterWeightScope;
   struct Entry {
     at::Tensor parameter;  // kept alive, so that no other tensor gets its address
     at::Tensor master;
-    gradient::Imprint seen;  // of the parameter when it last equalled the rounded master
+    gradient::WriteStamp seen;  // of the parameter when it last equalled the rounded master
   };
   Entry* find(const void* key);
   Entry* find(const at::Tensor& parameter) { return find(parameter.unsafeGetTensorImpl()); }
@@ -69,12 +69,12 @@ class MasterWeights {
 
 /// For an optimizer's own step. The constructor replaces the optimizer's parameters by their masters, with float32
 /// gradients and the optimizer state. The destructor puts the parameters back and returns the state to them.
-class OnMasters {
+class MasterWeightScope {
  public:
-  OnMasters(torch::optim::Optimizer& optimizer, MasterWeights& masters);
-  ~OnMasters();
-  OnMasters(const OnMasters&) = delete;
-  OnMasters& operator=(const OnMasters&) = delete;
+  MasterWeightScope(torch::optim::Optimizer& optimizer, MasterWeights& masters);
+  ~MasterWeightScope();
+  MasterWeightScope(const MasterWeightScope&) = delete;
+  MasterWeightScope& operator=(const MasterWeightScope&) = delete;
   /// Must be called after the step. Rounds the masters into the parameters.
   void write_back();
 

@@ -5,8 +5,8 @@
 #include <charconv>
 #include <utility>
 
-#include "accelerate/comm/user_call.hpp"
-#include "accelerate/prepared/filling.hpp"
+#include "accelerate/comm/error_context.hpp"
+#include "accelerate/prepared/padding.hpp"
 
 namespace accelerate::prepared {
 namespace {
@@ -30,18 +30,20 @@ void unpack(std::string_view bytes, std::vector<std::string>& objects) {
 
 }  // namespace
 
-std::vector<std::string> gather_objects_for_metrics(const Shared& shared, const std::vector<std::string>& objects) {
+std::vector<std::string> gather_objects_for_metrics(const AcceleratorState& shared,
+                                                    const std::vector<std::string>& objects) {
   if (shared.group.size() == 1) return objects;
   std::vector<std::string> all;
-  const auto gathered = comm::in_user_call("gather_for_metrics", "the objects are not put together", shared.place,
-                                           [&] { return shared.group.all_gather_bytes(packed(objects)); });
+  const auto gathered =
+      comm::with_operation_context("gather_for_metrics", "the objects are not put together", shared.place,
+                                   [&] { return shared.group.all_gather_bytes(packed(objects)); });
   for (const std::string& of_rank : gathered) unpack(of_rank, all);
   const state::BatchInfo* loader = shared.active_loader();
   if (loader == nullptr || !is_filled(*loader)) return all;
-  return without_filling(std::move(all), *loader, shared.group.size());
+  return drop_padding(std::move(all), *loader, shared.group.size());
 }
 
-comm::ReduceOp reduce_op_of(std::string_view name, const Place& place) {
+comm::ReduceOp reduce_op_of(std::string_view name, const RankContext& place) {
   using enum comm::ReduceOp;
   constexpr std::array<std::pair<std::string_view, comm::ReduceOp>, 5> names{
       {{"sum", sum}, {"mean", mean}, {"max", max}, {"min", min}, {"product", product}}};

@@ -9,17 +9,18 @@
 #include <string_view>
 #include <vector>
 
+#include "accelerate/prepared/accelerator_state.hpp"
 #include "accelerate/prepared/model.hpp"
-#include "accelerate/prepared/shared.hpp"
 
 namespace accelerate::prepared {
 
 /// \param objects  Objects of this rank as bytes, one per sample of its batch.
 /// \returns The objects of all ranks in rank order, without those of padding in the open loop's last batch.
-std::vector<std::string> gather_objects_for_metrics(const Shared& shared, const std::vector<std::string>& objects);
+std::vector<std::string> gather_objects_for_metrics(const AcceleratorState& shared,
+                                                    const std::vector<std::string>& objects);
 
 /// \throws Error (usage) if the name is not a reduction.
-comm::ReduceOp reduce_op_of(std::string_view name, const Place& place);
+comm::ReduceOp reduce_op_of(std::string_view name, const RankContext& place);
 
 /// Returns the model's parameters, then its buffers.
 torch::OrderedDict<std::string, at::Tensor> state_dict(const ModelCore& model);

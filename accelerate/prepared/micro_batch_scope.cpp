@@ -3,7 +3,7 @@
 
 namespace accelerate::prepared {
 
-void MicroBatchScope::begin_backward(const state::BatchInfo* loop, int64_t steps, const Place& place) {
+void MicroBatchScope::begin_backward(const state::BatchInfo* loop, int64_t steps, const RankContext& place) {
   const bool could_be_nested = opened_in_ != nullptr && loop != opened_in_;
   if (open_ > 0 && !could_be_nested && backwards_ > 0 && steps > 1 && loop != nullptr && loop == loop_ &&
       loop->index != batch_) {

@@ -33,8 +33,8 @@ class MicroBatchScope {
   /// \param loop  The innermost open loop over a prepared loader; null outside every loop.
   /// \param steps  gradient_accumulation_steps.
   /// \throws Error (usage) if the loop advanced since the scope's last backward, as described above.
-  void begin_backward(const state::BatchInfo* loop, int64_t steps, const Place& place);
-  void stepped() { backwards_since_step_ = 0; }
+  void begin_backward(const state::BatchInfo* loop, int64_t steps, const RankContext& place);
+  void record_step() { backwards_since_step_ = 0; }
 
   [[nodiscard]] bool is_open() const { return open_ > 0; }
   /// Number of the latest scope. It differs between scopes.

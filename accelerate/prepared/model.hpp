@@ -16,13 +16,13 @@
 #include <utility>
 #include <vector>
 
-#include "accelerate/device/out_of_memory.hpp"
+#include "accelerate/device/out_of_memory_error.hpp"
 #include "accelerate/gradient/coalesced.hpp"
-#include "accelerate/gradient/engine.hpp"
+#include "accelerate/gradient/gradient_reducer.hpp"
 #include "accelerate/gradient/uneven_join.hpp"
+#include "accelerate/prepared/accelerator_state.hpp"
+#include "accelerate/prepared/autocast_forward.hpp"
 #include "accelerate/prepared/handle.hpp"
-#include "accelerate/prepared/in_precision.hpp"
-#include "accelerate/prepared/shared.hpp"
 
 namespace torch::jit {
 struct Module;
@@ -31,7 +31,7 @@ struct Module;
 namespace accelerate::prepared {
 
 struct ModelOptions {
-  gradient::EngineOptions engine{};
+  gradient::GradientReducerOptions gradient_reducer{};
   /// Broadcasts rank 0's buffers (BatchNorm statistics) before each forward that follows a synchronised one, also in
   /// evaluation, as in PyTorch. All ranks must then run model(x); model->forward(x) is local to a rank. If false, each
   /// rank keeps its own buffers from prepare() on.
@@ -44,14 +44,14 @@ struct ModelOptions {
 /// Part of a prepared model that does not depend on the module type: tensors, gradient reducer, synchronisation state.
 class ModelCore : public Entry {
  public:
-  static constexpr Kind entry_kind = Kind::model;
-  ModelCore(Shared& shared, const void* identity, std::vector<gradient::NamedTensor> parameters,
+  static constexpr Kind kEntryKind = Kind::model;
+  ModelCore(AcceleratorState& shared, const void* identity, std::vector<gradient::NamedTensor> parameters,
             std::vector<gradient::NamedTensor> buffers, const ModelOptions& options);
 
   /// Returns the autocast region of the forward. If unset, the forward computes in the dtypes of its tensors.
   [[nodiscard]] std::optional<precision::AutocastRegion> autocast() const;
   /// Returns the dtype to which low-precision outputs are cast. If unset, they are not cast.
-  [[nodiscard]] const std::optional<c10::ScalarType>& output_dtype() const { return shared_->policy.output; }
+  [[nodiscard]] const std::optional<c10::ScalarType>& output_dtype() const { return accelerator_state_->policy.output; }
 
   /// Must be called before every prepared forward. Broadcasts the buffers if necessary, and notifies the gradient
   /// reducer whether the forward is synchronised. As in PyTorch, no_sync counts if it is open at the forward.
@@ -64,7 +64,7 @@ class ModelCore : public Entry {
   [[nodiscard]] bool is(const void* identity, const std::vector<gradient::NamedTensor>& parameters,
                         const ModelOptions& options) const;
   [[nodiscard]] const ModelOptions& options() const { return options_; }
-  [[nodiscard]] const Place& place() const { return shared_->place; }
+  [[nodiscard]] const RankContext& place() const { return accelerator_state_->place; }
   [[nodiscard]] const std::vector<gradient::NamedTensor>& parameters() const { return parameters_; }
   [[nodiscard]] const std::vector<gradient::NamedTensor>& buffers() const {
     follow_buffers();
@@ -75,16 +75,18 @@ class ModelCore : public Entry {
   void exchanges_buffers(std::function<std::vector<gradient::NamedTensor>()> now);
   /// Returns the gradient reducer. Null without a process group, for evaluation, after retire(), or if no parameter
   /// needs a gradient that other models' reducers do not average.
-  [[nodiscard]] gradient::Engine* engine() const { return retired_ ? nullptr : engine_.get(); }
+  [[nodiscard]] gradient::GradientReducer* gradient_reducer() const {
+    return retired_ ? nullptr : gradient_reducer_.get();
+  }
   /// Returns the gradient reducer, and those of other models that average parameters shared with this model.
-  [[nodiscard]] std::vector<gradient::Engine*> engines();
+  [[nodiscard]] std::vector<gradient::GradientReducer*> gradient_reducers();
 
   /// Returns the parameters by name, with their gradients and, if they are stored in bfloat16, their masters.
-  [[nodiscard]] std::vector<state::Piece> pieces() const;
+  [[nodiscard]] std::vector<state::ParameterShard> parameter_shards() const;
 
   /// Returns the parameters, gradients, masters, buffers and optimizer states of all models, for an out-of-memory
   /// error.
-  [[nodiscard]] std::vector<device::KnownTensor> known_tensors() const;
+  [[nodiscard]] std::vector<device::MemoryEntry> memory_inventory() const;
 
   /// Compares the parameters, and the buffers that the next forward does not broadcast, across the ranks. Collective.
   /// See nn/synchronized.hpp.
@@ -102,7 +104,7 @@ class ModelCore : public Entry {
   /// the same value on every rank.
   void resume_buffers(bool next_forward_broadcasts);
   /// Returns the masters in the form that a join makes equal at its end, or null if there are none. Collective.
-  [[nodiscard]] gradient::BufferBroadcast* masters_for_join();
+  [[nodiscard]] gradient::BufferBroadcast* join_masters();
 
   /// The module still runs afterwards, but its gradients are no longer averaged.
   void retire() override;
@@ -115,7 +117,7 @@ class ModelCore : public Entry {
   void close_window();
   /// Must be called after the windows of all models are open. If this model synchronises, the models that average its
   /// shared parameters do, too.
-  void synchronise_partners();
+  void synchronize_sharing_models();
   /// Calls zero_grad() of the optimizers that have only parameters of this model. By the same rule, the gradients of
   /// its other parameters are kept within an accumulation window. They count as used after an optimizer stepped on some
   /// of them.
@@ -126,33 +128,34 @@ class ModelCore : public Entry {
  private:
   void notify_of_forward();
   void check_dtypes() const;
-  void meet();
+  void synchronize_initial_values();
   void follow_buffers() const;
-  /// Returns the parameters that no other model's gradient reducer averages. The others are added to elsewhere_.
+  /// Returns the parameters that no other model's gradient reducer averages. The others are added to
+  /// averaged_elsewhere_.
   std::vector<gradient::NamedTensor> own_parameters();
-  void find_partners();
+  void find_models_sharing_parameters();
 
-  Shared* shared_;
+  AcceleratorState* accelerator_state_;
   std::vector<gradient::NamedTensor> parameters_;
   mutable std::vector<gradient::NamedTensor> buffers_;
   std::function<std::vector<gradient::NamedTensor>()> buffers_now_;
   ModelOptions options_;
   std::vector<std::string> described_;  // description of each parameter at prepare()
   std::unique_ptr<gradient::BufferBroadcast> buffer_broadcast_, masters_for_join_;
-  std::unique_ptr<gradient::Engine> engine_;
+  std::unique_ptr<gradient::GradientReducer> gradient_reducer_;
   bool forward_broadcasts_ = true;  // if false, nothing is trainable and before_forward() does nothing
   bool retired_ = false;
   int64_t spent_when_zeroed_ = 0;  // steps of optimizers that also have parameters of other models
   int64_t no_sync_ = 0;
   std::optional<bool> window_;  // set while a micro-batch of accumulate() is open
   // Parameters that gradient reducers of other models average, and these models as of seen_registry_.
-  std::vector<at::Tensor> elsewhere_;
-  std::vector<std::shared_ptr<ModelCore>> partners_;
+  std::vector<at::Tensor> averaged_elsewhere_;
+  std::vector<std::shared_ptr<ModelCore>> sharing_models_;
   int64_t seen_registry_ = -1;
 };
 
 /// Returns the list without duplicates. LibTorch lists a shared weight once per registration.
-std::vector<at::Tensor> each_once(const std::vector<at::Tensor>& parameters);
+std::vector<at::Tensor> unique_tensors(const std::vector<at::Tensor>& parameters);
 
 /// Returns dense tensors that contain the gradients of these parameters: whole buckets if one model's gradient reducer
 /// averages exactly these parameters, otherwise one tensor per parameter.
@@ -161,8 +164,8 @@ std::vector<at::Tensor> flat_gradients(const std::vector<std::shared_ptr<ModelCo
 
 /// Returns these parameters as shards, with the names that they have in the models. A parameter of no model is named by
 /// its position in the list, such as "parameter 3".
-std::vector<state::Piece> named_pieces(const std::vector<std::shared_ptr<ModelCore>>& models,
-                                       const std::vector<at::Tensor>& parameters);
+std::vector<state::ParameterShard> named_shards(const std::vector<std::shared_ptr<ModelCore>>& models,
+                                                const std::vector<at::Tensor>& parameters);
 
 /// Returns the models that are reduced, as arguments of a join, with the models that average parameters for them.
 std::vector<gradient::JoinModel> join_models(const std::vector<std::shared_ptr<ModelCore>>& models);
@@ -224,9 +227,9 @@ class PreparedModel {
   [[nodiscard]] std::vector<at::Tensor> parameters() const {
     std::vector<at::Tensor> list;
     for (const auto& parameter : core().parameters()) list.push_back(parameter.tensor);
-    return each_once(list);
+    return unique_tensors(list);
   }
-  [[nodiscard]] std::vector<state::Piece> pieces() const { return core().pieces(); }
+  [[nodiscard]] std::vector<state::ParameterShard> parameter_shards() const { return core().parameter_shards(); }
   void train(bool on = true) const { unwrap()->train(on); }
   void eval() const { unwrap()->eval(); }
   /// Sets the gradients to undefined, or to zero. Within an accumulation window the call does nothing, like that of a
@@ -252,10 +255,10 @@ class PreparedModel {
     check_result<std::invoke_result_t<const Forward&>>(core().output_dtype(), core_->place());
     core_->before_forward();
     const AfterForward ends(*core_);
-    return device::naming_out_of_memory(
+    return device::with_out_of_memory_report(
         core_->place(), "forward",
-        [&]() -> decltype(auto) { return in_precision(core_->autocast(), core_->output_dtype(), forward); },
-        [this] { return core_->known_tensors(); });
+        [&]() -> decltype(auto) { return forward_in_precision(core_->autocast(), core_->output_dtype(), forward); },
+        [this] { return core_->memory_inventory(); });
   }
 
   std::shared_ptr<Module> module_;

@@ -8,12 +8,12 @@
 #include <unordered_set>
 
 #include "accelerate/base/log.hpp"
-#include "accelerate/comm/user_call.hpp"
-#include "accelerate/device/out_of_memory.hpp"
+#include "accelerate/comm/error_context.hpp"
+#include "accelerate/device/out_of_memory_error.hpp"
 #include "accelerate/optim/parameter_groups.hpp"
 #include "accelerate/precision/autocast.hpp"
-#include "accelerate/prepared/known_tensors.hpp"
 #include "accelerate/prepared/loss_scaling.hpp"
+#include "accelerate/prepared/memory_inventory.hpp"
 #include "accelerate/prepared/model.hpp"
 #include "accelerate/prepared/written_tensors.hpp"
 
@@ -49,13 +49,13 @@ void zero_stock(torch::optim::Optimizer& optimizer, bool set_to_none) {
 
 }  // namespace
 
-OptimizerCore::OptimizerCore(Shared& shared, torch::optim::Optimizer& optimizer)
-    : Entry(entry_kind, &optimizer),
-      shared_(&shared),
+OptimizerCore::OptimizerCore(AcceleratorState& shared, torch::optim::Optimizer& optimizer)
+    : Entry(kEntryKind, &optimizer),
+      accelerator_state_(&shared),
       optimizer_(optimizer),
       type_(typeid(optimizer)),
       first_parameter_(first_parameter(optimizer)),
-      fused_(optim::FusedStep::recognise(optimizer)),
+      fused_(optim::FusedStep::for_optimizer(optimizer)),
       calls_closure_once_(fused_ != nullptr) {
   if (!shared.fused_optimizer) fused_.reset();
   optim::check_groups(optimizer, shared.place, "prepare");
@@ -67,52 +67,55 @@ bool OptimizerCore::is(const torch::optim::Optimizer& optimizer) const {
 }
 
 at::Tensor OptimizerCore::step(const torch::optim::Optimizer::LossClosure& closure) {
-  if (!shared_->window.ends) {
+  if (!accelerator_state_->window.ends) {
     warn_of_second_step();
     return {};
   }
-  at::Tensor loss = device::naming_out_of_memory(
-      shared_->place, "optimizer.step",
+  at::Tensor loss = device::with_out_of_memory_report(
+      accelerator_state_->place, "optimizer.step",
       [&] {
         at::Tensor of_step = step_now(closure);
         precision::drop_cached_casts();  // casts of the old weights, if the user's autocast region is open
-        shared_->window.scope.stepped();
-        if (index() == 0) ++shared_->steps;
+        accelerator_state_->window.scope.record_step();
+        if (index() == 0) ++accelerator_state_->steps;
         // On the CPU the flag is available at once, so later reads need not wait. A skipped step is subtracted from the
         // count.
-        if (shared_->scaling && shared_->device.is_cpu()) shared_->scaling->was_skipped(*this);
+        if (accelerator_state_->scaling && accelerator_state_->device.is_cpu())
+          accelerator_state_->scaling->was_skipped(*this);
         return of_step;
       },
-      [&] { return known_tensors(*shared_); });
+      [&] { return memory_inventory(*accelerator_state_); });
   check_synchronized();
   return loss;
 }
 
 void OptimizerCore::check_synchronized() {
-  const int64_t every = shared_->check_synchronized_every;
+  const int64_t every = accelerator_state_->check_synchronized_every;
   // In a join or in local SGD, each rank makes its own number of steps.
-  const bool alike = std::ranges::all_of(engines_, [](const auto* engine) { return engine->steps_alike(); });
+  const bool alike = std::ranges::all_of(
+      gradient_reducers_, [](const auto* gradient_reducer) { return gradient_reducer->steps_in_lockstep(); });
   if (every == 0 || !alike || ++steps_ % every != 0) return;
-  for (const ModelCore& model : shared_->registry.of<ModelCore>()) {
-    const bool ours = std::find(engines_.begin(), engines_.end(), model.engine()) != engines_.end();
-    if (ours && model.engine()->steps_alike()) {
+  for (const ModelCore& model : accelerator_state_->registry.of<ModelCore>()) {
+    const bool ours = std::find(gradient_reducers_.begin(), gradient_reducers_.end(), model.gradient_reducer()) !=
+                      gradient_reducers_.end();
+    if (ours && model.gradient_reducer()->steps_in_lockstep()) {
       model.check_synchronized(fmt::format("after {} optimizer steps", steps_));
     }
   }
 }
 
 at::Tensor OptimizerCore::step_now(const torch::optim::Optimizer::LossClosure& closure) {
-  shared_->watch.begin_step(*shared_);
-  if (shared_->scaling) return step_scaled(closure);
+  accelerator_state_->watch.begin_step(*accelerator_state_);
+  if (accelerator_state_->scaling) return step_scaled(closure);
   spend();
   if (!calls_closure_once_ && closure) {
-    refuse_closure_on_masters();
+    throw_closure_with_masters();
     const at::Tensor loss = optimizer_.step([&] {
       const at::Tensor of_closure = closure();
       check_reduced();
-      return mean_over_ranks(of_closure);
+      return average_over_ranks(of_closure);
     });
-    shared_->watch.stepped();
+    accelerator_state_->watch.record_step();
     return loss;
   }
   if (!calls_closure_once_) {
@@ -131,49 +134,49 @@ at::Tensor OptimizerCore::step_now(const torch::optim::Optimizer::LossClosure& c
 
 at::Tensor OptimizerCore::update() {
   if (fused_ && step_fused()) {
-    shared_->watch.stepped();
+    accelerator_state_->watch.record_step();
     return {};
   }
-  take_back_cancelled();  // the stock step reads the counts
-  OnMasters masters(optimizer_, shared_->masters);
+  discard_skipped_steps();  // the stock step reads the counts
+  MasterWeightScope masters(optimizer_, accelerator_state_->masters);
   at::Tensor loss = optimizer_.step();
   masters.write_back();
-  shared_->watch.stepped();
+  accelerator_state_->watch.record_step();
   return loss;
 }
 
 bool OptimizerCore::step_fused() {
-  if (shared_->masters.empty()) return fused_->step();
-  auto pieces = this->pieces();
-  shared_->masters.lend(pieces);
-  if (!fused_->step(pieces)) return false;
-  shared_->masters.stepped_on(pieces);
+  if (accelerator_state_->masters.empty()) return fused_->step();
+  auto parameter_shards = this->parameter_shards();
+  accelerator_state_->masters.attach_masters(parameter_shards);
+  if (!fused_->step(parameter_shards)) return false;
+  accelerator_state_->masters.mark_stepped(parameter_shards);
   return true;
 }
 
-std::vector<state::Piece> OptimizerCore::pieces() {
+std::vector<state::ParameterShard> OptimizerCore::parameter_shards() {
   const auto ours = optim::keys_of(all_);
-  std::vector<state::Piece> pieces;
-  for (gradient::Engine* engine : engines_) {
-    for (state::Piece& piece : engine->pieces()) {
-      if (ours.contains(piece.key)) pieces.push_back(std::move(piece));
+  std::vector<state::ParameterShard> parameter_shards;
+  for (gradient::GradientReducer* gradient_reducer : gradient_reducers_) {
+    for (state::ParameterShard& param_shard : gradient_reducer->parameter_shards()) {
+      if (ours.contains(param_shard.key)) parameter_shards.push_back(std::move(param_shard));
     }
   }
-  for (const at::Tensor& parameter : unmanaged_) pieces.push_back(state::whole_piece({}, parameter));
-  return pieces;
+  for (const at::Tensor& parameter : unmanaged_) parameter_shards.push_back(state::whole_parameter({}, parameter));
+  return parameter_shards;
 }
 
-void OptimizerCore::refuse_closure_on_masters() const {
-  if (shared_->masters.empty()) return;
+void OptimizerCore::throw_closure_with_masters() const {
+  if (accelerator_state_->masters.empty()) return;
   base::fail(
-      ErrorKind::usage, shared_->place, "optimizer.step",
+      ErrorKind::usage, accelerator_state_->place, "optimizer.step",
       "this optimizer calls its closure itself, while its parameters are their float32 master weights; step without "
       "a closure, or keep the parameters in float32");
 }
 
 at::Tensor OptimizerCore::step_scaled(const torch::optim::Optimizer::LossClosure& closure) {
   if (closure && !calls_closure_once_) {
-    base::fail(ErrorKind::usage, shared_->place, "optimizer.step",
+    base::fail(ErrorKind::usage, accelerator_state_->place, "optimizer.step",
                "this optimizer calls its closure itself, maybe several times, which loss scaling cannot follow; step "
                "without a closure, or use bf16 instead of fp16");
   }
@@ -183,17 +186,17 @@ at::Tensor OptimizerCore::step_scaled(const torch::optim::Optimizer::LossClosure
     loss = closure();
   }
   check_reduced();
-  shared_->scaling->move_what_is_owed();  // a schedule may set the rate of this step
-  if (!has_gradient() && !shared_->scaling->ranks_differ()) return loss;
-  const at::Tensor skip = shared_->scaling->skip_flag(*this);
+  accelerator_state_->scaling->run_deferred_schedules();  // a schedule may set the rate of this step
+  if (!has_gradient() && !accelerator_state_->scaling->ranks_differ()) return loss;
+  const at::Tensor skip = accelerator_state_->scaling->skip_flag(*this);
   update_unless(skip);
   spend();
-  shared_->scaling->step_done(*this, skip);
+  accelerator_state_->scaling->step_done(*this, skip);
   return loss;
 }
 
 void OptimizerCore::update_unless(const at::Tensor& skip) {
-  shared_->watch.stepped();
+  accelerator_state_->watch.record_step();
   const bool one_device =
       std::ranges::all_of(all_, [&](const auto& parameter) { return parameter.device() == skip.device(); });
   if (fused_ && one_device && !skip.is_cpu() && fused_->step({.scale = std::nullopt, .skip = skip})) return;
@@ -201,19 +204,21 @@ void OptimizerCore::update_unless(const at::Tensor& skip) {
   update();
 }
 
-bool OptimizerCore::step_was_skipped() { return shared_->scaling && shared_->scaling->was_skipped(*this); }
+bool OptimizerCore::step_was_skipped() {
+  return accelerator_state_->scaling && accelerator_state_->scaling->was_skipped(*this);
+}
 
 std::optional<at::Tensor> OptimizerCore::skip_flag() const {
   const at::Tensor flag = scaled_.last_flag();
   return flag.defined() ? std::optional(flag) : std::nullopt;
 }
 
-void OptimizerCore::take_back_cancelled() {
-  if (fused_) fused_->take_back_cancelled();
+void OptimizerCore::discard_skipped_steps() {
+  if (fused_) fused_->discard_skipped_steps();
 }
 
-void OptimizerCore::move_what_is_owed() {
-  if (shared_->scaling) shared_->scaling->move_what_is_owed();
+void OptimizerCore::run_deferred_schedules() {
+  if (accelerator_state_->scaling) accelerator_state_->scaling->run_deferred_schedules();
 }
 
 bool OptimizerCore::has_gradient() const {
@@ -230,20 +235,20 @@ bool OptimizerCore::has_any_of(const std::unordered_set<const void*>& parameters
 }
 
 std::vector<at::Tensor> OptimizerCore::flat_gradients() {
-  find_engines();
-  return prepared::flat_gradients(shared_->registry.list<ModelCore>(), all_);
+  find_gradient_reducers();
+  return prepared::flat_gradients(accelerator_state_->registry.list<ModelCore>(), all_);
 }
 
 void OptimizerCore::zero_grad(bool set_to_none) {
-  const Window& window = shared_->window;
+  const AccumulationState& window = accelerator_state_->window;
   const bool keeps = !window.ends || (window.is_last_of_several() && !reached_);  // last micro-batch, no backward yet
-  if (keeps && !spent_) return;
-  shared_->watch.begin_zero_grad(*shared_, *this);
+  if (keeps && !step_consumed_) return;
+  accelerator_state_->watch.begin_zero_grad(*accelerator_state_, *this);
   drop_gradients(set_to_none);
 }
 
-OptimizerCore::Imprints OptimizerCore::imprint_of_gradients() const {
-  Imprints all;
+OptimizerCore::WriteStamps OptimizerCore::write_stamp_of_gradients() const {
+  WriteStamps all;
   for (const auto& group : optimizer_.param_groups()) {
     for (const auto& parameter : group.params()) {
       const at::Tensor& gradient = parameter.grad();
@@ -254,16 +259,16 @@ OptimizerCore::Imprints OptimizerCore::imprint_of_gradients() const {
 }
 
 void OptimizerCore::drop_gradients(bool set_to_none) {
-  spent_ = false;
-  shared_->watch.release(*this);
-  find_engines();
+  step_consumed_ = false;
+  accelerator_state_->watch.release(*this);
+  find_gradient_reducers();
   zero_now(set_to_none);
-  if (shared_->scaling) shared_->scaling->zeroed(*this);
+  if (accelerator_state_->scaling) accelerator_state_->scaling->zeroed(*this);
 }
 
 void OptimizerCore::zero_now(bool set_to_none) {
-  if (engines_.empty()) return zero_stock(optimizer_, set_to_none);
-  for (gradient::Engine* engine : engines_) engine->zero(all_, set_to_none);
+  if (gradient_reducers_.empty()) return zero_stock(optimizer_, set_to_none);
+  for (gradient::GradientReducer* gradient_reducer : gradient_reducers_) gradient_reducer->zero(all_, set_to_none);
   zero_plain(unmanaged_, set_to_none);
 }
 
@@ -279,55 +284,58 @@ void zero_plain(const std::vector<at::Tensor>& parameters, bool set_to_none) {
 }
 
 void OptimizerCore::spend() {
-  spent_ = true;
+  step_consumed_ = true;
   ++times_spent_;
 }
 
-void OptimizerCore::find_engines() {
-  if (seen_registry_ == shared_->registry.version() && has_these_parameters(optimizer_, all_)) return;
-  optim::check_groups(optimizer_, shared_->place, "optimizer.step");
-  engines_.clear();
+void OptimizerCore::find_gradient_reducers() {
+  if (seen_registry_ == accelerator_state_->registry.version() && has_these_parameters(optimizer_, all_)) return;
+  optim::check_groups(optimizer_, accelerator_state_->place, "optimizer.step");
+  gradient_reducers_.clear();
   all_ = optim::parameters_of(optimizer_);
   unmanaged_ = all_;
-  for (ModelCore& model : shared_->registry.of<ModelCore>()) {
-    gradient::Engine* engine = model.engine();
-    if (engine == nullptr) continue;
-    const auto managed = [&](const at::Tensor& parameter) { return engine->manages(parameter); };
-    if (std::any_of(all_.begin(), all_.end(), managed)) engines_.push_back(engine);
+  for (ModelCore& model : accelerator_state_->registry.of<ModelCore>()) {
+    gradient::GradientReducer* gradient_reducer = model.gradient_reducer();
+    if (gradient_reducer == nullptr) continue;
+    const auto managed = [&](const at::Tensor& parameter) { return gradient_reducer->manages(parameter); };
+    if (std::any_of(all_.begin(), all_.end(), managed)) gradient_reducers_.push_back(gradient_reducer);
     std::erase_if(unmanaged_, managed);
   }
   const auto keys = optim::keys_of(all_);
-  shares_parameters_ = std::ranges::any_of(shared_->registry.of<OptimizerCore>(), [&](const OptimizerCore& other) {
-    return &other != this && other.has_any_of(keys);
-  });
-  seen_registry_ = shared_->registry.version();
-  foreign_told_ = false;
+  shares_parameters_ =
+      std::ranges::any_of(accelerator_state_->registry.of<OptimizerCore>(),
+                          [&](const OptimizerCore& other) { return &other != this && other.has_any_of(keys); });
+  seen_registry_ = accelerator_state_->registry.version();
+  warned_foreign_ = false;
   ++found_;
 }
 
 // All ranks must get the same loss, because an optimizer may choose further calls or the step length by it.
-at::Tensor OptimizerCore::mean_over_ranks(const at::Tensor& loss) const {
-  const auto alike = [](const gradient::Engine* engine) { return engine->steps_alike(); };
-  if (engines_.empty() || !std::ranges::all_of(engines_, alike)) return loss;
-  if (shared_->group.size() == 1 || !loss.defined() || loss.numel() != 1) return loss;
-  return comm::in_user_call("optimizer.step", "the closure's losses are not averaged", shared_->place,
-                            [&] { return shared_->group.all_gather(loss.detach().reshape({1})).mean(); });
+at::Tensor OptimizerCore::average_over_ranks(const at::Tensor& loss) const {
+  const auto alike = [](const gradient::GradientReducer* gradient_reducer) {
+    return gradient_reducer->steps_in_lockstep();
+  };
+  if (gradient_reducers_.empty() || !std::ranges::all_of(gradient_reducers_, alike)) return loss;
+  if (accelerator_state_->group.size() == 1 || !loss.defined() || loss.numel() != 1) return loss;
+  return comm::with_operation_context(
+      "optimizer.step", "the closure's losses are not averaged", accelerator_state_->place,
+      [&] { return accelerator_state_->group.all_gather(loss.detach().reshape({1})).mean(); });
 }
 
 void OptimizerCore::check_reduced() {
-  find_engines();
-  warn_of_odd_step();
-  tell_of_foreign_parameters();
-  check_divided(*shared_);
-  shared_->group.check("optimizer.step");
-  for (gradient::Engine* engine : engines_) engine->before_step();
-  if (shared_->group.size() == 1) return;
+  find_gradient_reducers();
+  warn_about_step_inside_window();
+  warn_about_foreign_parameters();
+  check_divided(*accelerator_state_);
+  accelerator_state_->group.check("optimizer.step");
+  for (gradient::GradientReducer* gradient_reducer : gradient_reducers_) gradient_reducer->before_step();
+  if (accelerator_state_->group.size() == 1) return;
   for (const auto& parameter : unmanaged_) {
     if (parameter.grad().defined()) {
-      base::fail(ErrorKind::usage, shared_->place, "optimizer.step",
+      base::fail(ErrorKind::usage, accelerator_state_->place, "optimizer.step",
                  "a parameter of shape [{}] has a gradient that no prepared model reduces over the {} ranks; give its "
                  "module to prepare() after requires_grad is set, again if it changed since",
-                 c10::Join(", ", parameter.sizes()), shared_->group.size());
+                 c10::Join(", ", parameter.sizes()), accelerator_state_->group.size());
     }
   }
 }

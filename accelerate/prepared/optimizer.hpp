@@ -13,21 +13,21 @@
 #include <vector>
 
 #include "accelerate/optim/fused_step.hpp"
+#include "accelerate/prepared/accelerator_state.hpp"
 #include "accelerate/prepared/handle.hpp"
 #include "accelerate/prepared/scaled_gradients.hpp"
-#include "accelerate/prepared/shared.hpp"
-#include "accelerate/state/piece.hpp"
+#include "accelerate/state/parameter_shard.hpp"
 
 namespace accelerate::gradient {
-class Engine;
+class GradientReducer;
 }
 
 namespace accelerate::prepared {
 
 class OptimizerCore : public Entry {
  public:
-  static constexpr Kind entry_kind = Kind::optimizer;
-  OptimizerCore(Shared& shared, torch::optim::Optimizer& optimizer);
+  static constexpr Kind kEntryKind = Kind::optimizer;
+  OptimizerCore(AcceleratorState& shared, torch::optim::Optimizer& optimizer);
 
   /// Does nothing within an accumulation window. Otherwise it makes one update, which is fused for the stock optimizers
   /// that FusedStep recognises.
@@ -53,12 +53,12 @@ class OptimizerCore : public Entry {
 
   /// Must be called when the micro-batch that ends a window of several begins. The gradients belong to the earlier
   /// micro-batches until a backward of this one reaches them.
-  void begin_last_micro_batch() { reached_ = false; }
+  void begin_final_micro_batch() { reached_ = false; }
   /// begin_backward() and backward_done() enclose the autograd graph of a backward in the last micro-batch. The
   /// gradient reducers must reduce pending gradients after backward_done(), because the reduction changes gradients,
   /// too.
-  void begin_backward() { waiting_ = imprint_of_gradients(); }
-  void backward_done() { reached_ = reached_ || imprint_of_gradients() != waiting_; }
+  void begin_backward() { waiting_ = write_stamp_of_gradients(); }
+  void backward_done() { reached_ = reached_ || write_stamp_of_gradients() != waiting_; }
 
   /// Drops the gradients at any point of a window, so that loaded parameters are not stepped on with old gradients.
   void drop_gradients(bool set_to_none = true);
@@ -71,10 +71,10 @@ class OptimizerCore : public Entry {
   [[nodiscard]] std::optional<at::Tensor> skip_flag() const;
   /// Subtracts skipped steps from the counts in the optimizer state. Must be called before the state is read. Waits for
   /// the device if steps may have been skipped on it.
-  void take_back_cancelled();
+  void discard_skipped_steps();
   /// Runs the deferred schedule steps. Must be called before rates are read or set. Waits for the last step's flag if a
   /// schedule depends on it.
-  void move_what_is_owed();
+  void run_deferred_schedules();
 
   /// Null if FusedStep does not recognise this optimizer, or if fused_optimizer is false. The optimizer then steps by
   /// itself.
@@ -83,11 +83,11 @@ class OptimizerCore : public Entry {
   // For loss scaling.
   /// Returns true if another prepared optimizer has some of the same parameters.
   [[nodiscard]] bool shares_parameters() {
-    find_engines();
+    find_gradient_reducers();
     return shares_parameters_;
   }
   /// Returns true if the gradients were stepped on and this object did not zero them since.
-  [[nodiscard]] bool spent() const { return spent_; }
+  [[nodiscard]] bool step_consumed() const { return step_consumed_; }
   [[nodiscard]] ScaledGradients& scaled() { return scaled_; }
   [[nodiscard]] bool has_gradient() const;
   /// Number of calls of step() that used the gradients.
@@ -96,7 +96,7 @@ class OptimizerCore : public Entry {
   [[nodiscard]] const std::vector<at::Tensor>& parameters() const { return all_; }
   /// Looks up the parameters. The number changes if they or the registry changed.
   [[nodiscard]] int64_t parameters_version() {
-    find_engines();
+    find_gradient_reducers();
     return found_;
   }
   [[nodiscard]] bool has_any_of(const std::unordered_set<const void*>& parameters) const;
@@ -112,43 +112,43 @@ class OptimizerCore : public Entry {
   at::Tensor update();
   bool step_fused();
   // Shards on which this rank steps: those of the gradient reducers, and whole parameters that no reducer averages.
-  std::vector<state::Piece> pieces();
-  void refuse_closure_on_masters() const;
+  std::vector<state::ParameterShard> parameter_shards();
+  void throw_closure_with_masters() const;
   void update_unless(const at::Tensor& skip);
   /// Address and version counter of each parameter's gradient.
-  using Imprints = std::vector<std::pair<const void*, int64_t>>;
-  [[nodiscard]] Imprints imprint_of_gradients() const;
+  using WriteStamps = std::vector<std::pair<const void*, int64_t>>;
+  [[nodiscard]] WriteStamps write_stamp_of_gradients() const;
   void zero_now(bool set_to_none);
   void spend();
   void check_reduced();
-  [[nodiscard]] at::Tensor mean_over_ranks(const at::Tensor& loss) const;
+  [[nodiscard]] at::Tensor average_over_ranks(const at::Tensor& loss) const;
   void check_synchronized();
-  void warn_of_odd_step() const;
+  void warn_about_step_inside_window() const;
   void warn_of_second_step();
   [[nodiscard]] std::unordered_set<const void*> parameters_of_models() const;
-  void refuse_foreign_parameters() const;
-  void tell_of_foreign_parameters();
-  void find_engines();
+  void throw_foreign_parameters() const;
+  void warn_about_foreign_parameters();
+  void find_gradient_reducers();
 
-  Shared* shared_;
+  AcceleratorState* accelerator_state_;
   torch::optim::Optimizer& optimizer_;
   const std::type_info& type_;
   at::Tensor first_parameter_;  // kept alive, so that no other tensor gets its address
   std::unique_ptr<optim::FusedStep> fused_;
   const bool calls_closure_once_;  // at the start of step(): SGD, Adam, AdamW, Adagrad, RMSprop
   ScaledGradients scaled_;
-  bool spent_ = false;
+  bool step_consumed_ = false;
   int64_t times_spent_ = 0;
   bool shares_parameters_ = false;
   bool reached_ = false;
-  Imprints waiting_;
+  WriteStamps waiting_;
   int64_t steps_ = 0;
   // Gradient reducers of the parameters, and the parameters that none averages. Looked up again after a change.
-  std::vector<gradient::Engine*> engines_;
+  std::vector<gradient::GradientReducer*> gradient_reducers_;
   std::vector<at::Tensor> all_, unmanaged_;
   int64_t seen_registry_ = -1;
-  bool foreign_told_ = false;  // since the last lookup
-  int64_t found_ = 0;          // number of lookups
+  bool warned_foreign_ = false;  // since the last lookup
+  int64_t found_ = 0;            // number of lookups
   // The accumulate() scope in which step() was last called without a step, and the scope's backwards until then.
   int64_t rested_scope_ = -1, rested_backwards_ = 0;
 };
@@ -182,13 +182,13 @@ class PreparedOptimizer {
   /// step's flag.
   Optimizer* operator->() const { return &**this; }
   Optimizer& operator*() const {
-    core().move_what_is_owed();
+    core().run_deferred_schedules();
     return *optimizer_;
   }
   [[nodiscard]] const std::shared_ptr<Optimizer>& unwrap() const { return assigned(optimizer_, "PreparedOptimizer"); }
   [[nodiscard]] auto& param_groups() const { return (**this).param_groups(); }
   [[nodiscard]] auto& state() const {
-    core().take_back_cancelled();
+    core().discard_skipped_steps();
     return optimizer_->state();
   }
   /// With mixed_precision fp16, returns whether the last step was skipped because of inf or NaN. Waits for the device.

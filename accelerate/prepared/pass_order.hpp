@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "accelerate/prepared/loader_random.hpp"
+#include "accelerate/prepared/loader_rng.hpp"
 
 namespace accelerate::prepared {
 

@@ -3,9 +3,9 @@
 
 namespace accelerate::prepared {
 
-std::shared_ptr<ModelCore> enter_model(Shared& shared, const ModelOptions& options, const void* identity,
-                                       std::vector<gradient::NamedTensor> parameters,
-                                       std::vector<gradient::NamedTensor> buffers) {
+std::shared_ptr<ModelCore> register_model(AcceleratorState& shared, const ModelOptions& options, const void* identity,
+                                          std::vector<gradient::NamedTensor> parameters,
+                                          std::vector<gradient::NamedTensor> buffers) {
   Registry& registry = shared.registry;
   // A module may be prepared for evaluation and for training at the same time.
   const auto known = registry.find<ModelCore>([&](const ModelCore& model) {
@@ -30,7 +30,7 @@ void cast_floating(const std::vector<gradient::NamedTensor>& tensors, c10::Scala
   }
 }
 
-std::shared_ptr<OptimizerCore> enter_optimizer(Shared& shared, torch::optim::Optimizer& optimizer) {
+std::shared_ptr<OptimizerCore> register_optimizer(AcceleratorState& shared, torch::optim::Optimizer& optimizer) {
   Registry& registry = shared.registry;
   const auto known =
       registry.find<OptimizerCore>([&](const OptimizerCore& one) { return one.identity() == &optimizer; });
@@ -42,7 +42,8 @@ std::shared_ptr<OptimizerCore> enter_optimizer(Shared& shared, torch::optim::Opt
   return core;
 }
 
-std::shared_ptr<SchedulerCore> enter_scheduler(Shared& shared, const SchedulerOptions& options, const void* identity) {
+std::shared_ptr<SchedulerCore> register_scheduler(AcceleratorState& shared, const SchedulerOptions& options,
+                                                  const void* identity) {
   auto core = shared.registry.find<SchedulerCore>([&](const SchedulerCore& one) { return one.identity() == identity; });
   if (core) return core;
   core = std::make_shared<SchedulerCore>(shared, identity, options);
@@ -50,7 +51,7 @@ std::shared_ptr<SchedulerCore> enter_scheduler(Shared& shared, const SchedulerOp
   return core;
 }
 
-std::shared_ptr<LoaderCore> enter_loader(Shared& shared, const void* identity) {
+std::shared_ptr<LoaderCore> register_loader(AcceleratorState& shared, const void* identity) {
   auto core = shared.registry.find<LoaderCore>([&](const LoaderCore& one) { return one.identity() == identity; });
   if (core) return core;
   core = std::make_shared<LoaderCore>(identity);
@@ -58,7 +59,7 @@ std::shared_ptr<LoaderCore> enter_loader(Shared& shared, const void* identity) {
   return core;
 }
 
-void check_there(const Shared& shared, bool there) {
+void check_device_exists(const AcceleratorState& shared, bool there) {
   if (there) return;
   base::fail(ErrorKind::usage, shared.place, "prepare",
              "a module holder or pointer is empty (made with nullptr); make the object first");

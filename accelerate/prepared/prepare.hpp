@@ -11,7 +11,7 @@
 #include "accelerate/prepared/concepts.hpp"
 #include "accelerate/prepared/distributed_samplers.hpp"
 #include "accelerate/prepared/module_tensors.hpp"
-#include "accelerate/prepared/refusals.hpp"
+#include "accelerate/prepared/prepare_diagnostics.hpp"
 
 namespace accelerate::prepared {
 
@@ -23,7 +23,7 @@ struct PrepareOptions {
   bool device_placement = true;
 };
 
-using SharedPtr = std::shared_ptr<Shared>;
+using SharedPtr = std::shared_ptr<AcceleratorState>;
 
 /// Returns an address that identifies the object behind a handle, or the object itself, among all live objects.
 inline const void* identity_of(const torch::nn::Module& module) { return &module; }
@@ -36,19 +36,20 @@ const void* identity_of(const Object& object) requires(!AnyModule<Object> &&
 }
 
 // Return the registry entry of the object, or add a new one.
-std::shared_ptr<ModelCore> enter_model(Shared& shared, const ModelOptions& options, const void* identity,
-                                       std::vector<gradient::NamedTensor> parameters,
-                                       std::vector<gradient::NamedTensor> buffers);
-std::shared_ptr<OptimizerCore> enter_optimizer(Shared& shared, torch::optim::Optimizer& optimizer);
-std::shared_ptr<SchedulerCore> enter_scheduler(Shared& shared, const SchedulerOptions& options, const void* identity);
-std::shared_ptr<LoaderCore> enter_loader(Shared& shared, const void* identity);
+std::shared_ptr<ModelCore> register_model(AcceleratorState& shared, const ModelOptions& options, const void* identity,
+                                          std::vector<gradient::NamedTensor> parameters,
+                                          std::vector<gradient::NamedTensor> buffers);
+std::shared_ptr<OptimizerCore> register_optimizer(AcceleratorState& shared, torch::optim::Optimizer& optimizer);
+std::shared_ptr<SchedulerCore> register_scheduler(AcceleratorState& shared, const SchedulerOptions& options,
+                                                  const void* identity);
+std::shared_ptr<LoaderCore> register_loader(AcceleratorState& shared, const void* identity);
 
 /// Casts floating-point tensors in place. Unlike to() of a module, it does not change integer, boolean and complex
 /// tensors.
 void cast_floating(const std::vector<gradient::NamedTensor>& tensors, c10::ScalarType dtype);
 
 /// \throws Error (usage) if a holder or pointer is empty, that is if `there` is false.
-void check_there(const Shared& shared, bool there);
+void check_device_exists(const AcceleratorState& shared, bool there);
 
 /// Returns the pointer that a handle keeps. It keeps the object alive, which for a copy of a loader is a separate one,
 /// and the object of the first handle of the entry, with which the registry counts all handles as one.
@@ -63,7 +64,7 @@ template <AnyModule Model>
 auto prepare_model(const SharedPtr& shared, const PrepareOptions& options, Model&& model) {
   auto held = hold(std::forward<Model>(model));
   using Module = typename decltype(held)::element_type;
-  check_there(*shared, held != nullptr);
+  check_device_exists(*shared, held != nullptr);
   if (options.device_placement) held->to(shared->device);
   if (const auto dtype = shared->policy.parameter) {
     if (!options.model.evaluation_mode && *dtype != c10::ScalarType::Float) {
@@ -74,11 +75,11 @@ auto prepare_model(const SharedPtr& shared, const PrepareOptions& options, Model
     if (options.device_placement) held->to(shared->device);  // recurrent layers flatten their weights again
   }
   if constexpr (std::derived_from<Module, torch::nn::Module>) nn::connect_sync_batchnorm(*held, shared->group);
-  auto core = enter_model(*shared, options.model, identity_of(*held), named_parameters(*held), named_buffers(*held));
+  auto core = register_model(*shared, options.model, identity_of(*held), named_parameters(*held), named_buffers(*held));
   if constexpr (std::same_as<Module, torch::jit::Module>) {
     core->exchanges_buffers([module = *held] { return named_buffers(module); });
   }
-  return PreparedModel<Module>(std::move(held), with_shared(shared, std::move(core)));
+  return PreparedModel<Module>(std::move(held), share_with_state(shared, std::move(core)));
 }
 
 /// Shared path for optimizers, schedulers and loaders.
@@ -87,7 +88,7 @@ auto prepare_model(const SharedPtr& shared, const PrepareOptions& options, Model
 template <typename Object, typename Enter, typename Wrap>
 auto prepare_held(const SharedPtr& shared, Object&& object, bool owned, Enter&& enter, Wrap&& wrap) {
   const auto held = hold(std::forward<Object>(object));
-  check_there(*shared, held != nullptr);
+  check_device_exists(*shared, held != nullptr);
   auto entry = enter(*held);
   auto kept = keep(*entry, held, owned);
   return wrap(std::move(kept), std::move(entry));
@@ -97,9 +98,9 @@ template <AnyOptimizer Optimizer>
 auto prepare_optimizer(const SharedPtr& shared, Optimizer&& optimizer) {
   return prepare_held(
       shared, std::forward<Optimizer>(optimizer), !is_referenced<Optimizer>,
-      [&](auto& object) { return enter_optimizer(*shared, object); },
+      [&](auto& object) { return register_optimizer(*shared, object); },
       [&]<typename Object>(std::shared_ptr<Object> kept, std::shared_ptr<OptimizerCore> core) {
-        return PreparedOptimizer<Object>(std::move(kept), with_shared(shared, std::move(core)));
+        return PreparedOptimizer<Object>(std::move(kept), share_with_state(shared, std::move(core)));
       });
 }
 
@@ -107,7 +108,7 @@ template <AnyScheduler Scheduler>
 auto prepare_scheduler(const SharedPtr& shared, const PrepareOptions& options, Scheduler&& scheduler) {
   return prepare_held(
       shared, std::forward<Scheduler>(scheduler), !is_referenced<Scheduler>,
-      [&](auto& object) { return enter_scheduler(*shared, options.scheduler, identity_of(object)); },
+      [&](auto& object) { return register_scheduler(*shared, options.scheduler, identity_of(object)); },
       [&]<typename Object>(std::shared_ptr<Object> kept, std::shared_ptr<SchedulerCore> core) {
         if constexpr (OurScheduler<Object>) {
           core->of = &kept->optimizer();
@@ -119,7 +120,7 @@ auto prepare_scheduler(const SharedPtr& shared, const PrepareOptions& options, S
               std::shared_ptr<void>(kept), [object = kept.get()] { return state_of(*object); },
               [object = kept.get()](const state::SchedulerState& state) { prepared::load_state(*object, state); });
         }
-        return PreparedScheduler<Object>(std::move(kept), with_shared(shared, std::move(core)));
+        return PreparedScheduler<Object>(std::move(kept), share_with_state(shared, std::move(core)));
       });
 }
 
@@ -127,7 +128,7 @@ template <AnyLoader Loader>
 auto prepare_data_loader(const SharedPtr& shared, const PrepareOptions& options, Loader&& loader) {
   return prepare_held(
       shared, std::forward<Loader>(loader), /*owned=*/false,
-      [&](auto& object) { return enter_loader(*shared, identity_of(object)); },
+      [&](auto& object) { return register_loader(*shared, identity_of(object)); },
       [&]<typename Object>(std::shared_ptr<Object> kept, const std::shared_ptr<LoaderCore>& core) {
         PreparedLoader<Object> handle(std::move(kept), shared, options.loader);
         handle.enter(*core);
@@ -172,7 +173,7 @@ auto prepare(const SharedPtr& shared, const PrepareOptions& options, Object&& ob
   } else if constexpr (AnyLoader<Object> && YieldsTensors<Object>) {
     return prepare_data_loader(shared, options, std::forward<Object>(object));
   } else {
-    refuse_to_prepare<Object>();
+    static_assert_preparable<Object>();
     return refused<std::remove_cvref_t<Object>>();
   }
 }

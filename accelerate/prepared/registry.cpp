@@ -6,16 +6,16 @@
 namespace accelerate::prepared {
 namespace {
 
-constexpr std::array<std::string_view, 4> kind_names{"model", "optimizer", "loader", "scheduler"};
+constexpr std::array<std::string_view, 4> kKindNames{"model", "optimizer", "loader", "scheduler"};
 
 bool is_gone(const std::shared_ptr<Entry>& entry) { return entry->gone(); }
 
 }  // namespace
 
-std::string_view name(Kind kind) { return kind_names.at(static_cast<size_t>(kind)); }
+std::string_view prepared_kind_name(Kind kind) { return kKindNames.at(static_cast<size_t>(kind)); }
 
 std::string Entry::name() const {
-  const std::string of_kind(prepared::name(kind_));
+  const std::string of_kind(prepared::prepared_kind_name(kind_));
   return index_ == 0 ? of_kind : of_kind + "_" + std::to_string(index_);
 }
 
@@ -62,7 +62,7 @@ void Registry::clear() {
 
 void Registry::changed() {
   ++version_;
-  std::array<int64_t, kind_names.size()> count{};
+  std::array<int64_t, kKindNames.size()> count{};
   for (const auto& entry : entries_) entry->index_ = count.at(static_cast<size_t>(entry->kind()))++;
 }
 

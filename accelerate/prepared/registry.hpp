@@ -17,7 +17,7 @@ namespace accelerate::prepared {
 
 enum class Kind { model, optimizer, loader, scheduler };
 
-[[nodiscard]] std::string_view name(Kind kind);
+[[nodiscard]] std::string_view prepared_kind_name(Kind kind);
 
 /// Reads and sets the state of an object through any of its live handles.
 template <typename State>
@@ -25,12 +25,12 @@ class StateAccess {
  public:
   /// \param handle  Keeps the object that `get` and `set` use. They are called only while it is alive.
   void add(std::weak_ptr<void> handle, std::function<State()> get, std::function<void(const State&)> set) {
-    std::erase_if(ways_, [](const Way& way) { return way.handle.expired(); });
-    ways_.push_back({std::move(handle), std::move(get), std::move(set)});
+    std::erase_if(accessors_, [](const StateAccessor& way) { return way.handle.expired(); });
+    accessors_.push_back({std::move(handle), std::move(get), std::move(set)});
   }
   /// Returns the state through the newest live handle. Unset if no handle is alive.
   [[nodiscard]] std::optional<State> get() const {
-    for (const Way& way : ways_ | std::views::reverse) {
+    for (const StateAccessor& way : accessors_ | std::views::reverse) {
       if (const auto held = way.handle.lock()) return way.get();
     }
     return std::nullopt;
@@ -39,7 +39,7 @@ class StateAccess {
   /// alive.
   bool set(const State& state) const {
     bool any = false;
-    for (const Way& way : ways_) {
+    for (const StateAccessor& way : accessors_) {
       const auto held = way.handle.lock();
       if (!held) continue;
       way.set(state);
@@ -49,12 +49,12 @@ class StateAccess {
   }
 
  private:
-  struct Way {
+  struct StateAccessor {
     std::weak_ptr<void> handle;
     std::function<State()> get;
     std::function<void(const State&)> set;
   };
-  std::vector<Way> ways_;
+  std::vector<StateAccessor> accessors_;
 };
 
 /// One object that was given to prepare(). The core of each kind derives from it.
@@ -108,7 +108,7 @@ class Registry {
   /// Returns the entries of one kind, as in `for (ModelCore& model : registry.of<ModelCore>())`.
   template <typename Core>
   [[nodiscard]] auto of() {
-    return entries() | std::views::filter([](const auto& entry) { return entry->kind() == Core::entry_kind; }) |
+    return entries() | std::views::filter([](const auto& entry) { return entry->kind() == Core::kEntryKind; }) |
            std::views::transform([](const auto& entry) -> Core& { return static_cast<Core&>(*entry); });
   }
   /// Returns the same entries with shared ownership.
@@ -116,7 +116,7 @@ class Registry {
   [[nodiscard]] std::vector<std::shared_ptr<Core>> list() {
     std::vector<std::shared_ptr<Core>> found;
     for (const auto& entry : entries()) {
-      if (entry->kind() == Core::entry_kind) found.push_back(std::static_pointer_cast<Core>(entry));
+      if (entry->kind() == Core::kEntryKind) found.push_back(std::static_pointer_cast<Core>(entry));
     }
     return found;
   }

@@ -12,11 +12,11 @@ namespace accelerate::prepared {
 namespace {
 
 // The host waits if more flags are pending, so that errors are not reported long after the step.
-constexpr size_t kMostFlags = 64;
+constexpr size_t kMaxFlags = 64;
 
 }  // namespace
 
-void ScaledGradients::made_with(const at::Tensor& scale) {
+void ScaledGradients::mark_scaled(const at::Tensor& scale) {
   if (!scale_.defined()) {
     scale_ = scale;
   } else if (!scale_.is_same(scale)) {
@@ -26,7 +26,7 @@ void ScaledGradients::made_with(const at::Tensor& scale) {
 }
 
 // The scale is a power of two unless the factors were changed, so scaling again restores the gradients up to rounding.
-void ScaledGradients::scale_again(const at::Tensor& scale, const std::vector<at::Tensor>& gradients) {
+void ScaledGradients::rescale(const at::Tensor& scale, const std::vector<at::Tensor>& gradients) {
   const at::NoGradGuard no_grad;
   at::Tensor here = scale;
   for (const at::Tensor& gradient : gradients) {
@@ -38,21 +38,21 @@ void ScaledGradients::scale_again(const at::Tensor& scale, const std::vector<at:
   found_before_ = std::exchange(found_inf_, at::Tensor());
 }
 
-void ScaledGradients::drop() {
+void ScaledGradients::reset_scale() {
   scale_.reset();
   found_inf_.reset();
   found_before_.reset();
   mixed_.reset();
 }
 
-void ScaledGradients::keep_scale() {
+void ScaledGradients::freeze_scale() {
   if (scale_.defined()) scale_ = scale_.clone();
 }
 
 void ScaledGradients::unscale(const precision::GradScaler& scaler, const std::vector<at::Tensor>& gradients) {
   if (unscaled()) return;
   found_inf_ = scaler.unscale(gradients, scale_);
-  if (were_unscaled()) found_inf_.add_(std::exchange(found_before_, at::Tensor())).clamp_max_(1.0);
+  if (was_unscaled_before_rescale()) found_inf_.add_(std::exchange(found_before_, at::Tensor())).clamp_max_(1.0);
 }
 
 void ScaledGradients::agree(const comm::Group& group) {
@@ -66,11 +66,11 @@ at::Tensor ScaledGradients::skip() const {
   return (mixed_.defined() ? found_inf_ + mixed_ : found_inf_).clamp_max(1.0);
 }
 
-void ScaledGradients::stepped(const at::Tensor& skip) {
+void ScaledGradients::record_step(const at::Tensor& skip) {
   stepped_ = true;
   const at::Tensor flag = at::stack({skip, scale_.to(skip.device(), true)});
   last_flag_ = flag;
-  recording_ ? recorded_.push_back(flag) : replayed({flag});
+  capture_ ? recorded_.push_back(flag) : replayed({flag});
 }
 
 void ScaledGradients::forget_steps() {
@@ -85,8 +85,8 @@ at::Tensor ScaledGradients::last_flag() const {
   return last_flag_.defined() ? last_flag_.select(0, 0).clone() : at::Tensor();
 }
 
-std::vector<at::Tensor> ScaledGradients::end_recording() {
-  recording_ = false;
+std::vector<at::Tensor> ScaledGradients::end_capture() {
+  capture_ = false;
   return std::exchange(recorded_, {});
 }
 
@@ -95,18 +95,18 @@ void ScaledGradients::replayed(const std::vector<at::Tensor>& flags) {
   if (!flags.empty()) last_flag_ = flags.back();
 }
 
-void ScaledGradients::read_flags(bool wait, const precision::GradScalerOptions& options, const Place& place) {
+void ScaledGradients::read_flags(bool wait, const precision::GradScalerOptions& options, const RankContext& place) {
   while (!flags_.empty()) {
-    if (wait || flags_.size() > kMostFlags) flags_.front().wait();
+    if (wait || flags_.size() > kMaxFlags) flags_.front().wait();
     if (!flags_.front().arrived()) return;
-    const precision::LateRead flag = std::move(flags_.front());
+    const precision::AsyncScalarRead flag = std::move(flags_.front());
     flags_.pop_front();
     read(flag, options, place);
   }
 }
 
-void ScaledGradients::read(const precision::LateRead& flag, const precision::GradScalerOptions& options,
-                           const Place& place) {
+void ScaledGradients::read(const precision::AsyncScalarRead& flag, const precision::GradScalerOptions& options,
+                           const RankContext& place) {
   if (flag[0] == 0) {
     in_a_row_ = 0;
     return;

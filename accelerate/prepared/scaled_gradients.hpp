@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "accelerate/precision/async_scalar_read.hpp"
 #include "accelerate/precision/grad_scaler.hpp"
-#include "accelerate/precision/late_read.hpp"
 
 namespace accelerate::prepared {
 
@@ -19,20 +19,20 @@ namespace accelerate::prepared {
 class ScaledGradients {
  public:
   /// Must be called after a backward with a loss that was multiplied by `scale` has added to the gradients.
-  void made_with(const at::Tensor& scale);
+  void mark_scaled(const at::Tensor& scale);
   /// Must be called before such a backward. Multiplies gradients that carry no scale by it, so that new gradients can
   /// be added to them.
-  void scale_again(const at::Tensor& scale, const std::vector<at::Tensor>& gradients);
-  /// Returns true if the gradients were unscaled before scale_again() and must be unscaled once more.
-  [[nodiscard]] bool were_unscaled() const { return found_before_.defined(); }
+  void rescale(const at::Tensor& scale, const std::vector<at::Tensor>& gradients);
+  /// Returns true if the gradients were unscaled before rescale() and must be unscaled once more.
+  [[nodiscard]] bool was_unscaled_before_rescale() const { return found_before_.defined(); }
   /// Must be called after the gradients were zeroed or stepped on.
-  void drop();
+  void reset_scale();
   /// Returns true if the gradients carry a scale, or did until unscale().
-  [[nodiscard]] bool waiting() const { return scale_.defined(); }
+  [[nodiscard]] bool has_scale() const { return scale_.defined(); }
   /// Must be called before the scaler changes its scale in place. Pending gradients keep the old scale.
-  void keep_scale();
+  void freeze_scale();
 
-  /// Divides the gradients by their scale, once until drop() or scale_again(). Inf or NaN found before scale_again()
+  /// Divides the gradients by their scale, once until reset_scale() or rescale(). Inf or NaN found before rescale()
   /// still counts, because clipping by value may have removed it.
   void unscale(const precision::GradScaler& scaler, const std::vector<at::Tensor>& gradients);
   [[nodiscard]] bool unscaled() const { return found_inf_.defined(); }
@@ -46,15 +46,15 @@ class ScaledGradients {
   [[nodiscard]] at::Tensor skip() const;
 
   /// Records a step with that flag, whether it was made or skipped.
-  void stepped(const at::Tensor& skip);
+  void record_step(const at::Tensor& skip);
   [[nodiscard]] bool has_stepped() const { return stepped_; }
   void iteration_ended() { stepped_ = false; }
 
-  /// Until end_recording(), the flags of steps are kept apart, because the device captures these steps and each replay
+  /// Until end_capture(), the flags of steps are kept apart, because the device captures these steps and each replay
   /// writes new flags.
-  void begin_recording() { recording_ = true; }
+  void begin_capture() { capture_ = true; }
   /// \returns The flags of the captured steps.
-  std::vector<at::Tensor> end_recording();
+  std::vector<at::Tensor> end_capture();
   /// Must be called after a replay that writes these flags was launched.
   void replayed(const std::vector<at::Tensor>& flags);
   /// Returns the flag of the last step, on the device. Undefined before the first step.
@@ -62,8 +62,8 @@ class ScaledGradients {
 
   /// Reads the flags that have arrived. With `wait`, reads all flags, and the host may wait for the device.
   /// \throws Error (data) if the loss scale is at its minimum.
-  void read_flags(bool wait, const precision::GradScalerOptions& options, const Place& place);
-  [[nodiscard]] bool all_read() const { return flags_.empty(); }
+  void read_flags(bool wait, const precision::GradScalerOptions& options, const RankContext& place);
+  [[nodiscard]] bool flags_resolved() const { return flags_.empty(); }
   /// Drops the flags and the counts of all steps.
   void forget_steps();
   /// Returns the number of skipped steps among those with flags that were read since the previous call.
@@ -72,16 +72,17 @@ class ScaledGradients {
   [[nodiscard]] bool last_was_skipped() const { return in_a_row_ > 0; }
 
  private:
-  void read(const precision::LateRead& flag, const precision::GradScalerOptions& options, const Place& place);
+  void read(const precision::AsyncScalarRead& flag, const precision::GradScalerOptions& options,
+            const RankContext& place);
 
   at::Tensor scale_, found_inf_, mixed_;
-  at::Tensor found_before_;                // found_inf_ before scale_again()
-  bool stepped_ = false;                   // since the last update of the scale
-  std::deque<precision::LateRead> flags_;  // unread, the oldest first: [skip, scale]
-  at::Tensor last_flag_;                   // of the last step
-  int64_t in_a_row_ = 0;                   // skipped steps
-  int64_t skipped_ = 0;                    // since take_skipped()
-  bool recording_ = false;
+  at::Tensor found_before_;                       // found_inf_ before rescale()
+  bool stepped_ = false;                          // since the last update of the scale
+  std::deque<precision::AsyncScalarRead> flags_;  // unread, the oldest first: [skip, scale]
+  at::Tensor last_flag_;                          // of the last step
+  int64_t in_a_row_ = 0;                          // skipped steps
+  int64_t skipped_ = 0;                           // since take_skipped()
+  bool capture_ = false;
   std::vector<at::Tensor> recorded_;  // flags of captured steps
 };
 

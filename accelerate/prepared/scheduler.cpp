@@ -13,9 +13,9 @@
 #include <typeinfo>
 #include <utility>
 
+#include "accelerate/base/exception_text.hpp"
 #include "accelerate/base/log.hpp"
-#include "accelerate/base/what_failed.hpp"
-#include "accelerate/comm/user_call.hpp"
+#include "accelerate/comm/error_context.hpp"
 #include "accelerate/prepared/loss_scaling.hpp"
 #include "accelerate/prepared/optimizer.hpp"
 
@@ -70,32 +70,32 @@ bool ScheduleEnd::reached(const optim::Scheduler& scheduler) {
   return true;
 }
 
-SchedulerCore::SchedulerCore(const Shared& shared, const void* identity, const SchedulerOptions& options)
-    : Entry(entry_kind, identity),
-      shared_(&shared),
+SchedulerCore::SchedulerCore(const AcceleratorState& shared, const void* identity, const SchedulerOptions& options)
+    : Entry(kEntryKind, identity),
+      accelerator_state_(&shared),
       options_(options),
       end_(std::make_shared<ScheduleEnd>(shared.place, options.steps_per_optimizer_step)) {}
 
 void SchedulerCore::step(const torch::optim::Optimizer* optimizer, std::function<void()> move) const {
-  if (shared_->recording) {
-    base::fail(ErrorKind::usage, shared_->place, "scheduler.step",
+  if (accelerator_state_->capturing) {
+    base::fail(ErrorKind::usage, accelerator_state_->place, "scheduler.step",
                "{} is moved within a step that is recorded, where its replays would not move it; call it after the "
                "graphed step",
                name());
   }
   if (!options_.step_with_optimizer) return move();
-  if (!shared_->window.ends) return;
+  if (!accelerator_state_->window.ends) return;
   auto moves = [move = std::move(move), times = options_.steps_per_optimizer_step] {
     for (int64_t left = times; left > 0; --left) move();
   };
-  shared_->scaling ? shared_->scaling->when_stepped(optimizer, std::move(moves)) : moves();
+  accelerator_state_->scaling ? accelerator_state_->scaling->after_step(optimizer, std::move(moves)) : moves();
 }
 
-void SchedulerCore::move_what_is_owed() const {
-  if (shared_->scaling) shared_->scaling->move_what_is_owed();
+void SchedulerCore::run_deferred_schedules() const {
+  if (accelerator_state_->scaling) accelerator_state_->scaling->run_deferred_schedules();
 }
 
-bool SchedulerCore::hears_metric() const { return !options_.step_with_optimizer || shared_->window.ends; }
+bool SchedulerCore::takes_metric() const { return !options_.step_with_optimizer || accelerator_state_->window.ends; }
 
 namespace {
 
@@ -113,7 +113,7 @@ std::vector<double> moving_part(const state::SchedulerState& state) {
 
 /// Returns the rates of all prepared optimizers, which contain the rates of LibTorch's schedules. The rate is NaN if
 /// the options of a group have none.
-std::vector<double> rates_of(Shared& shared) {
+std::vector<double> rates_of(AcceleratorState& shared) {
   std::vector<double> rates;
   for (const OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
     for (const auto& group : optimizer.optimizer().param_groups()) {
@@ -127,7 +127,7 @@ std::vector<double> rates_of(Shared& shared) {
   return rates;
 }
 
-void set_rates(Shared& shared, const double* rates) {
+void set_rates(AcceleratorState& shared, const double* rates) {
   for (const OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
     for (auto& group : optimizer.optimizer().param_groups()) {
       if (!std::isnan(*rates)) group.options().set_lr(*rates);
@@ -153,13 +153,13 @@ const double* take_moving_part(state::SchedulerState& state, const double* numbe
 
 }  // namespace
 
-std::function<void(const comm::Group&, int64_t)> equal_schedules_of(std::shared_ptr<Shared> shared) {
+std::function<void(const comm::Group&, int64_t)> schedules_with_same_state(std::shared_ptr<AcceleratorState> shared) {
   return [shared = std::move(shared)](const comm::Group& group, int64_t root) {
     shared->watch.release_all();      // a join has made the parameters equal
     std::exception_ptr at_its_floor;  // thrown after the collective, because only this rank may fail
     if (shared->scaling) {
-      at_its_floor = base::attempt([&] {
-        shared->scaling->move_what_is_owed();
+      at_its_floor = base::capture_exception([&] {
+        shared->scaling->run_deferred_schedules();
         std::ignore = shared->scaling->any_was_skipped();
       });
     }
@@ -173,8 +173,8 @@ std::function<void(const comm::Group&, int64_t)> equal_schedules_of(std::shared_
     const auto rates = rates_of(*shared);
     numbers.insert(numbers.end(), rates.begin(), rates.end());
     const at::Tensor all = at::tensor(numbers, at::kDouble);
-    comm::in_user_call("join_uneven_inputs", "the schedules are not made equal at the end", shared->place,
-                       [&] { group.broadcast(all, root); });
+    comm::with_operation_context("join_uneven_inputs", "the schedules are not made equal at the end", shared->place,
+                                 [&] { group.broadcast(all, root); });
     if (at_its_floor) std::rethrow_exception(at_its_floor);
     const double* next = all.const_data_ptr<double>();
     shared->steps = static_cast<int64_t>(*next++);
@@ -188,11 +188,12 @@ std::function<void(const comm::Group&, int64_t)> equal_schedules_of(std::shared_
   };
 }
 
-double SchedulerCore::mean_over_ranks(double metric) const {
-  if (shared_->group.size() == 1) return metric;
+double SchedulerCore::average_over_ranks(double metric) const {
+  if (accelerator_state_->group.size() == 1) return metric;
   // Gathers instead of reducing, so that every rank adds up in the same order.
-  const auto all = comm::in_user_call("scheduler.step", "the metric is not averaged", shared_->place,
-                                      [&] { return shared_->group.all_gather(at::full({1}, metric, at::kDouble)); });
+  const auto all = comm::with_operation_context(
+      "scheduler.step", "the metric is not averaged", accelerator_state_->place,
+      [&] { return accelerator_state_->group.all_gather(at::full({1}, metric, at::kDouble)); });
   return all.mean().item<double>();
 }
 

@@ -14,8 +14,8 @@
 
 #include "accelerate/optim/schedules/reduce_on_plateau.hpp"
 #include "accelerate/optim/schedules/scheduler.hpp"
+#include "accelerate/prepared/accelerator_state.hpp"
 #include "accelerate/prepared/handle.hpp"
-#include "accelerate/prepared/shared.hpp"
 
 namespace accelerate::prepared {
 
@@ -31,32 +31,32 @@ struct SchedulerOptions {
 class ScheduleEnd {
  public:
   /// \param moves  Schedule steps per optimizer step.
-  ScheduleEnd(Place place, int64_t moves) : place_(std::move(place)), expected_(moves) {}
+  ScheduleEnd(RankContext place, int64_t moves) : place_(std::move(place)), expected_(moves) {}
   /// Returns true if the schedule is at its last step. Logs a warning once if more than one optimizer step follows it.
   bool reached(const optim::Scheduler& scheduler);
 
  private:
-  Place place_;
+  RankContext place_;
   int64_t expected_;  // calls at the last step until the warning
 };
 
 class SchedulerCore : public Entry {
  public:
-  static constexpr Kind entry_kind = Kind::scheduler;
-  SchedulerCore(const Shared& shared, const void* identity, const SchedulerOptions& options);
+  static constexpr Kind kEntryKind = Kind::scheduler;
+  SchedulerCore(const AcceleratorState& shared, const void* identity, const SchedulerOptions& options);
 
   /// Calls `move` as often as due: not within an accumulation window, and not if loss scaling skipped the step that the
   /// schedule follows. On an accelerator that is known late; `move` then runs before the next step or in
-  /// move_what_is_owed().
+  /// run_deferred_schedules().
   /// \param optimizer  Optimizer of the schedule. If null, the schedule follows all prepared optimizers.
   void step(const torch::optim::Optimizer* optimizer, std::function<void()> move) const;
   /// Runs the deferred schedule steps. Waits for the last step's flag if one depends on it.
-  void move_what_is_owed() const;
+  void run_deferred_schedules() const;
   /// For a schedule that follows a metric: returns true if it takes a metric now. With step_with_optimizer it takes
   /// none before the end of an accumulation window.
-  [[nodiscard]] bool hears_metric() const;
+  [[nodiscard]] bool takes_metric() const;
   /// Returns the mean of all ranks' metrics, bitwise equal on every rank. Collective.
-  [[nodiscard]] double mean_over_ranks(double metric) const;
+  [[nodiscard]] double average_over_ranks(double metric) const;
   [[nodiscard]] const std::shared_ptr<ScheduleEnd>& end() const { return end_; }
   /// Has no handles for LibTorch's ReduceLROnPlateauScheduler, which does not return its state.
   StateAccess<state::SchedulerState> access{};
@@ -64,7 +64,7 @@ class SchedulerCore : public Entry {
   const torch::optim::Optimizer* of = nullptr;
 
  private:
-  const Shared* shared_;
+  const AcceleratorState* accelerator_state_;
   SchedulerOptions options_;
   std::shared_ptr<ScheduleEnd> end_;
 };
@@ -72,7 +72,8 @@ class SchedulerCore : public Entry {
 /// Returns a function for the end of a join of uneven inputs, to be called on all ranks with the group and a root rank.
 /// It copies the root's schedules and step count to all ranks, because ranks that ran out early made fewer steps.
 /// Schedules that do not return their state are not changed.
-[[nodiscard]] std::function<void(const comm::Group&, int64_t)> equal_schedules_of(std::shared_ptr<Shared> shared);
+[[nodiscard]] std::function<void(const comm::Group&, int64_t)> schedules_with_same_state(
+    std::shared_ptr<AcceleratorState> shared);
 
 template <typename Scheduler>
 concept FollowsSteps = std::derived_from<Scheduler, optim::Scheduler>;
@@ -132,9 +133,9 @@ class PreparedScheduler {
   /// \param metric  Metric of this rank. The schedule gets the mean over the ranks, so that all ranks have the same
   ///   rate.
   void step(double metric) const requires FollowsMetric<Scheduler> {
-    if (!core_ptr()->hears_metric()) return;
-    core_->move_what_is_owed();  // of other schedules, which may set the rate from which this one continues
-    const double mean = core_->mean_over_ranks(metric);
+    if (!core_ptr()->takes_metric()) return;
+    core_->run_deferred_schedules();  // of other schedules, which may set the rate from which this one continues
+    const double mean = core_->average_over_ranks(metric);
     if constexpr (OurScheduler<Scheduler>) {
       scheduler_->step(mean);
     } else {
@@ -148,7 +149,7 @@ class PreparedScheduler {
   /// flag.
   Scheduler* operator->() const { return &**this; }
   Scheduler& operator*() const {
-    core_ptr()->move_what_is_owed();
+    core_ptr()->run_deferred_schedules();
     return *scheduler_;
   }
   [[nodiscard]] const std::shared_ptr<Scheduler>& unwrap() const { return assigned(scheduler_, "PreparedScheduler"); }

@@ -8,10 +8,10 @@
 #include <string>
 #include <unordered_set>
 
+#include "accelerate/prepared/accelerator_state.hpp"
 #include "accelerate/prepared/loss_scaling.hpp"
 #include "accelerate/prepared/model.hpp"
 #include "accelerate/prepared/optimizer.hpp"
-#include "accelerate/prepared/shared.hpp"
 #include "accelerate/prepared/written_tensors.hpp"
 
 namespace accelerate::prepared {
@@ -21,7 +21,7 @@ constexpr int64_t kMostReads = 16;
 
 const void* data_of(const at::Tensor& tensor) { return tensor.has_storage() ? tensor.storage().data() : nullptr; }
 
-std::string name_of(const at::Tensor& parameter, Shared& shared) {
+std::string name_of(const at::Tensor& parameter, AcceleratorState& shared) {
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
     for (const auto& one : model.parameters()) {
       if (one.tensor.is_same(parameter)) return one.name;
@@ -31,15 +31,15 @@ std::string name_of(const at::Tensor& parameter, Shared& shared) {
 }
 
 // With several ranks, the gradient reducers check the windows.
-bool watches_window(const Shared& shared) {
-  const Window& window = shared.window;
+bool watches_window(const AcceleratorState& shared) {
+  const AccumulationState& window = shared.window;
   return shared.group.size() == 1 && window.options.steps > 1 && window.scope.is_open() && !window.ends;
 }
 
 }  // namespace
 
 // The lists are kept as long as the registry and the optimizers' parameters stay the same.
-void StepWatch::find_parameters(Shared& shared) {
+void StepWatch::find_parameters(AcceleratorState& shared) {
   int64_t parameters = 0;
   for (OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) parameters += optimizer.parameters_version();
   if (seen_registry_ == shared.registry.version() && seen_parameters_ == parameters) return;
@@ -63,7 +63,7 @@ void StepWatch::find_parameters(Shared& shared) {
   }
 }
 
-void StepWatch::begin_backward(Shared& shared) {
+void StepWatch::begin_backward(AcceleratorState& shared) {
   // Preparing an object may write to parameters too.
   if (seen_registry_ == shared.registry.version()) {
     for (Owner& owner : owners_) require_unchanged(owner, shared, "backward");
@@ -78,12 +78,12 @@ void StepWatch::begin_backward(Shared& shared) {
   }
 }
 
-void StepWatch::backward_done(Shared& shared) {
+void StepWatch::backward_done(AcceleratorState& shared) {
   if (!shared.scaling && !watches_window(shared)) return;
   find_parameters(shared);
   auto owner = owners_.begin();
   for (OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
-    const bool carries_scale = optimizer.scaled().waiting() && !optimizer.scaled().unscaled();
+    const bool carries_scale = optimizer.scaled().has_scale() && !optimizer.scaled().unscaled();
     if (!shared.scaling || carries_scale) arm(*owner, shared, /*reached_only=*/false);
     ++owner;
   }
@@ -92,10 +92,10 @@ void StepWatch::backward_done(Shared& shared) {
   ++reads_;
 }
 
-void StepWatch::arm(Owner& owner, const Shared& shared, bool reached_only) {
+void StepWatch::arm(Owner& owner, const AcceleratorState& shared, bool reached_only) {
   // A stock optimizer may step on parameters without a prepared one after the job's first step, too.
   const bool may_bypass = !has_stepped_ || owner.optimizer == nullptr;
-  const bool reads_device = may_bypass && reads_ < kMostReads && !shared.recording;
+  const bool reads_device = may_bypass && reads_ < kMostReads && !shared.capturing;
   owner.armed = true;
   for (Watched& one : owner.parameters) {
     const at::Tensor& gradient = one.parameter.grad();
@@ -104,17 +104,17 @@ void StepWatch::arm(Owner& owner, const Shared& shared, bool reached_only) {
     if (!one.armed) continue;
     one.data = data_of(one.parameter);
     one.read_device = reads_device;
-    one.imprint = gradient::imprint_of(one.parameter, reads_device);
+    one.write_stamp = gradient::write_stamp_of(one.parameter, reads_device);
   }
 }
 
 // A parameter that moved to another device or dtype was not stepped on.
 bool StepWatch::changed(const Watched& watched) {
   return watched.armed && watched.data == data_of(watched.parameter) &&
-         watched.imprint != gradient::imprint_of(watched.parameter, watched.read_device);
+         watched.write_stamp != gradient::write_stamp_of(watched.parameter, watched.read_device);
 }
 
-void StepWatch::require_unchanged(Owner& owner, Shared& shared, std::string_view operation) {
+void StepWatch::require_unchanged(Owner& owner, AcceleratorState& shared, std::string_view operation) {
   if (!owner.armed) return;
   const auto found = std::ranges::find_if(owner.parameters, changed);
   if (found == owner.parameters.end()) return;
@@ -123,7 +123,7 @@ void StepWatch::require_unchanged(Owner& owner, Shared& shared, std::string_view
   refuse(one, shared, operation);
 }
 
-void StepWatch::refuse(const Watched& changed, Shared& shared, std::string_view operation) {
+void StepWatch::refuse(const Watched& changed, AcceleratorState& shared, std::string_view operation) {
   const std::string name = name_of(changed.parameter, shared);
   if (!shared.scaling) {
     base::fail(ErrorKind::usage, shared.place, operation,
@@ -140,7 +140,7 @@ void StepWatch::refuse(const Watched& changed, Shared& shared, std::string_view 
              name, shared.scaling->scaler().state().scale);
 }
 
-void StepWatch::begin_zero_grad(Shared& shared, const OptimizerCore& optimizer) {
+void StepWatch::begin_zero_grad(AcceleratorState& shared, const OptimizerCore& optimizer) {
   if (seen_registry_ != shared.registry.version()) return;
   for (Owner& owner : owners_) {
     if (owner.optimizer == &optimizer) require_unchanged(owner, shared, "optimizer.zero_grad");
@@ -160,19 +160,20 @@ void StepWatch::forward_done() {
   for (Owner& owner : owners_) {
     if (!owner.armed) continue;
     for (Watched& one : owner.parameters) {
-      if (one.armed && one.unchanged_at_forward) one.imprint = gradient::imprint_of(one.parameter, one.read_device);
+      if (one.armed && one.unchanged_at_forward)
+        one.write_stamp = gradient::write_stamp_of(one.parameter, one.read_device);
     }
   }
 }
 
-void StepWatch::begin_step(Shared& shared) {
+void StepWatch::begin_step(AcceleratorState& shared) {
   if (seen_registry_ != shared.registry.version()) return;
   for (Owner& owner : owners_) {
     if (owner.optimizer != nullptr) require_unchanged(owner, shared, "optimizer.step");
   }
 }
 
-void StepWatch::stepped() {
+void StepWatch::record_step() {
   has_stepped_ = true;
   for (Owner& owner : owners_) owner.armed = owner.armed && owner.optimizer == nullptr;
 }

@@ -8,12 +8,12 @@
 #include <string_view>
 #include <vector>
 
-#include "accelerate/gradient/imprint.hpp"
+#include "accelerate/gradient/write_stamp.hpp"
 
 namespace accelerate::prepared {
 
 class OptimizerCore;
-struct Shared;
+struct AcceleratorState;
 
 /// Detects writes to parameters while only a prepared optimizer may step on their gradients: gradients that carry the
 /// loss scale of fp16, and, with a single rank, gradients of an accumulation window that has not ended. A stock
@@ -33,20 +33,20 @@ struct Shared;
 class StepWatch {
  public:
   /// \throws Error (usage) if a parameter changed since the last backward, while its gradient was watched.
-  void begin_backward(Shared& shared);
+  void begin_backward(AcceleratorState& shared);
   /// Records the parameters. Must be called after the library's own writes of this backward.
-  void backward_done(Shared& shared);
+  void backward_done(AcceleratorState& shared);
   /// \throws Error (usage) as begin_backward(), for the parameters of this optimizer.
-  void begin_zero_grad(Shared& shared, const OptimizerCore& optimizer);
+  void begin_zero_grad(AcceleratorState& shared, const OptimizerCore& optimizer);
   /// A prepared forward begins. Writes of the forward itself, such as those of an embedding with max_norm, are no
   /// steps.
   void begin_forward();
   /// The prepared forward ended. Records the parameters again unless they had changed before it.
   void forward_done();
   /// \throws Error (usage) as begin_backward(), before any prepared optimizer steps.
-  void begin_step(Shared& shared);
+  void begin_step(AcceleratorState& shared);
   /// A prepared optimizer stepped.
-  void stepped();
+  void record_step();
   /// The gradients of this optimizer no longer carry a scale, or are gone.
   void release(const OptimizerCore& optimizer);
   /// The library itself wrote to parameters, or dropped all gradients.
@@ -61,7 +61,7 @@ class StepWatch {
     bool read_device = false;
     bool unchanged_at_forward = false;
     const void* data = nullptr;
-    gradient::Imprint imprint{};
+    gradient::WriteStamp write_stamp{};
     // Gradient before the backward, to detect whether the backward reaches the parameter.
     const void* gradient = nullptr;
     int64_t gradient_version = 0;
@@ -73,10 +73,10 @@ class StepWatch {
     std::vector<Watched> parameters{};
   };
 
-  void find_parameters(Shared& shared);
-  void arm(Owner& owner, const Shared& shared, bool reached_only);
-  void require_unchanged(Owner& owner, Shared& shared, std::string_view operation);
-  [[noreturn]] void refuse(const Watched& changed, Shared& shared, std::string_view operation);
+  void find_parameters(AcceleratorState& shared);
+  void arm(Owner& owner, const AcceleratorState& shared, bool reached_only);
+  void require_unchanged(Owner& owner, AcceleratorState& shared, std::string_view operation);
+  [[noreturn]] void refuse(const Watched& changed, AcceleratorState& shared, std::string_view operation);
   [[nodiscard]] static bool changed(const Watched& watched);
 
   std::vector<Owner> owners_;  // the last one: parameters that belong to no prepared optimizer

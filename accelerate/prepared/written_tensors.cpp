@@ -3,9 +3,9 @@
 
 #include <torch/optim/optimizer.h>
 
+#include "accelerate/prepared/accelerator_state.hpp"
 #include "accelerate/prepared/model.hpp"
 #include "accelerate/prepared/optimizer.hpp"
-#include "accelerate/prepared/shared.hpp"
 
 namespace accelerate::prepared {
 
@@ -13,7 +13,7 @@ int64_t version_counter(const at::Tensor& tensor) {
   return tensor.defined() && !tensor.is_inference() ? static_cast<int64_t>(tensor._version()) : 0;
 }
 
-WrittenTensors::WrittenTensors(Shared& shared) {
+WrittenTensors::WrittenTensors(AcceleratorState& shared) {
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
     for (const auto& parameter : model.parameters()) note(parameter.tensor);
     for (const auto& buffer : model.buffers()) note(buffer.tensor);

@@ -12,7 +12,7 @@
 
 namespace accelerate::prepared {
 
-struct Shared;
+struct AcceleratorState;
 
 /// \returns  The version counter; 0 for an undefined or an inference tensor, which have none.
 [[nodiscard]] int64_t version_counter(const at::Tensor& tensor);
@@ -25,7 +25,7 @@ using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensor
 /// with those at construction.
 class WrittenTensors {
  public:
-  explicit WrittenTensors(Shared& shared);
+  explicit WrittenTensors(AcceleratorState& shared);
 
   /// \returns  The tensors with a version that changed since construction.
   [[nodiscard]] std::vector<WeakTensor> list() const;

@@ -23,7 +23,7 @@ void close_range(const at::RecordFunction& function, at::ObserverContext*) {
 
 }  // namespace
 
-NvtxRanges::NvtxRanges(const Place& place) {
+NvtxRanges::NvtxRanges(const RankContext& place) {
   if (!cudaStubs()->enabled()) {
     base::log_once(
         base::LogLevel::warning, place,

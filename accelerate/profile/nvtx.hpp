@@ -16,7 +16,7 @@ namespace accelerate::profile {
 class NvtxRanges {
  public:
   /// In a build without these stubs no ranges are emitted, and one message is logged.
-  explicit NvtxRanges(const Place& place);
+  explicit NvtxRanges(const RankContext& place);
   ~NvtxRanges();
   NvtxRanges(const NvtxRanges&) = delete;
   NvtxRanges& operator=(const NvtxRanges&) = delete;

@@ -16,9 +16,9 @@
 #include <set>
 #include <system_error>
 
+#include "accelerate/base/exception_text.hpp"
 #include "accelerate/base/log.hpp"
-#include "accelerate/base/what_failed.hpp"
-#include "accelerate/comm/user_call.hpp"
+#include "accelerate/comm/error_context.hpp"
 #include "accelerate/profile/memory.hpp"
 #include "accelerate/profile/merge_traces.hpp"
 #include "accelerate/profile/nvtx.hpp"
@@ -31,7 +31,7 @@ namespace kineto = torch::autograd::profiler;
 using torch::profiler::impl::ActivityType;
 
 /// LibTorch supports one active profiler per process.
-std::atomic_flag& somebody_records() {
+std::atomic_flag& is_profiler_active() {
   static std::atomic_flag taken = ATOMIC_FLAG_INIT;
   return taken;
 }
@@ -67,7 +67,7 @@ bool is_copy(const kineto::KinetoEvent& event) {
 }
 
 /// True for kernels and copies. False for the host ranges that LibTorch repeats among a device's events.
-bool did_something(const kineto::KinetoEvent& event) {
+bool has_activity(const kineto::KinetoEvent& event) {
   return is(libkineto::ActivityType::CONCURRENT_KERNEL, event) || is_copy(event);
 }
 
@@ -84,7 +84,7 @@ std::vector<Span> spans_of(const kineto::ProfilerResult& result, bool with_flops
   std::vector<Span> spans;
   for (const auto& event : result.events()) {
     const bool on_device = event.deviceType() != c10::DeviceType::CPU;
-    if (event.endNs() < event.startNs() || (on_device && !did_something(event))) continue;
+    if (event.endNs() < event.startNs() || (on_device && !has_activity(event))) continue;
     spans.push_back({.name = event.name(),
                      .thread = event.startThreadId(),
                      .begin = static_cast<int64_t>(event.startNs()),
@@ -113,14 +113,14 @@ void escape_names(const std::string& path) {
   std::ofstream(path, std::ios::binary) << escaped;  // if this fails, stop() reports invalid JSON
 }
 
-void check_options(const ProfileOptions& options, const Place& place) {
+void check_options(const ProfileOptions& options, const RankContext& place) {
   if (!(options.peak_flops_per_s >= 0) || std::isinf(options.peak_flops_per_s)) {
     base::fail(ErrorKind::usage, place, "profile", "peak_flops_per_s is {}, must be a number of operations, or 0",
                options.peak_flops_per_s);
   }
 }
 
-void check_schedule(const ProfileSchedule& schedule, const Place& place) {
+void check_schedule(const ProfileSchedule& schedule, const RankContext& place) {
   const auto at_least = [&](const char* name, int64_t value, int64_t lowest) {
     if (value < lowest) {
       base::fail(ErrorKind::usage, place, "profile", "schedule_option.{} is {}, must be at least {}", name, value,
@@ -155,7 +155,7 @@ struct Profiler::Recording {
   }
   /// Waits for the device first, as torch.profiler does, because work that is unfinished at the end has no end time.
   std::unique_ptr<kineto::ProfilerResult> stop_when_done() {
-    const auto failure = base::attempt([&] {
+    const auto failure = base::capture_exception([&] {
       if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
     });
     auto result = stop();
@@ -188,14 +188,14 @@ Profiler::Profiler(const ProfileOptions& options, comm::Group group, c10::Device
     }
     std::filesystem::remove(trace_file(group_.rank()), failed);  // left over from an earlier run
   }
-  if (somebody_records().test_and_set()) {
+  if (is_profiler_active().test_and_set()) {
     base::fail(ErrorKind::usage, group_.place(), "profile",
                "another profiler is at work in this process, which can have one; stop() it first");
   }
   try {
     apply(action(0));
   } catch (...) {
-    somebody_records().clear();
+    is_profiler_active().clear();
     throw;
   }
 }
@@ -205,7 +205,7 @@ Profiler::~Profiler() {
   if (recording_) recording_->step.reset();
   ranges_.reset();
   recording_.reset();
-  somebody_records().clear();
+  is_profiler_active().clear();
 }
 
 ProfileAction Profiler::action(int64_t step) const {
@@ -216,7 +216,7 @@ void Profiler::step() {
   if (stopped_) return;
   if (recording_) recording_->step.reset();
   ++step_;
-  const auto failure = base::attempt([&] {  // an exception of on_trace_ready does not stop the schedule
+  const auto failure = base::capture_exception([&] {  // an exception of on_trace_ready does not stop the schedule
     if (now_ == ProfileAction::record_and_save) finish_recording(true);
   });
   if (!stopped_) apply(action(step_));  // on_trace_ready may have stopped it
@@ -266,12 +266,13 @@ void Profiler::stop() {
   if (std::exchange(stopped_, true)) return;
   if (recording_) recording_->step.reset();  // must be closed last
   ranges_.reset();
-  const auto failure = base::attempt([&] {  // an exception (disk, on_trace_ready) must not keep the other ranks waiting
-    finish_recording(now_ == ProfileAction::record || now_ == ProfileAction::record_and_save);
-  });
-  somebody_records().clear();
+  const auto failure =
+      base::capture_exception([&] {  // an exception (disk, on_trace_ready) must not keep the other ranks waiting
+        finish_recording(now_ == ProfileAction::record || now_ == ProfileAction::record_and_save);
+      });
+  is_profiler_active().clear();
   const auto meet = [&](std::string_view what) {
-    comm::in_user_call("profile", what, group_.place(), [&] { group_.barrier(); });
+    comm::with_operation_context("profile", what, group_.place(), [&] { group_.barrier(); });
   };
   if (!options_.output_trace_dir.empty()) {
     meet("whether all ranks' files are there is not known");
@@ -287,8 +288,9 @@ void Profiler::stop() {
 }
 
 void Profiler::write_summaries() const {
-  const auto all = comm::in_user_call("profile", "the ranks' summaries are not put together", group_.place(),
-                                      [&] { return group_.all_gather_bytes(summary_json(summary_, group_.place())); });
+  const auto all =
+      comm::with_operation_context("profile", "the ranks' summaries are not put together", group_.place(),
+                                   [&] { return group_.all_gather_bytes(summary_json(summary_, group_.place())); });
   if (group_.rank() != 0) return;
   write_file("profile_summary.json", summaries_json(all));
 }

@@ -16,7 +16,7 @@ double in_gflop(uint64_t flops) { return static_cast<double>(flops) * 1e-9; }
 
 }  // namespace
 
-std::string summary_json(const TraceSummary& summary, const Place& place) {
+std::string summary_json(const TraceSummary& summary, const RankContext& place) {
   Summary rank{{"rank", place.rank},
                {"host", place.host},
                {"step_ms", Summary::array()},

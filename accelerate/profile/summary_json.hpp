@@ -11,7 +11,7 @@
 namespace accelerate::profile {
 
 /// Returns the summary of one rank, with its fifty longest operators.
-[[nodiscard]] std::string summary_json(const TraceSummary& summary, const Place& place);
+[[nodiscard]] std::string summary_json(const TraceSummary& summary, const RankContext& place);
 
 /// Combines such texts to {"ranks": [...]}.
 [[nodiscard]] std::string summaries_json(const std::vector<std::string>& ranks);

@@ -28,7 +28,7 @@ struct LoaderState {
   bool even_batches = true;
   bool drop_last = false;
 
-  [[nodiscard]] bool shared_out_as(const LoaderState& other) const {
+  [[nodiscard]] bool has_same_sharding(const LoaderState& other) const {
     return world_size == other.world_size && batch_size == other.batch_size && split_batches == other.split_batches &&
            even_batches == other.even_batches && drop_last == other.drop_last;
   }

@@ -70,21 +70,21 @@ class Logger {
   /// A dropped line costs one comparison and is not formatted.
   template <typename... Args>
   void log(base::LogLevel level, fmt::format_string<Args...> format, Args&&... args) const {
-    if (says(level)) {
-      say(level, fmt::format(format, std::forward<Args>(args)...));
+    if (logs_on_this_rank(level)) {
+      log_line(level, fmt::format(format, std::forward<Args>(args)...));
     } else if (in_order_) {
-      take_turns([] {});
+      run_in_rank_order([] {});
     }
   }
 
   /// True if this rank logs messages of that level.
-  [[nodiscard]] bool says(base::LogLevel level) const {
+  [[nodiscard]] bool logs_on_this_rank(base::LogLevel level) const {
     return (rank_ == 0 || !options_.main_process_only) && level >= options_.level.value_or(base::log_level());
   }
 
  private:
-  void say(base::LogLevel level, std::string_view message) const;
-  void take_turns(const std::function<void()>& my_turn) const;
+  void log_line(base::LogLevel level, std::string_view message) const;
+  void run_in_rank_order(const std::function<void()>& my_turn) const;
 
   int64_t rank_;
   int64_t world_size_;

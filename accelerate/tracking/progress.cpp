@@ -39,7 +39,7 @@ void give_row(int64_t row) {
   screen().rows[static_cast<size_t>(row)] = false;
 }
 
-bool speaks_utf8() {
+bool is_utf8_locale() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const char* value = std::getenv(name);
     if (value == nullptr || *value == '\0') continue;
@@ -72,7 +72,8 @@ double seconds(std::chrono::steady_clock::duration duration) { return std::chron
 
 ProgressBar::ProgressBar(const ProgressOptions& options)
     : options_(options),
-      meter_{.description = options.description, .unit = options.unit, .total = options.total, .utf8 = speaks_utf8()},
+      meter_{
+          .description = options.description, .unit = options.unit, .total = options.total, .utf8 = is_utf8_locale()},
       shown_(!options.disable),
       terminal_(shown_ && ::isatty(options.output) == 1),
       begin_(Clock::now()),
@@ -120,13 +121,14 @@ void ProgressBar::draw() {
 
 void ProgressBar::write_line(const std::string& text, bool last) const {
   if (!terminal_) return put(options_.output, text + "\n");
-  const bool stays = last && row_ == 0 && options_.leave;
+  const bool is_still_valid = last && row_ == 0 && options_.leave;
   const std::string down(static_cast<size_t>(row_), '\n');
   std::string up;
   for (int64_t row = 0; row < row_; ++row) up += "\x1b[A";
   const std::string erased = "\r\x1b[K";
   const std::lock_guard lock(screen().mutex);
-  put(options_.output, down + erased + (last && !stays ? "" : text) + (stays ? "\n" : up + (last ? "\r" : "")));
+  put(options_.output,
+      down + erased + (last && !is_still_valid ? "" : text) + (is_still_valid ? "\n" : up + (last ? "\r" : "")));
 }
 
 void ProgressBar::finish() noexcept {

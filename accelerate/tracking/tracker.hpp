@@ -15,7 +15,7 @@ namespace accelerate::tracking {
 struct Run {
   std::string project{};
   std::filesystem::path folder{};  ///< existing folder <logging_dir>/<project>; empty without a logging_dir
-  Place place{};
+  RankContext place{};
 };
 
 /// A destination for logged values. User-defined trackers derive from it and are passed to log_with.

@@ -7,17 +7,17 @@
 #include <algorithm>
 #include <system_error>
 
+#include "accelerate/base/exception_text.hpp"
 #include "accelerate/base/log.hpp"
-#include "accelerate/base/what_failed.hpp"
 #include "accelerate/tracking/tracker_table.hpp"
 
 namespace accelerate::tracking {
 namespace {
 
 /// Result of get() on ranks where a tracker does not run.
-class Nothing final : public Tracker {
+class NullTracker final : public Tracker {
  public:
-  explicit Nothing(std::string name) : name_(std::move(name)) {}
+  explicit NullTracker(std::string name) : name_(std::move(name)) {}
   [[nodiscard]] std::string name() const override { return name_; }
   void log(const Values&, Step) override {}
 
@@ -31,7 +31,7 @@ std::vector<std::string> names_of(const std::vector<std::shared_ptr<Tracker>>& t
   return names;
 }
 
-std::vector<std::shared_ptr<Tracker>> made_of(const LogWith& with, const Place& place) {
+std::vector<std::shared_ptr<Tracker>> made_of(const LogWith& with, const RankContext& place) {
   if (with.tracker()) return {with.tracker()};
   if (with.name() == "all") {
     std::vector<std::shared_ptr<Tracker>> all;
@@ -47,7 +47,7 @@ std::vector<std::shared_ptr<Tracker>> made_of(const LogWith& with, const Place& 
 
 }  // namespace
 
-Trackers::Trackers(const TrackingOptions& options, const Place& place)
+Trackers::Trackers(const TrackingOptions& options, const RankContext& place)
     : logging_dir_(options.logging_dir), place_(place) {
   for (const auto& with : options.log_with) {
     for (auto& tracker : made_of(with, place)) {
@@ -148,11 +148,11 @@ void Trackers::one(Tracker& tracker, std::string_view what, const std::function<
   try {
     call(tracker);
   } catch (...) {
-    say_failed(tracker, what, base::what_failed(std::current_exception()));
+    log_failure(tracker, what, base::exception_summary(std::current_exception()));
   }
 }
 
-void Trackers::say_failed(const Tracker& tracker, std::string_view what, std::string_view why) noexcept {
+void Trackers::log_failure(const Tracker& tracker, std::string_view what, std::string_view why) noexcept {
   try {
     const std::string name = tracker.name();
     if (!failed_.insert(name).second) return;
@@ -167,7 +167,7 @@ std::shared_ptr<Tracker> Trackers::get(std::string_view name) const {
   for (const auto& tracker : all_) {
     if (tracker->name() != name) continue;
     const bool runs = std::find(here_.begin(), here_.end(), tracker) != here_.end();
-    return runs ? tracker : std::make_shared<Nothing>(std::string(name));
+    return runs ? tracker : std::make_shared<NullTracker>(std::string(name));
   }
   base::fail(ErrorKind::usage, place_, "get_tracker", "there is no tracker '{}', log_with has: {}", name,
              all_.empty() ? "none" : fmt::format("{}", fmt::join(names_of(all_), ", ")));

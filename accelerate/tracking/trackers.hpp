@@ -44,7 +44,7 @@ class Trackers {
   /// Nothing is written before start().
   /// \throws Error (usage), on every rank, for an unknown tracker name, a null pointer, two trackers with the same
   ///   name, and a tracker that needs a logging_dir if none is given.
-  Trackers(const TrackingOptions& options, const Place& place);
+  Trackers(const TrackingOptions& options, const RankContext& place);
   ~Trackers();
   Trackers(Trackers&&) noexcept = default;
   Trackers& operator=(Trackers&& other) noexcept;
@@ -70,11 +70,11 @@ class Trackers {
  private:
   void each(std::string_view what, const std::function<void(Tracker&)>& call) noexcept;
   void one(Tracker& tracker, std::string_view what, const std::function<void(Tracker&)>& call) noexcept;
-  void say_failed(const Tracker& tracker, std::string_view what, std::string_view why) noexcept;
+  void log_failure(const Tracker& tracker, std::string_view what, std::string_view why) noexcept;
   [[nodiscard]] std::filesystem::path make_folder(const std::string& project) const;
 
   std::optional<std::string> logging_dir_;
-  Place place_;
+  RankContext place_;
   std::vector<std::shared_ptr<Tracker>> all_, here_;  // here_: those that run on this rank
   bool in_run_ = false;
   std::set<std::string, std::less<>> failed_;

@@ -12,7 +12,7 @@ namespace {
 /// Checks with a uniform error text: the argument, its value and the allowed values.
 class ArgumentCheck {
  public:
-  explicit ArgumentCheck(const Place& place) : place_(place) {}
+  explicit ArgumentCheck(const RankContext& place) : place_(place) {}
 
   template <typename Number>
   void at_least(std::string_view argument, Number value, Number least) const {
@@ -33,7 +33,7 @@ class ArgumentCheck {
   }
 
  private:
-  const Place& place_;
+  const RankContext& place_;
 };
 
 void check_ranges(const TrainingArguments& given, const ArgumentCheck& must_be) {
@@ -62,7 +62,7 @@ void check_evaluation(const TrainingArguments& given, const ArgumentsContext& co
   const bool evaluates = given.eval_strategy != IntervalStrategy::no;
   if (given.eval_steps && given.eval_strategy != IntervalStrategy::steps) {
     must_be.fail("eval_steps is {}, eval_strategy is {}; eval_steps counts with eval_strategy steps only",
-                 *given.eval_steps, name(given.eval_strategy));
+                 *given.eval_steps, interval_strategy_name(given.eval_strategy));
   }
   if (given.eval_delay > 0 && !evaluates) {
     must_be.fail("eval_delay is {}, eval_strategy is no; nothing is evaluated: give eval_strategy steps or epoch",
@@ -70,7 +70,7 @@ void check_evaluation(const TrainingArguments& given, const ArgumentsContext& co
   }
   if (evaluates && !context.has_eval_dataset) {
     must_be.fail("eval_strategy is {}, eval_dataset is not set; set it, or set eval_strategy to no",
-                 name(given.eval_strategy));
+                 interval_strategy_name(given.eval_strategy));
   }
   if (given.metric_for_best_model && !evaluates) {
     must_be.fail(
@@ -85,7 +85,8 @@ void check_saving(const TrainingArguments& given, const ArgumentCheck& must_be) 
   must_be.at_least<int64_t>("save_total_limit", given.save_total_limit.value_or(1), 1);
   const bool saves = given.save_strategy != IntervalStrategy::no;
   if (saves && given.output_dir.empty()) {
-    must_be.fail("save_strategy is {}, output_dir is empty; checkpoints need a folder", name(given.save_strategy));
+    must_be.fail("save_strategy is {}, output_dir is empty; checkpoints need a folder",
+                 interval_strategy_name(given.save_strategy));
   }
   if (given.save_total_limit && !saves) {
     must_be.fail("save_total_limit is {}, save_strategy is no; nothing is saved", *given.save_total_limit);
@@ -115,17 +116,17 @@ void check_reports(const TrainingArguments& given, const ArgumentsContext& conte
   const auto trackers = trackers_of(given);
   if (trackers.empty()) return;
   if (trackers.size() < given.report_to.size()) {
-    must_be.fail("report_to is {}; \"none\" must be the only entry", list_of_names(given.report_to));
+    must_be.fail("report_to is {}; \"none\" must be the only entry", quoted_names(given.report_to));
   }
   if (!given.logging_dir && given.output_dir.empty()) {
     must_be.fail("report_to is {}, logging_dir and output_dir are empty; reports need a folder",
-                 list_of_names(trackers));
+                 quoted_names(trackers));
   }
 }
 
 }  // namespace
 
-std::string_view name(SchedulerType type) {
+std::string_view scheduler_type_name(SchedulerType type) {
   switch (type) {
     case SchedulerType::linear:
       return "linear";
@@ -145,7 +146,7 @@ std::string_view name(SchedulerType type) {
   return "?";
 }
 
-std::string_view name(IntervalStrategy strategy) {
+std::string_view interval_strategy_name(IntervalStrategy strategy) {
   switch (strategy) {
     case IntervalStrategy::no:
       return "no";
@@ -157,7 +158,7 @@ std::string_view name(IntervalStrategy strategy) {
   return "?";
 }
 
-void check(const TrainingArguments& arguments, const ArgumentsContext& context) {
+void check_training_arguments(const TrainingArguments& arguments, const ArgumentsContext& context) {
   const ArgumentCheck must_be(context.place);
   check_ranges(arguments, must_be);
   if (arguments.bf16 && arguments.fp16) must_be.fail("bf16 and fp16 are both true, only one of them can be");

@@ -27,8 +27,8 @@ enum class SchedulerType {
   inverse_sqrt,
 };
 
-[[nodiscard]] std::string_view name(IntervalStrategy strategy);
-[[nodiscard]] std::string_view name(SchedulerType type);
+[[nodiscard]] std::string_view interval_strategy_name(IntervalStrategy strategy);
+[[nodiscard]] std::string_view scheduler_type_name(SchedulerType type);
 
 /// Arguments of a training. Steps are optimizer steps of the whole job, not micro-batches.
 struct TrainingArguments {
@@ -132,11 +132,11 @@ struct TrainingArguments {
 struct ArgumentsContext {
   bool has_eval_dataset = false;
   bool has_own_trackers = false;  ///< in TrainerParts::accelerator
-  Place place{};
+  RankContext place{};
 };
 
 /// \throws Error (usage) if a value is out of range or arguments contradict one another.
-void check(const TrainingArguments& arguments, const ArgumentsContext& context);
+void check_training_arguments(const TrainingArguments& arguments, const ArgumentsContext& context);
 
 /// Returns report_to without "none".
 [[nodiscard]] std::vector<std::string> trackers_of(const TrainingArguments& arguments);

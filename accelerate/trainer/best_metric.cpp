@@ -5,7 +5,7 @@
 
 namespace accelerate::trainer {
 
-std::string list_of_names(const std::vector<std::string>& names) {
+std::string quoted_names(const std::vector<std::string>& names) {
   std::string list;
   for (size_t i = 0; i < names.size(); ++i) {
     if (i > 0) list += i + 1 == names.size() ? " and " : ", ";
@@ -14,14 +14,14 @@ std::string list_of_names(const std::vector<std::string>& names) {
   return list.empty() ? "none" : list;
 }
 
-double metric_of(const Metrics& metrics, const std::string& name, std::string_view asked_by, const Place& place) {
+double metric_of(const Metrics& metrics, const std::string& name, std::string_view asked_by, const RankContext& place) {
   const auto found = metrics.find(name);
   if (found != metrics.end()) return found->second;
   std::vector<std::string> names;
   for (const auto& [other, value] : metrics) names.push_back(other);
   base::fail(ErrorKind::usage, place, asked_by,
              "there is no metric \"{}\", the evaluation gave {}; name one of them as metric_for_best_model", name,
-             list_of_names(names));
+             quoted_names(names));
 }
 
 bool is_better(const TrainingArguments& arguments, double value, const std::optional<double>& best) {
@@ -30,7 +30,7 @@ bool is_better(const TrainingArguments& arguments, double value, const std::opti
   return greater_is_better(arguments) ? value > *best : value < *best;
 }
 
-void require_evaluation(const TrainingArguments& arguments, std::string_view asked_by, const Place& place) {
+void require_evaluation(const TrainingArguments& arguments, std::string_view asked_by, const RankContext& place) {
   if (arguments.eval_strategy != IntervalStrategy::no) return;
   base::fail(
       ErrorKind::usage, place, asked_by,

@@ -12,8 +12,8 @@
 namespace accelerate::trainer {
 namespace {
 
-constexpr std::string_view best_key = "best";  // key in state_dict(); names of weights have the prefix weight_key
-constexpr std::string_view weight_key = "model.";
+constexpr std::string_view kBestKey = "best";  // key in state_dict(); names of weights have the prefix weight_key
+constexpr std::string_view kWeightKey = "model.";
 
 }  // namespace
 
@@ -45,17 +45,17 @@ void BestModelCallback::on_train_end(const TrainerContext& now, TrainerControl&)
 TrainerCallback::StateDict BestModelCallback::state_dict() const {
   StateDict state;
   if (!best_) return state;
-  state.insert(std::string(best_key), at::scalar_tensor(*best_, at::kDouble));
-  for (const auto& [name, tensor] : kept_) state.insert(std::string(weight_key) + name, tensor);
+  state.insert(std::string(kBestKey), at::scalar_tensor(*best_, at::kDouble));
+  for (const auto& [name, tensor] : kept_) state.insert(std::string(kWeightKey) + name, tensor);
   return state;
 }
 
 void BestModelCallback::load_state_dict(const StateDict& saved) {
   for (const auto& item : saved) {
-    if (item.key() == best_key) {
+    if (item.key() == kBestKey) {
       best_ = item.value().item<double>();
     } else {
-      kept_.emplace_back(item.key().substr(weight_key.size()), item.value());
+      kept_.emplace_back(item.key().substr(kWeightKey.size()), item.value());
     }
   }
 }

@@ -23,7 +23,7 @@ class BestModelCallback final : public TrainerCallback {
   /// \throws Error (usage) with the available names if the metric is missing.
   void on_evaluate(const TrainerContext& now, TrainerControl& control) override;
   void on_train_end(const TrainerContext& now, TrainerControl& control) override;
-  [[nodiscard]] bool decides_alike() const override { return true; }
+  [[nodiscard]] bool decides_same_on_all_ranks() const override { return true; }
   [[nodiscard]] StateDict state_dict() const override;
   void load_state_dict(const StateDict& saved) override;
 

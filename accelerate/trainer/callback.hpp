@@ -63,7 +63,7 @@ class TrainerCallback {
 
   /// True if the callback makes the same requests on every rank. Otherwise the ranks combine their requests after every
   /// step with a small all-reduce.
-  [[nodiscard]] virtual bool decides_alike() const { return false; }
+  [[nodiscard]] virtual bool decides_same_on_all_ranks() const { return false; }
 
   using StateDict = torch::OrderedDict<std::string, at::Tensor>;
   /// Returns the state to save with every checkpoint. Rank 0's state is used for all ranks. If empty, no state is

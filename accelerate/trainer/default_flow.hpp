@@ -11,7 +11,7 @@ class DefaultFlowCallback final : public TrainerCallback {
  public:
   void on_step_end(const TrainerContext& now, TrainerControl& control) override;
   void on_epoch_end(const TrainerContext& now, TrainerControl& control) override;
-  [[nodiscard]] bool decides_alike() const override { return true; }
+  [[nodiscard]] bool decides_same_on_all_ranks() const override { return true; }
 };
 
 }  // namespace accelerate::trainer

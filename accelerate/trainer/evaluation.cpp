@@ -34,7 +34,7 @@ bool fits_int64(const at::Tensor& tensor) {
   return tensor.scalar_type() != at::kUInt64 || tensor.numel() == 0 || tensor.to(at::kLong).min().item<int64_t>() >= 0;
 }
 
-[[noreturn]] void fail_too_large(const std::string& what, std::string_view operation, const Place& place) {
+[[noreturn]] void fail_too_large(const std::string& what, std::string_view operation, const RankContext& place) {
   base::fail(ErrorKind::usage, place, operation,
              "{} of different length are filled with {} as int64, and uint64 values above {} are none; give another "
              "dtype, or the same length in all batches",
@@ -43,7 +43,7 @@ bool fits_int64(const at::Tensor& tensor) {
 
 /// Concatenates the rows of batches. Second dimensions are padded to the longest.
 at::Tensor joined(std::vector<at::Tensor> parts, const std::string& what, const std::string& prefix,
-                  const Place& place) {
+                  const RankContext& place) {
   if (parts.empty()) return {};
   const auto first = parts.front();
   for (const auto& part : parts) {
@@ -76,7 +76,7 @@ at::Tensor joined(std::vector<at::Tensor> parts, const std::string& what, const 
 
 /// Requires one row per example, because other rows would be lost silently when rows are cut and joined.
 void check_rows(const at::Tensor& tensor, int64_t examples, std::string_view operation, const std::string& what,
-                const Place& place) {
+                const RankContext& place) {
   if (tensor.defined() && tensor.dim() > 0 && tensor.size(0) == examples) return;
   base::fail(ErrorKind::usage, place, operation,
              "{} {} in a batch of {} examples; compute_metrics and predict() want a row per example", what,
@@ -85,7 +85,7 @@ void check_rows(const at::Tensor& tensor, int64_t examples, std::string_view ope
 
 /// Returns [B, 2], so that ranks gather both columns at once: the loss for each example, and 1 if there is a loss. NaN
 /// counts as a loss.
-at::Tensor rows_of(const at::Tensor& loss, int64_t examples, const Place& place) {
+at::Tensor rows_of(const at::Tensor& loss, int64_t examples, const RankContext& place) {
   if (!loss.defined()) return at::zeros({examples, 2}, at::kDouble);
   if (loss.numel() != 1) {
     base::fail(ErrorKind::usage, place, "compute_loss",
@@ -104,7 +104,7 @@ Metrics prefixed(const Metrics& metrics, const std::string& prefix) {
 }
 
 /// Number of rows of this rank's batch without padding. Collective for the last batch.
-int64_t real_rows(const state::BatchInfo& info, int64_t rows, const Accelerator& accelerator) {
+int64_t valid_rows(const state::BatchInfo& info, int64_t rows, const Accelerator& accelerator) {
   if (!info.last || info.remainder <= 0 || !accelerator.use_distributed()) return rows;
   const int64_t rank = accelerator.process_index(), ranks = accelerator.num_processes();
   if (info.strided) return std::clamp<int64_t>((info.remainder - rank + ranks - 1) / ranks, 0, rows);
@@ -148,7 +148,7 @@ std::vector<std::string> TrainerBase::labels_of(const Inputs& inputs, bool all) 
     if (all && !inputs.contains(name)) {
       base::fail(ErrorKind::usage, accelerator_.place(), "label_names",
                  "there is no \"{}\" in the batch, the collate function gave {}; compute_metrics wants label_names",
-                 name, list_of_names(inputs.names()));
+                 name, quoted_names(inputs.names()));
     }
     if (inputs.contains(name)) labels.push_back(name);
   }
@@ -159,7 +159,7 @@ std::vector<std::string> TrainerBase::labels_of(const Inputs& inputs, bool all) 
 /// \returns rows_of() the loss, then the tensors to keep: of all ranks, without padding, on the CPU.
 std::vector<at::Tensor> TrainerBase::gathered_step(const Inputs& inputs, int64_t real, Keep keep,
                                                    const std::vector<std::string>& labels) {
-  const Place& place = accelerator_.place();
+  const RankContext& place = accelerator_.place();
   auto [loss, outputs] = using_inputs_at(place, [&] { return predict_on(inputs); });
   const int64_t examples = inputs.examples();
   std::vector<at::Tensor> mine{rows_of(loss, examples, place)};
@@ -214,7 +214,7 @@ TrainerBase::Evaluated TrainerBase::run_evaluation(const Dataset& dataset, const
   for (const Inputs& inputs : loader) {
     if (columns.empty() && keep != Keep::losses) labels = labels_of(inputs, /*all=*/keep == Keep::labelled);
     // Padding is cut off before the step, because it would count in the mean of the loss.
-    const int64_t real = real_rows(loader.info(), inputs.examples(), accelerator_);
+    const int64_t real = valid_rows(loader.info(), inputs.examples(), accelerator_);
     auto gathered = gathered_step(real > 0 ? inputs.first(real) : inputs, real, keep, labels);
     columns.resize(gathered.size());
     for (size_t i = 0; i < gathered.size(); ++i) columns[i].push_back(std::move(gathered[i]));
@@ -225,7 +225,7 @@ TrainerBase::Evaluated TrainerBase::run_evaluation(const Dataset& dataset, const
     base::fail(ErrorKind::usage, accelerator_.place(), prefix, "the data set has no examples");
   }
   Evaluated result;
-  const Place& place = accelerator_.place();
+  const RankContext& place = accelerator_.place();
   const at::Tensor losses = joined(std::move(columns[0]), "the losses", prefix, place);
   if (keep != Keep::losses) {
     result.prediction.predictions = joined(std::move(columns[1]), "the outputs", prefix, place);

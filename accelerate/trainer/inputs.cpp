@@ -11,10 +11,10 @@ const at::Tensor& Inputs::operator[](const std::string& name) const {
   throw MissingInput(
       fmt::format("there is no \"{}\", the collate function gave {}; use one of these, or let the collate function "
                   "return that one too",
-                  name, list_of_names(names())));
+                  name, quoted_names(names())));
 }
 
-MissingInput::MissingInput(const std::string& message, const Place& place)
+MissingInput::MissingInput(const std::string& message, const RankContext& place)
     : Error(ErrorKind::usage, place, "batch", message), message_(message) {}
 
 std::vector<std::string> Inputs::names() const {

@@ -30,7 +30,7 @@ class Inputs : public std::map<std::string, at::Tensor> {
 /// Error (usage) for a missing name. A batch does not know its Place, so the Trainer adds it.
 class MissingInput final : public base::Error {
  public:
-  explicit MissingInput(const std::string& message, const Place& place = {});
+  explicit MissingInput(const std::string& message, const RankContext& place = {});
   [[nodiscard]] const std::string& message() const { return message_; }
 
  private:
@@ -39,7 +39,7 @@ class MissingInput final : public base::Error {
 
 /// Returns the result of call() and adds the place to a MissingInput that it throws.
 template <typename Call>
-decltype(auto) using_inputs_at(const Place& place, const Call& call) {
+decltype(auto) using_inputs_at(const RankContext& place, const Call& call) {
   try {
     return call();
   } catch (const MissingInput& missing) {

@@ -29,7 +29,7 @@ double rounded(double value, int decimals) {
 
 }  // namespace
 
-TrainingPlan plan_training(const TrainingArguments& arguments, const TrainingSize& size, const Place& place) {
+TrainingPlan plan_training(const TrainingArguments& arguments, const TrainingSize& size, const RankContext& place) {
   if (size.batches < 1) {
     base::fail(ErrorKind::usage, place, "train",
                "the training set has {} examples, which make no batch of {} on every rank; give more, or a smaller "

@@ -35,7 +35,7 @@ struct TrainingPlan {
 
 /// \throws Error (usage) if the training set has no batches.
 [[nodiscard]] TrainingPlan plan_training(const TrainingArguments& arguments, const TrainingSize& size,
-                                         const Place& place = {});
+                                         const RankContext& place = {});
 
 /// Returns the lines that transformers logs at the start: "***** Running training *****" and the numbers.
 [[nodiscard]] std::string summary(const TrainingPlan& plan);

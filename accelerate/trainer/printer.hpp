@@ -17,7 +17,7 @@ class PrinterCallback final : public TrainerCallback {
 
   void on_train_begin(const TrainerContext& now, TrainerControl& control) override;
   void on_log(const TrainerContext& now, TrainerControl& control) override;
-  [[nodiscard]] bool decides_alike() const override { return true; }
+  [[nodiscard]] bool decides_same_on_all_ranks() const override { return true; }
 
  private:
   std::function<void(std::string_view)> write_;

@@ -26,7 +26,7 @@ class ProgressCallback final : public TrainerCallback {
   void on_evaluate(const TrainerContext& now, TrainerControl& control) override;
   void on_predict(const TrainerContext& now, TrainerControl& control) override;
   void on_train_end(const TrainerContext& now, TrainerControl& control) override;
-  [[nodiscard]] bool decides_alike() const override { return true; }
+  [[nodiscard]] bool decides_same_on_all_ranks() const override { return true; }
 
  private:
   [[nodiscard]] std::unique_ptr<ProgressBar> bar(const TrainerContext& now, int64_t total, bool leave) const;

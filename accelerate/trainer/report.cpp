@@ -15,7 +15,7 @@ tracking::Values configuration(const TrainingArguments& arguments, Accelerator& 
   return {{"learning_rate", arguments.learning_rate},
           {"weight_decay", arguments.weight_decay},
           {"max_grad_norm", arguments.max_grad_norm},
-          {"lr_scheduler_type", name(arguments.lr_scheduler_type)},
+          {"lr_scheduler_type", scheduler_type_name(arguments.lr_scheduler_type)},
           {"warmup_steps", plan.warmup_steps},
           {"per_device_train_batch_size", arguments.per_device_train_batch_size},
           {"gradient_accumulation_steps", plan.size.gradient_accumulation_steps},
@@ -26,7 +26,7 @@ tracking::Values configuration(const TrainingArguments& arguments, Accelerator& 
 }
 
 /// Warns if the run's folder has reports of another run. A resumed training extends its reports on purpose.
-void say_what_is_there(const TrainerContext& now) {
+void log_existing_report(const TrainerContext& now) {
   const auto& asked = now.arguments;
   if (trackers_of(asked).empty() || asked.resume_from_checkpoint || !now.state.is_world_process_zero) return;
   const auto folder = asked.logging_dir.value_or(asked.output_dir / "runs") / asked.run_name.value_or("train");
@@ -40,7 +40,7 @@ void say_what_is_there(const TrainerContext& now) {
 }
 
 /// Starts the trackers. A failure on the main process is thrown on every rank.
-void begin_on_all(const TrainerContext& now) {
+void begin_on_all_ranks(const TrainerContext& now) {
   Accelerator& accelerator = now.trainer.accelerator();
   std::string failure;
   try {
@@ -66,8 +66,8 @@ std::string reported_name(const std::string& name) {
 
 void ReportCallback::on_train_begin(const TrainerContext& now, TrainerControl&) {
   if (begun_) return;  // a second train() continues the run
-  say_what_is_there(now);
-  begin_on_all(now);
+  log_existing_report(now);
+  begin_on_all_ranks(now);
   begun_ = true;
 }
 

@@ -14,7 +14,7 @@ class ReportCallback final : public TrainerCallback {
   /// \throws Error (io) on every rank if the folder cannot be written; on a single rank the tracker's own exception.
   void on_train_begin(const TrainerContext& now, TrainerControl& control) override;
   void on_log(const TrainerContext& now, TrainerControl& control) override;
-  [[nodiscard]] bool decides_alike() const override { return true; }
+  [[nodiscard]] bool decides_same_on_all_ranks() const override { return true; }
 
  private:
   bool begun_ = false;

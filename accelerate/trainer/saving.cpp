@@ -44,13 +44,13 @@ bool holds_something(const fs::path& folder) {
   return fs::is_directory(folder, ignored) && !fs::is_empty(folder, ignored);
 }
 
-bool lies_in(const fs::path& inner, const fs::path& outer) {
+bool is_inside(const fs::path& inner, const fs::path& outer) {
   std::error_code ignored;
   const auto way = fs::weakly_canonical(inner, ignored).lexically_relative(fs::weakly_canonical(outer, ignored));
   return !way.empty() && *way.begin() != "..";
 }
 
-constexpr std::string_view best_mark = "best_";  // prefix of the best evaluation's model files in a checkpoint
+constexpr std::string_view kBestMark = "best_";  // prefix of the best evaluation's model files in a checkpoint
 
 /// Returns the files in the folder with this prefix, by name.
 std::map<std::string, fs::path> files_in(const fs::path& folder, std::string_view begin) {
@@ -74,17 +74,17 @@ std::string bytes_of(const fs::path& path) {
 }
 
 /// Returns names, sizes and hashes of a model's files, to compare folders. Empty if the folder has no such files.
-std::string imprint_of(const fs::path& folder) {
-  std::string imprint;
+std::string write_stamp_of(const fs::path& folder) {
+  std::string write_stamp;
   for (const auto& [name, path] : files_in(folder, "model")) {
     const std::string bytes = bytes_of(path);
-    imprint += fmt::format("{} {} {:x}\n", name, bytes.size(), std::hash<std::string>{}(bytes));
+    write_stamp += fmt::format("{} {} {:x}\n", name, bytes.size(), std::hash<std::string>{}(bytes));
   }
-  return imprint;
+  return write_stamp;
 }
 
 /// Replaces the folder's model files. A process that has an old file open keeps the old content.
-void replace_files(const fs::path& folder, const std::map<std::string, std::string>& files, const Place& place) {
+void replace_files(const fs::path& folder, const std::map<std::string, std::string>& files, const RankContext& place) {
   const auto refuse = [&](const fs::path& path, const char* what, const std::string& why) {
     base::fail(ErrorKind::io, place, "load_best_model_at_end",
                "{} cannot be {}: {}; the main process's best weights are to lie there", path.string(), what, why);
@@ -154,7 +154,7 @@ struct TrainerBase::SavedCallbacks {
     return all;
   }
   void load_state_dict(const StateDict& saved) { loaded = saved; }
-  void give_back() {
+  void restore_gradient() {
     each([&](TrainerCallback& callback, const std::string& prefix) {
       StateDict own;
       for (const auto& item : loaded) {
@@ -170,7 +170,7 @@ void TrainerBase::register_state() {
   saved_part_ = std::make_shared<SavedPart>(&state_, &control_);
   saved_callbacks_ = std::make_shared<SavedCallbacks>(&callbacks_);
   accelerator_.register_for_checkpointing(*saved_part_, *saved_callbacks_);
-  accelerator_.register_save_state_pre_hook([this](const fs::path& making) { put_best_into(making); });
+  accelerator_.register_save_state_pre_hook([this](const fs::path& making) { load_best_weights(making); });
 }
 
 /// Refuses an output_dir with checkpoints or weights of another run, which this run would remove or mistake for its
@@ -180,7 +180,7 @@ void TrainerBase::check_output_dir() const {
   if (has_saved_ || !(saves || arguments_.load_best_model_at_end)) return;
   together(accelerator_, ErrorKind::usage, "train", [&] {
     const fs::path& output = arguments_.output_dir;
-    if (arguments_.resume_from_checkpoint && lies_in(*arguments_.resume_from_checkpoint, output)) return;
+    if (arguments_.resume_from_checkpoint && is_inside(*arguments_.resume_from_checkpoint, output)) return;
     if (saves && holds_something(output / "checkpoints")) {
       base::fail(ErrorKind::usage, accelerator_.place(), "train",
                  "{} contains checkpoints of another run; set resume_from_checkpoint to continue it, or use another "
@@ -205,11 +205,11 @@ void TrainerBase::resume() {
   const bool holds_some = fs::is_directory(folder / "checkpoints", none);
   // The main process decides, because its disk may be the only one with the folder.
   if (accelerator_.broadcast_object(holds_some ? "1" : "0") == "1") folder /= "checkpoints";
-  take_best_from(accelerator_.load_state(folder).path);
+  copy_best_weights(accelerator_.load_state(folder).path);
   control_.should_training_stop = saved_part_->stopped;
 }
 
-void TrainerBase::remind_callbacks() { saved_callbacks_->give_back(); }
+void TrainerBase::restore_callback_state() { saved_callbacks_->restore_gradient(); }
 
 void TrainerBase::save_checkpoint() {
   static_cast<void>(accelerator_.save_state());
@@ -224,29 +224,29 @@ void TrainerBase::keep_best() {
 }
 
 /// Adds the best weights so far to a checkpoint, so that it has the weights of best_metric without output_dir.
-void TrainerBase::put_best_into(const fs::path& checkpoint) const {
+void TrainerBase::load_best_weights(const fs::path& checkpoint) const {
   const bool saves =
       arguments_.save_on_each_node ? accelerator_.is_local_main_process() : accelerator_.is_main_process();
   if (!arguments_.load_best_model_at_end || !state_.best_metric || !saves) return;
   for (const auto& [name, path] : files_in(arguments_.output_dir / "best_model", "model")) {
-    link_or_copy(path, checkpoint / (std::string(best_mark) + name));
+    link_or_copy(path, checkpoint / (std::string(kBestMark) + name));
   }
 }
 
 /// Replaces output_dir/best_model by the checkpoint's best weights. If the checkpoint has none, the best metric is
 /// reset.
-void TrainerBase::take_best_from(const fs::path& checkpoint) {
+void TrainerBase::copy_best_weights(const fs::path& checkpoint) {
   if (!arguments_.load_best_model_at_end || !state_.best_metric) return;
   std::string found;
   together(accelerator_, ErrorKind::io, "resume_from_checkpoint", [&] {
     if (!accelerator_.is_main_process()) return;
-    const auto files = files_in(checkpoint, std::string(best_mark) + "model");
+    const auto files = files_in(checkpoint, std::string(kBestMark) + "model");
     if (files.empty()) return;
     found = "found";
     const fs::path folder = arguments_.output_dir / "best_model";
     fs::create_directories(folder);
     for (const auto& [name, path] : files_in(folder, "model")) fs::remove(path);
-    for (const auto& [name, path] : files) link_or_copy(path, folder / name.substr(best_mark.size()));
+    for (const auto& [name, path] : files) link_or_copy(path, folder / name.substr(kBestMark.size()));
   });
   if (accelerator_.use_distributed()) found = accelerator_.broadcast_object(found);
   if (!found.empty()) {
@@ -276,7 +276,7 @@ void TrainerBase::share_best() const {
   const bool looks = std::ranges::find(disks, disk) - disks.begin() == accelerator_.process_index();
   std::string here;
   together(accelerator_, ErrorKind::io, "load_best_model_at_end", [&] {
-    if (looks) here = imprint_of(folder);
+    if (looks) here = write_stamp_of(folder);
   });
   const std::string wanted = accelerator_.broadcast_object(here);
   const bool lacks = looks && here != wanted;
@@ -300,7 +300,7 @@ void TrainerBase::share_best() const {
   });
 }
 
-void TrainerBase::bring_best_back() {
+void TrainerBase::restore_best_model() {
   if (!arguments_.load_best_model_at_end || !state_.best_metric) return;
   share_best();
   load_weights(arguments_.output_dir / "best_model");

@@ -16,7 +16,7 @@
 namespace accelerate::trainer {
 namespace {
 
-[[noreturn]] void fail_twice(const char* argument, const auto& one, const auto& other) {
+[[noreturn]] void throw_nested_call(const char* argument, const auto& one, const auto& other) {
   base::fail(ErrorKind::usage, {}, "Trainer",
              "{} is {} in TrainingArguments and {} in AcceleratorOptions; set it only once", argument, one, other);
 }
@@ -28,23 +28,25 @@ std::string_view precision_name(Precision precision) {
 /// Returns the options with the values of the arguments.
 /// \throws Error (usage) if the options have other values, or are not supported by a Trainer.
 AcceleratorOptions merged(const TrainingArguments& arguments, AcceleratorOptions options, bool has_eval_dataset) {
-  check(arguments, {.has_eval_dataset = has_eval_dataset, .has_own_trackers = !options.log_with.empty()});
+  check_training_arguments(arguments,
+                           {.has_eval_dataset = has_eval_dataset, .has_own_trackers = !options.log_with.empty()});
   if (arguments.bf16 || arguments.fp16) {
     const auto asked = arguments.bf16 ? Precision::bf16 : Precision::fp16;
     if (options.mixed_precision && *options.mixed_precision != asked) {
-      fail_twice("mixed precision", precision_name(asked), precision_name(*options.mixed_precision));
+      throw_nested_call("mixed precision", precision_name(asked), precision_name(*options.mixed_precision));
     }
     options.mixed_precision = asked;
   }
   if (const auto steps = arguments.gradient_accumulation_steps) {
     if (options.gradient_accumulation_steps.value_or(*steps) != *steps) {
-      fail_twice("gradient_accumulation_steps", *steps, *options.gradient_accumulation_steps);
+      throw_nested_call("gradient_accumulation_steps", *steps, *options.gradient_accumulation_steps);
     }
     options.gradient_accumulation_steps = *steps;
   }
   if (!arguments.output_dir.empty()) {
     if (!options.project.project_dir.empty()) {
-      fail_twice("the folder for checkpoints", arguments.output_dir.string(), options.project.project_dir.string());
+      throw_nested_call("the folder for checkpoints", arguments.output_dir.string(),
+                        options.project.project_dir.string());
     }
     options.project.project_dir = arguments.output_dir;
     if (arguments.save_total_limit) options.project.total_limit = arguments.save_total_limit;
@@ -53,7 +55,7 @@ AcceleratorOptions merged(const TrainingArguments& arguments, AcceleratorOptions
   for (const auto& tracker : trackers_of(arguments)) options.log_with.emplace_back(tracker);
   if (arguments.logging_dir) {
     if (options.logging_dir.value_or(arguments.logging_dir->string()) != arguments.logging_dir->string()) {
-      fail_twice("logging_dir", arguments.logging_dir->string(), *options.logging_dir);
+      throw_nested_call("logging_dir", arguments.logging_dir->string(), *options.logging_dir);
     }
     options.logging_dir = arguments.logging_dir->string();
   } else if (!options.logging_dir && !arguments.output_dir.empty()) {
@@ -77,8 +79,8 @@ AcceleratorOptions merged(const TrainingArguments& arguments, AcceleratorOptions
   return options;
 }
 
-bool decide_alike(const std::vector<std::shared_ptr<TrainerCallback>>& callbacks) {
-  return std::ranges::all_of(callbacks, [](const auto& one) { return one->decides_alike(); });
+bool all_ranks_agree(const std::vector<std::shared_ptr<TrainerCallback>>& callbacks) {
+  return std::ranges::all_of(callbacks, [](const auto& one) { return one->decides_same_on_all_ranks(); });
 }
 
 }  // namespace
@@ -121,8 +123,8 @@ void TrainerBase::fire(Event event, const Metrics& metrics, bool for_best) {
 }
 
 // Ranks may have different callbacks, for example one on the main process only.
-void TrainerBase::meet_callbacks() {
-  all_decide_alike_ = decide_alike(callbacks_);
+void TrainerBase::check_same_callbacks() {
+  all_decide_alike_ = all_ranks_agree(callbacks_);
   if (!accelerator_.use_distributed()) return;
   const at::Tensor differ = at::full({1}, all_decide_alike_ ? 0 : 1, at::kLong);
   all_decide_alike_ = accelerator_.reduce(differ, comm::ReduceOp::max).item<int64_t>() == 0;
@@ -130,7 +132,7 @@ void TrainerBase::meet_callbacks() {
 
 void TrainerBase::agree() {
   // Checks again for callbacks added since on_train_begin, which must be added on every rank.
-  if ((all_decide_alike_ && decide_alike(callbacks_)) || !accelerator_.use_distributed()) return;
+  if ((all_decide_alike_ && all_ranks_agree(callbacks_)) || !accelerator_.use_distributed()) return;
   const at::Tensor wishes = at::empty({5}, at::kLong);
   auto* wish = wishes.mutable_data_ptr<int64_t>();
   bool* flags[] = {&control_.should_training_stop, &control_.should_epoch_stop, &control_.should_log,

@@ -145,16 +145,16 @@ class TrainerBase {
   void register_state();
   void check_output_dir() const;
   void resume();
-  void remind_callbacks();
+  void restore_callback_state();
   void save_checkpoint();
   void keep_best();
-  void put_best_into(const std::filesystem::path& checkpoint) const;
-  void take_best_from(const std::filesystem::path& checkpoint);
+  void load_best_weights(const std::filesystem::path& checkpoint) const;
+  void copy_best_weights(const std::filesystem::path& checkpoint);
   void share_best() const;
-  void bring_best_back();
+  void restore_best_model();
   void fire(Event event, const Metrics& metrics = {}, bool for_best = false);
   /// Determines whether the callbacks of any rank may make different requests. Collective.
-  void meet_callbacks();
+  void check_same_callbacks();
   /// Combines the requests of all ranks if callbacks may make different ones. Collective.
   void agree();
   Evaluated run_evaluation(const Dataset& dataset, const std::string& prefix, Keep keep);

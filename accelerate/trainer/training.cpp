@@ -15,12 +15,12 @@
 namespace accelerate::trainer {
 namespace {
 
-constexpr double only_measures = std::numeric_limits<double>::infinity();  // max_norm that only measures
+constexpr double kMeasureOnly = std::numeric_limits<double>::infinity();  // max_norm that only measures
 
 /// Dereferences the result of an override.
 /// \throws Error (usage) if it is null.
 template <typename Made>
-Made& made_by_override(const std::shared_ptr<Made>& made, std::string_view asked, const Place& place) {
+Made& created_by_override(const std::shared_ptr<Made>& made, std::string_view asked, const RankContext& place) {
   if (made == nullptr) base::fail(ErrorKind::usage, place, asked, "it gave a null pointer, must make an object");
   return *made;
 }
@@ -70,7 +70,7 @@ class TrainerBase::Run {
   PreparedOptimizer<torch::optim::Optimizer> prepared_optimizer() {
     trainer_.prepare_model();
     made_optimizer_ = trainer_.create_optimizer();
-    return accelerator_.prepare(made_by_override(made_optimizer_, "create_optimizer", accelerator_.place()));
+    return accelerator_.prepare(created_by_override(made_optimizer_, "create_optimizer", accelerator_.place()));
   }
 
   PreparedScheduler<optim::Scheduler> prepared_scheduler() {
@@ -91,7 +91,7 @@ class TrainerBase::Run {
                                     .trainable_parameters = trainable},
                                    accelerator_.place());
     made_scheduler_ = trainer_.create_scheduler(*optimizer_, plan().max_steps);
-    return accelerator_.prepare(made_by_override(made_scheduler_, "create_scheduler", accelerator_.place()));
+    return accelerator_.prepare(created_by_override(made_scheduler_, "create_scheduler", accelerator_.place()));
   }
 
   void begin() {
@@ -113,8 +113,8 @@ class TrainerBase::Run {
     trainer_.set_training(true);
     began_ = Clock::now();
     trainer_.fire(&TrainerCallback::on_train_begin);
-    trainer_.remind_callbacks();
-    trainer_.meet_callbacks();
+    trainer_.restore_callback_state();
+    trainer_.check_same_callbacks();
     trainer_.agree();
   }
 
@@ -147,13 +147,13 @@ class TrainerBase::Run {
       }
       ++state().global_step;
       trainer_.fire(&TrainerCallback::on_step_end);
-      do_what_is_due(loader_.info().last ? After::last_step : After::step);
+      run_due_actions(loader_.info().last ? After::last_step : After::step);
       if (control().should_epoch_stop || control().should_training_stop) break;
     }
     ++epochs_;
     if (control().should_epoch_stop) leave_epoch();
     trainer_.fire(&TrainerCallback::on_epoch_end);
-    do_what_is_due(After::epoch);
+    run_due_actions(After::epoch);
   }
 
   /// An epoch that ended early counts as complete, so that a training resumed here also begins the next epoch.
@@ -170,7 +170,7 @@ class TrainerBase::Run {
     if (!accelerator_.sync_gradients()) return false;
     since_log_.add_mean_of(std::exchange(in_step_, {}));
     const double max_norm = trainer_.arguments_.max_grad_norm;
-    gradient_norm_ = accelerator_.clip_grad_norm_(parameters_, max_norm > 0 ? max_norm : only_measures);
+    gradient_norm_ = accelerator_.clip_grad_norm_(parameters_, max_norm > 0 ? max_norm : kMeasureOnly);
     trainer_.fire(&TrainerCallback::on_pre_optimizer_step);
     optimizer_.step();
     trainer_.fire(&TrainerCallback::on_optimizer_step);
@@ -184,7 +184,7 @@ class TrainerBase::Run {
 
   enum class After { step, last_step, epoch };
 
-  void do_what_is_due(After what) {
+  void run_due_actions(After what) {
     trainer_.agree();
     const bool log = std::exchange(control().should_log, false);
     const bool evaluate = std::exchange(control().should_evaluate, false);
@@ -227,7 +227,7 @@ class TrainerBase::Run {
     output.metrics = speed_metrics("train", seconds.count(), samples_, state().global_step - steps_before_);
     output.metrics["train_loss"] = output.training_loss;
     if (memory_) output.metrics.merge(memory_->metrics("train"));
-    trainer_.bring_best_back();
+    trainer_.restore_best_model();
     trainer_.log(output.metrics);
     trainer_.fire(&TrainerCallback::on_train_end);
     output.metrics["epoch"] = state().epoch;

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "accelerate/comm/user_call.hpp"
+#include "accelerate/comm/error_context.hpp"
 
 namespace accelerate::tree::detail {
 namespace {
@@ -22,12 +22,12 @@ std::optional<int64_t> dimension(const at::Tensor& tensor, int64_t dim) {
   return dim;
 }
 
-constexpr std::string_view lengths_unknown = "the ranks' lengths are not known";
+constexpr std::string_view kLengthsUnknown = "the ranks' lengths are not known";
 
 [[noreturn]] void fail_on_ranks_that_differ(const at::Tensor& tensor, const comm::Group& group) {
   const auto mine = fmt::format("[{}]", fmt::join(tensor.sizes(), ", "));
-  const auto shapes = comm::in_user_call("pad_across_processes", lengths_unknown, group.place(),
-                                         [&] { return group.all_gather_bytes(mine); });
+  const auto shapes = comm::with_operation_context("pad_across_processes", kLengthsUnknown, group.place(),
+                                                   [&] { return group.all_gather_bytes(mine); });
   std::string all;
   for (size_t r = 0; r < shapes.size(); ++r) all += fmt::format("{}rank {} {}", r == 0 ? "" : ", ", r, shapes[r]);
   base::fail(ErrorKind::peer, group.place(), "pad_across_processes",
@@ -42,8 +42,8 @@ std::vector<int64_t> longest(const Tensors& tensors, const comm::Group& group, i
     facts.insert(facts.end(), {d ? tensor.size(*d) : -1, tensor.dim(), -tensor.dim()});
   }
   const at::Tensor most = at::tensor(facts, at::TensorOptions().dtype(at::kLong));
-  comm::in_user_call("pad_across_processes", lengths_unknown, group.place(),
-                     [&] { group.all_reduce(most, comm::ReduceOp::max); });
+  comm::with_operation_context("pad_across_processes", kLengthsUnknown, group.place(),
+                               [&] { group.all_reduce(most, comm::ReduceOp::max); });
   std::vector<int64_t> lengths;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const auto* fact = most.const_data_ptr<int64_t>() + 3 * i;
@@ -69,7 +69,7 @@ at::Tensor padded(const at::Tensor& tensor, int64_t dim, int64_t length, const P
 }  // namespace
 
 Tensors gather(const Tensors& tensors, const comm::Group& group, std::string_view call) {
-  return comm::in_user_call(call, "the ranks' values are not put together", group.place(), [&] {
+  return comm::with_operation_context(call, "the ranks' values are not put together", group.place(), [&] {
     Tensors all;
     for (const auto& tensor : tensors) {
       all.push_back(group.size() == 1 ? own_copy(tensor) : group.all_gather(tensor.detach()));
@@ -79,7 +79,7 @@ Tensors gather(const Tensors& tensors, const comm::Group& group, std::string_vie
 }
 
 Tensors reduce(const Tensors& tensors, const comm::Group& group, comm::ReduceOp op, double scale) {
-  return comm::in_user_call("reduce", "the ranks' values are not reduced", group.place(), [&] {
+  return comm::with_operation_context("reduce", "the ranks' values are not reduced", group.place(), [&] {
     Tensors reduced;
     for (const auto& tensor : tensors) {
       auto result = own_copy(tensor);
@@ -92,7 +92,7 @@ Tensors reduce(const Tensors& tensors, const comm::Group& group, comm::ReduceOp 
 
 void broadcast(const Tensors& tensors, const comm::Group& group, int64_t root) {
   if (group.size() == 1) return;
-  comm::in_user_call("broadcast", "the value is not handed out", group.place(), [&] {
+  comm::with_operation_context("broadcast", "the value is not handed out", group.place(), [&] {
     // the detached tensor shares the storage
     for (const auto& tensor : tensors) group.broadcast(tensor.detach(), root);
   });
@@ -143,18 +143,19 @@ at::Tensor made_from(const std::string& description, at::Device device) {
 at::Tensor copy_tensor_to_devices(const at::Tensor& tensor, const comm::Group& group, int64_t root, at::Device device) {
   const bool mine = group.rank() == root;
   const std::string description = mine ? described(tensor) : std::string();
-  const auto handed_out = [&](const auto& collective) {
-    return comm::in_user_call("copy_tensor_to_devices", "the tensor is not handed out", group.place(), collective);
+  const auto exposed_to_hook = [&](const auto& collective) {
+    return comm::with_operation_context("copy_tensor_to_devices", "the tensor is not handed out", group.place(),
+                                        collective);
   };
   const std::string of_root =
-      group.size() == 1 ? description : handed_out([&] { return group.broadcast_bytes(description, root); });
+      group.size() == 1 ? description : exposed_to_hook([&] { return group.broadcast_bytes(description, root); });
   if (of_root.empty())
     base::fail(ErrorKind::usage, group.place(), "copy_tensor_to_devices",
                "the tensor of rank {} is undefined; the rank that gives it is the argument root", root);
   if (group.size() == 1) return tensor;
   // All ranks must use one backend, that of the device, wherever root's tensor is.
   const at::Tensor sent = mine ? tensor.detach().to(device) : made_from(of_root, device);
-  handed_out([&] { group.broadcast(sent, root); });
+  exposed_to_hook([&] { group.broadcast(sent, root); });
   return mine ? tensor : sent;
 }
 

@@ -12,7 +12,7 @@ int64_t size_of(const at::Tensor& tensor) {
   return tensor.dim() == 0 ? -1 : tensor.size(0);
 }
 
-bool goes_with(const at::Tensor& like, const at::Tensor& tensor) {
+bool matches_sample(const at::Tensor& like, const at::Tensor& tensor) {
   return tensor.dim() == like.dim() && tensor.scalar_type() == like.scalar_type() && tensor.device() == like.device() &&
          tensor.sizes().slice(1) == like.sizes().slice(1);
 }
@@ -27,7 +27,7 @@ bool join_tensors(at::Tensor& out, Joined& joined, const std::vector<PartPiece<a
   }
   std::vector<at::Tensor> slices;
   for (const auto& piece : pieces) {
-    if (!goes_with(out, *piece.of)) return false;
+    if (!matches_sample(out, *piece.of)) return false;
     slices.push_back(piece.of->narrow(0, piece.first, piece.count));
   }
   out = at::cat(slices);

@@ -102,8 +102,10 @@ template <typename T>
 bool join_columns(T& out, Joined& joined, const std::vector<PartPiece<T>>& pieces) {
   size_t place = 0;
   for (auto& column : out) {
-    const auto same_place = [place](T& from) { return &*std::next(from.begin(), static_cast<std::ptrdiff_t>(place)); };
-    if (!join_part(column, joined, pieces, same_place)) return false;
+    const auto same_storage = [place](T& from) {
+      return &*std::next(from.begin(), static_cast<std::ptrdiff_t>(place));
+    };
+    if (!join_part(column, joined, pieces, same_storage)) return false;
     ++place;
   }
   return true;

@@ -10,7 +10,7 @@ packages_hosts="iproute2 procps openssh-server slurmctld slurmd slurm-client mun
 
 # What a package gives: a command, a header or a Python module. Seen by what it gives and not by its name, so that
 # another system, or a compiler of one's own, counts too.
-declare -A package_gives=(
+declare -A package_provides=(
   [g++]="command c++" [cmake]="command cmake" [ninja-build]="command ninja" [ccache]="command ccache"
   [python3]="command python3" [python3-venv]="python ensurepip" [ca-certificates]="file /etc/ssl/certs/ca-certificates.crt"
   [libopenmpi-dev]="command mpicc" [libpmix-dev]="pkgfile pmix2/include/pmix.h" [libgloo-dev]="header gloo/rendezvous/store.h"
@@ -29,10 +29,10 @@ declare -A package_gives=(
 packages_optional=" ninja-build ccache libopenmpi-dev libpmix-dev libgloo-dev libjpeg-dev libpng-dev "
 
 # The packages among the arguments whose gift is not there.
-missing_packages() {
+list_missing_packages() {
   local package kind what headers=""
   for package in "$@"; do
-    read -r kind what <<<"${package_gives[$package]}"
+    read -r kind what <<<"${package_provides[$package]}"
     case $kind in
       command) command -v "$what" >/dev/null || echo "$package" ;;
       python) python3 -c "import $what" 2>/dev/null || echo "$package" ;;
@@ -64,7 +64,7 @@ missing_headers() {
 set_up_packages() {
   local missing
   # shellcheck disable=SC2086  # a list of words
-  missing=$(missing_packages $1 | sort -u | tr '\n' ' ')
+  missing=$(list_missing_packages $1 | sort -u | tr '\n' ' ')
   missing=${missing% }
   [ -n "$missing" ] || return 0
   if command -v apt-get >/dev/null; then
@@ -87,14 +87,14 @@ install_debian() {
     fail "these Debian packages are missing; as root: $line"
 }
 
-# set_up_idle_services "<names>": as set_up_packages, but no service that comes with them runs, now or after a boot: tests
+# install_without_services "<names>": as set_up_packages, but no service that comes with them runs, now or after a boot: tests
 # start their own. Without root nothing is installed, because those tests need root and say so themselves.
 policy=/usr/sbin/policy-rc.d   # Debian asks it before it starts a service
-set_up_idle_services() {
+install_without_services() {
   local missing denied=no service
   [ "$(id -u)" -eq 0 ] || return 0
   # shellcheck disable=SC2086  # a list of words
-  missing=$(missing_packages $1)
+  missing=$(list_missing_packages $1)
   [ -n "$missing" ] || return 0
   [ -e "$policy" ] || {
     denied=yes
@@ -117,9 +117,9 @@ without_apt() {
   local package needed="" wanted=""
   for package in $1; do
     if [[ $packages_optional == *" $package "* ]]; then
-      wanted+=" $package (${package_gives[$package]#* }),"
+      wanted+=" $package (${package_provides[$package]#* }),"
     else
-      needed+=" $package (${package_gives[$package]#* }),"
+      needed+=" $package (${package_provides[$package]#* }),"
     fi
   done
   [ -z "$wanted" ] || say "not Debian or Ubuntu; goes on without, by their Debian names:${wanted%,}"

@@ -12,7 +12,7 @@ run_tests() {
   case ${1-} in
     "") test_in build -LE full ;;
     full)
-      set_up_idle_services "$packages_hosts"
+      install_without_services "$packages_hosts"
       test_full "${@:2}"
       ;;
     *) test_in build -R "$1" ;;
@@ -48,10 +48,10 @@ test_full() {
   for ((i = 0; i < ${#parts[@]}; i++)); do
     part=${parts[i]}
     say "full: ${full_name[$part]}"
-    by_itself "build_$part"
+    run_in_subshell "build_$part"
     if [ $status -eq 0 ]; then
-      compile_ahead "${parts[@]:i+1}"
-      by_itself "test_$part"
+      build_next_parts "${parts[@]:i+1}"
+      run_in_subshell "test_$part"
       stop_compiling
     fi
     [ $status -eq 0 ] || failed+=" ${full_name[$part]},"
@@ -60,9 +60,9 @@ test_full() {
   [[ $# -eq 0 ]] && say "full: all parts passed" || say "full: passed: $*"
 }
 
-# by_itself <command>: in a shell of its own, so that its first failing line ends it and not the whole; how it ended is in
+# run_in_subshell <command>: in a shell of its own, so that its first failing line ends it and not the whole; how it ended is in
 # $status. Not for an `if`: there bash would go on after a failing line.
-by_itself() {
+run_in_subshell() {
   set +e
   (
     set -e
@@ -72,13 +72,13 @@ by_itself() {
   set -e
 }
 
-# compile_ahead <parts>: while tests run, and mostly wait, the builds of the parts to come, one after the other, with what
+# build_next_parts <parts>: while tests run, and mostly wait, the builds of the parts to come, one after the other, with what
 # is left of the processors. What fails here fails again, and is said, in its part.
-compile_ahead() {
+build_next_parts() {
   set -m   # a process group of its own, to be stopped as one
   (
     chrt --idle --pid 0 "$BASHPID"
-    for part; do by_itself "build_$part"; done
+    for part; do run_in_subshell "build_$part"; done
   ) </dev/null >/dev/null 2>&1 &
   ahead=$!
   set +m
@@ -107,9 +107,9 @@ test_asan() {
 }
 
 # Where threads of ours meet; not what runs inside autograd or MPI, which are not instrumented, so no ranks as processes, and
-# not what LibTorch's reference counts hand over from thread to thread (batch_memory, cache) or what counts memory (npy).
+# not what LibTorch's reference counts hand over from thread to thread (batch_buffer_pool, cache) or what counts memory (npy).
 tsan_tests='^(base|env|launch)/|^data/|threads|worker|completable_work'
-tsan_not='\.(mpi|gloo)$|\.(mpi|gloo)\.|data/batch_memory_test|combinators/cache_test|sources/npy_test|shard_cases|mutated_files|examples/'
+tsan_not='\.(mpi|gloo)$|\.(mpi|gloo)\.|data/batch_buffer_pool_test|combinators/cache_test|sources/npy_test|shard_cases|mutated_files|examples/'
 
 build_tsan() {
   configure_in build-tsan tsan

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// embedded: existing_program.cpp on any number of ranks and on GPUs. It adds prepare(), backward(), and data on the
+// embedded: embed_in_program.cpp on any number of ranks and on GPUs. It adds prepare(), backward(), and data on the
 // model's device; all other code is unchanged.
 #include <torch/torch.h>
 

@@ -25,7 +25,7 @@ const std::map<std::string, std::vector<Argument>> arguments_of{
      {{"FOLDER", "Folder for checkpoints, digits_run by default"}, {"EPOCHS", "Epochs in all, 3 by default", true}}},
     {"torchscript", {{"FILE", "Network written by examples/by_feature/export_net.py"}}},
     {"tracking", {{"FOLDER", "Folder for the log files, logs by default"}}},
-    {"workers_from_main", {{"RANKS", "Number of ranks, 2 by default", true}}},
+    {"launch_workers", {{"RANKS", "Number of ranks, 2 by default", true}}},
 };
 
 /// Checks the arguments of a program and answers its `--help`, then calls its main().

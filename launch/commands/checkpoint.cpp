@@ -6,7 +6,7 @@
 namespace accelerate::launch {
 
 Answer checkpoint(const Arguments& arguments) {
-  CommandLine line(std::string(checkpoint_program),
+  CommandLine line(std::string(kCheckpointProgram),
                    "Looks into checkpoints. Exit code: 0, 1 where verify finds something wrong or diff a difference, 2 "
                    "for trouble.\n",
                    {"accelerate_checkpoint inspect --tensors checkpoints/checkpoint_7",

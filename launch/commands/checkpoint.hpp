@@ -8,7 +8,7 @@
 
 namespace accelerate::launch {
 
-inline constexpr std::string_view checkpoint_program = "accelerate_checkpoint";
+inline constexpr std::string_view kCheckpointProgram = "accelerate_checkpoint";
 
 /// Describes a folder's manifest and lists its tensors. For a folder that contains checkpoints, returns one line each.
 /// \throws Error (io) if the folder contains neither.

@@ -89,7 +89,7 @@ std::optional<Answer> CommandLine::parse(const Arguments& arguments) {
   }
 }
 
-std::string both_ways(const std::string& name) {
+std::string option_spellings(const std::string& name) {
   std::string dashes = name;
   std::replace(dashes.begin(), dashes.end(), '_', '-');
   return dashes == name ? "--" + name : fmt::format("--{},--{}", name, dashes);

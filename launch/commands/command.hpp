@@ -43,6 +43,6 @@ class CommandLine {
 };
 
 /// Returns "--a_b,--a-b", so that options accept both spellings.
-std::string both_ways(const std::string& name);
+std::string option_spellings(const std::string& name);
 
 }  // namespace accelerate::launch

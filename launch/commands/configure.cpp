@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <iostream>
 
+#include "accelerate/archive/atomic_file.hpp"
 #include "accelerate/archive/mapped_file.hpp"
-#include "accelerate/archive/new_file.hpp"
 #include "accelerate/base/error.hpp"
 #include "launch/commands/questions.hpp"
 
@@ -17,12 +17,12 @@ namespace accelerate::launch {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::string_view configurator = "accelerate_config";
+constexpr std::string_view kConfigProgram = "accelerate_config";
 
 Answer write_config(const fs::path& path, const std::string& text) {
   std::error_code error;
   if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
-  archive::NewFile file(path, configurator);
+  archive::AtomicFile file(path, kConfigProgram);
   file.sink().write(text);
   file.commit(archive::Existing::replace);
   return {
@@ -33,7 +33,7 @@ Answer write_config(const fs::path& path, const std::string& text) {
 
 void check_config_name(const fs::path& path) {
   if (path.extension() != ".json") return;
-  base::fail(ErrorKind::usage, {}, configurator, "{} would be JSON; give the name of a .yaml file", path.string());
+  base::fail(ErrorKind::usage, {}, kConfigProgram, "{} would be JSON; give the name of a .yaml file", path.string());
 }
 
 Answer ask(const fs::path& path, const Machine& machine) {
@@ -47,10 +47,10 @@ Answer ask(const fs::path& path, const Machine& machine) {
 Answer write_default(const fs::path& path, const Machine& machine, const std::string& precision) {
   constexpr std::array<std::string_view, 3> precisions{"no", "bf16", "fp16"};
   if (std::find(precisions.begin(), precisions.end(), precision) == precisions.end()) {
-    base::fail(ErrorKind::usage, {}, configurator, "--mixed_precision is '{}', must be no, bf16 or fp16", precision);
+    base::fail(ErrorKind::usage, {}, kConfigProgram, "--mixed_precision is '{}', must be no, bf16 or fp16", precision);
   }
   if (fs::exists(path)) {
-    base::fail(ErrorKind::usage, {}, configurator,
+    base::fail(ErrorKind::usage, {}, kConfigProgram,
                "{} exists already; 'accelerate_config' overwrites it after a question, 'update' keeps its values",
                path.string());
   }
@@ -58,7 +58,7 @@ Answer write_default(const fs::path& path, const Machine& machine, const std::st
 }
 
 Answer update(const fs::path& path) {
-  const std::string old(archive::MappedFile(path, configurator).text());
+  const std::string old(archive::MappedFile(path, kConfigProgram).text());
   return write_config(path, updated_yaml(old, path.string()));
 }
 
@@ -67,14 +67,14 @@ Answer update(const fs::path& path) {
 Answer configure(const Arguments& arguments) {
   const auto variables = env::current_variables();
   CommandLine line(
-      std::string(configurator),
+      std::string(kConfigProgram),
       "Writes the config file of accelerate_launch, which Hugging Face Accelerate reads too. Asks; 'default' "
       "does not, 'update'\nbrings an old file up to date.\n",
       {"accelerate_config --config_file train.yaml", "accelerate_config default --mixed_precision bf16"});
   std::string path = default_config_path(variables).string();
   std::string precision = "no";
   const auto add_path = [&](CLI::App& app) {
-    app.add_option(both_ways("config_file"), path, fmt::format("The file; else {}", path))->type_name("FILE");
+    app.add_option(option_spellings("config_file"), path, fmt::format("The file; else {}", path))->type_name("FILE");
   };
   add_path(line.app());
   auto* const defaults =
@@ -85,7 +85,7 @@ Answer configure(const Arguments& arguments) {
     what->set_help_flag("--help,-h", "Print this page and exit.");
     add_path(*what);
   }
-  defaults->add_option(both_ways("mixed_precision"), precision, "no, bf16 or fp16; else no")->type_name("NAME");
+  defaults->add_option(option_spellings("mixed_precision"), precision, "no, bf16 or fp16; else no")->type_name("NAME");
   line.app().require_subcommand(0, 1);
   if (auto answer = line.parse(arguments)) return *answer;
   check_config_name(path);

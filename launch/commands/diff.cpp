@@ -5,9 +5,9 @@
 #include <optional>
 #include <set>
 
-#include "accelerate/archive/folder.hpp"
+#include "accelerate/archive/checkpoint_folder.hpp"
 #include "accelerate/base/error.hpp"
-#include "accelerate/base/printable.hpp"
+#include "accelerate/base/terminal_text.hpp"
 #include "launch/commands/checkpoint.hpp"
 #include "launch/commands/elements.hpp"
 #include "launch/commands/text.hpp"
@@ -24,7 +24,7 @@ class Differences {
   Differences(std::string file, size_t most) : file_(std::move(file)), most_(most) {}
 
   void add(const std::string& line) {
-    if (count_++ < most_) text_ += fmt::format("{}: {}\n", file_, base::printable(line));
+    if (count_++ < most_) text_ += fmt::format("{}: {}\n", file_, base::escape_for_terminal(line));
   }
   [[nodiscard]] std::string text() const {
     if (count_ <= most_) return text_;
@@ -93,12 +93,12 @@ void compare_contents(const WeightFile& left, const WeightFile& right, Differenc
 }
 
 std::string compare_files(const std::string& name, const fs::path& left, const fs::path& right, size_t most) {
-  const archive::MappedFile a(left, checkpoint_program);
-  const archive::MappedFile b(right, checkpoint_program);
+  const archive::MappedFile a(left, kCheckpointProgram);
+  const archive::MappedFile b(right, kCheckpointProgram);
   if (a.text() == b.text()) return "";
   Differences differences(name, most);
   try {
-    compare_contents(read_weight_file(left, checkpoint_program), read_weight_file(right, checkpoint_program),
+    compare_contents(read_weight_file(left, kCheckpointProgram), read_weight_file(right, kCheckpointProgram),
                      differences);
     // May be empty: other programs write equal values with other bytes around them.
     return differences.text();
@@ -109,8 +109,8 @@ std::string compare_files(const std::string& name, const fs::path& left, const f
 
 std::set<std::string> files_in(const fs::path& folder) {
   std::set<std::string> names;
-  if (fs::exists(folder / archive::manifest_name)) {
-    for (const auto& file : archive::manifest_of(folder, checkpoint_program).files) names.insert(file.name);
+  if (fs::exists(folder / archive::kManifestName)) {
+    for (const auto& file : archive::manifest_of(folder, kCheckpointProgram).files) names.insert(file.name);
     return names;
   }
   std::error_code error;
@@ -118,17 +118,17 @@ std::set<std::string> files_in(const fs::path& folder) {
     if (entry.is_regular_file()) names.insert(entry.path().filename().string());
   }
   if (error)
-    base::fail(ErrorKind::io, {}, checkpoint_program, "{} cannot be read: {}", folder.string(), error.message());
+    base::fail(ErrorKind::io, {}, kCheckpointProgram, "{} cannot be read: {}", folder.string(), error.message());
   return names;
 }
 
 std::string compare_manifests(const fs::path& left, const fs::path& right) {
-  if (!fs::exists(left / archive::manifest_name) || !fs::exists(right / archive::manifest_name)) return "";
-  const auto a = archive::manifest_of(left, checkpoint_program);
-  const auto b = archive::manifest_of(right, checkpoint_program);
+  if (!fs::exists(left / archive::kManifestName) || !fs::exists(right / archive::kManifestName)) return "";
+  const auto a = archive::manifest_of(left, kCheckpointProgram);
+  const auto b = archive::manifest_of(right, kCheckpointProgram);
   std::string text;
   const auto compare = [&](const char* what, const auto& one, const auto& other) {
-    if (one != other) text += base::printable(fmt::format("{}: {}, {}", what, one, other)) + "\n";
+    if (one != other) text += base::escape_for_terminal(fmt::format("{}: {}, {}", what, one, other)) + "\n";
   };
   compare("step", a.step, b.step);
   compare("epoch", a.epoch, b.epoch);
@@ -158,7 +158,7 @@ std::string compare_folders(const fs::path& left, const fs::path& right, size_t 
 Answer diff(const fs::path& left, const fs::path& right, size_t most) {
   const bool folders = fs::is_directory(left);
   if (folders != fs::is_directory(right)) {
-    base::fail(ErrorKind::usage, {}, checkpoint_program, "{} is {}, {} is {}; give two folders or two files",
+    base::fail(ErrorKind::usage, {}, kCheckpointProgram, "{} is {}, {} is {}; give two folders or two files",
                left.string(), folders ? "a folder" : "none", right.string(), folders ? "none" : "a folder");
   }
   const std::string text =

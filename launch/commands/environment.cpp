@@ -11,7 +11,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "launch/commands/build_facts.hpp"
+#include "launch/commands/build_info.hpp"
 #include "launch/commands/config_file.hpp"
 #include "launch/commands/text.hpp"
 
@@ -39,7 +39,7 @@ std::string value_after(const std::string& text, const std::string& name, char s
   return "";
 }
 
-std::string or_unknown(const std::string& text) { return text.empty() ? "unknown" : text; }
+std::string value_or_unknown(const std::string& text) { return text.empty() ? "unknown" : text; }
 
 std::string memory_of(const fs::path& root) {
   std::istringstream kib(value_after(contents_of(root / "proc/meminfo"), "MemTotal", ':'));
@@ -61,7 +61,7 @@ std::vector<std::string> gpus_of(const fs::path& root) {
   }
   std::sort(files.begin(), files.end());
   std::vector<std::string> names;
-  for (const fs::path& file : files) names.push_back(or_unknown(value_after(contents_of(file), "Model", ':')));
+  for (const fs::path& file : files) names.push_back(value_or_unknown(value_after(contents_of(file), "Model", ':')));
   return names;
 }
 
@@ -74,8 +74,8 @@ std::string system_of(const fs::path& root) {
   utsname kernel{};
   uname(&kernel);
   return fmt::format("{}, Linux {} on {}",
-                     or_unknown(value_after(contents_of(root / "etc/os-release"), "PRETTY_NAME", '=')), kernel.release,
-                     kernel.machine);
+                     value_or_unknown(value_after(contents_of(root / "etc/os-release"), "PRETTY_NAME", '=')),
+                     kernel.release, kernel.machine);
 }
 
 std::string found_in_path(const std::string& program, const std::string& path) {
@@ -87,7 +87,7 @@ std::string found_in_path(const std::string& program, const std::string& path) {
   return "not found";
 }
 
-bool steers_training(const std::string& name) {
+bool is_training_variable(const std::string& name) {
   constexpr std::array<std::string_view, 20> prefixes{
       "ACCELERATE_", "CUDA_", "NCCL_",  "GLOO_",   "OMPI_",     "PMIX_",          "PMI_",
       "SLURM_",      "TORCH", "OMP_",   "MKL_",    "MALLOC_",   "GLIBC_TUN",      "MASTER_",
@@ -125,7 +125,7 @@ Facts facts_of_machine(const fs::path& root, const env::Variables& variables) {
   const Machine machine = this_machine(variables);
   const std::string processor = value_after(contents_of(root / "proc/cpuinfo"), "model name", ':');
   Facts facts{{"system", system_of(root)},
-              {"processors", fmt::format("{}, {} usable", or_unknown(processor), machine.usable_cpus)},
+              {"processors", fmt::format("{}, {} usable", value_or_unknown(processor), machine.usable_cpus)},
               {"memory", memory_of(root)},
               {"NVIDIA driver", driver_of(root)}};
   const auto gpus = gpus_of(root);
@@ -146,7 +146,7 @@ Facts facts_of_programs(const env::Variables& variables) {
 Facts facts_of_variables(const env::Variables& variables) {
   Facts facts;
   for (const auto& [name, value] : variables) {
-    if (steers_training(name)) facts.emplace_back(name, is_secret(name) ? "(hidden)" : value);
+    if (is_training_variable(name)) facts.emplace_back(name, is_secret(name) ? "(hidden)" : value);
   }
   return facts;
 }
@@ -158,9 +158,11 @@ Answer environment(const Arguments& arguments) {
                    "settings.\n",
                    {"accelerate_env", "accelerate_env --config_file train.yaml > report.txt"});
   std::string config = default_config_path(variables).string();
-  line.app().add_option(both_ways("config_file"), config, fmt::format("Shown too; else {}", config))->type_name("FILE");
+  line.app()
+      .add_option(option_spellings("config_file"), config, fmt::format("Shown too; else {}", config))
+      ->type_name("FILE");
   if (auto answer = line.parse(arguments)) return *answer;
-  std::string text = text_of_facts(facts_of_build());
+  std::string text = text_of_facts(build_info());
   text += text_of_facts(facts_of_machine("/", variables));
   text += text_of_facts(facts_of_programs(variables));
   text += config_in_words(config);

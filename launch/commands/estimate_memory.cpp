@@ -10,7 +10,7 @@
 #include <set>
 
 #include "accelerate/base/error.hpp"
-#include "accelerate/base/printable.hpp"
+#include "accelerate/base/terminal_text.hpp"
 #include "launch/commands/text.hpp"
 
 namespace accelerate::launch {
@@ -18,8 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view estimator = "accelerate_estimate_memory";
-constexpr uint64_t most_bytes = uint64_t{1} << 56;
+constexpr std::string_view kEstimateProgram = "accelerate_estimate_memory";
+constexpr uint64_t kMaxBytes = uint64_t{1} << 56;
 
 bool counts_as_parameter(const std::string& dtype) {
   return dtype.starts_with("F") || dtype.starts_with("BF") || dtype.starts_with("C");
@@ -34,7 +34,7 @@ struct OptimizerState {
   std::string_view name;
   uint64_t floats;  // per parameter, in float32
 };
-constexpr std::array<OptimizerState, 3> optimizer_states{{{"adam", 2}, {"momentum", 1}, {"sgd", 0}}};
+constexpr std::array<OptimizerState, 3> kOptimizerStates{{{"adam", 2}, {"momentum", 1}, {"sgd", 0}}};
 
 fs::path found_in(const fs::path& folder) {
   constexpr std::array<const char*, 4> names{"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
@@ -42,14 +42,14 @@ fs::path found_in(const fs::path& folder) {
   for (const char* name : names) {
     if (fs::exists(folder / name)) return folder / name;
   }
-  base::fail(ErrorKind::io, {}, estimator, "{} holds none of {}; name the file", folder.string(),
+  base::fail(ErrorKind::io, {}, kEstimateProgram, "{} holds none of {}; name the file", folder.string(),
              fmt::join(names, ", "));
 }
 
 std::vector<Weight> weights_of(const fs::path& path) {
-  if (path.extension() != ".json") return read_weight_file(path, estimator).weights;
+  if (path.extension() != ".json") return read_weight_file(path, kEstimateProgram).weights;
   std::vector<Weight> all;
-  for (const WeightFile& shard : read_sharded(path, estimator)) {
+  for (const WeightFile& shard : read_sharded(path, kEstimateProgram)) {
     all.insert(all.end(), shard.weights.begin(), shard.weights.end());
   }
   return all;
@@ -91,8 +91,8 @@ std::string report(const std::string& name, const ModelSize& size, const Optimiz
     dtypes.push_back({row.dtype, with_commas(row.tensors), with_commas(row.elements), readable_bytes(row.bytes)});
   }
   text += "\n" + table_of(dtypes);
-  text += fmt::format("\nlargest layer: {} ({}), {}\n\n", base::printable(size.largest.name),
-                      base::printable(fmt::format("{}", fmt::join(size.largest.tensors, ", "))),
+  text += fmt::format("\nlargest layer: {} ({}), {}\n\n", base::escape_for_terminal(size.largest.name),
+                      base::escape_for_terminal(fmt::format("{}", fmt::join(size.largest.tensors, ", "))),
                       counted(size.largest.parameters, "parameter"));
   const uint64_t states = 4 * optimizer.floats;
   const std::vector<TrainingRow> rows{{"float32, or mixed bf16 or fp16", 4, 4, states},
@@ -118,10 +118,11 @@ ModelSize size_of(const std::vector<Weight>& weights) {
       continue;
     }
     // The limit leaves room for some 20 bytes per element in training, without overflow of 64 bits.
-    if (weight.bytes > most_bytes - size.bytes) {
-      base::fail(ErrorKind::data, {}, estimator, "{} of shape {} has {}, with the tensors before it more than {}",
-                 base::in_quotes(weight.name), text_of_shape(weight.shape), counted(weight.elements, "element"),
-                 readable_bytes(most_bytes));
+    if (weight.bytes > kMaxBytes - size.bytes) {
+      base::fail(ErrorKind::data, {}, kEstimateProgram,
+                 "{} of shape {} has {}, with the tensors before it more than {}",
+                 base::quote_for_terminal(weight.name), text_of_shape(weight.shape),
+                 counted(weight.elements, "element"), readable_bytes(kMaxBytes));
     }
     DtypeSize& row = dtypes[weight.dtype];
     ++row.tensors;
@@ -153,7 +154,7 @@ ModelSize size_of(const std::vector<Weight>& weights) {
 
 Answer estimate_memory(const Arguments& arguments) {
   CommandLine line(
-      std::string(estimator),
+      std::string(kEstimateProgram),
       "Estimates the memory of a model: its weights, and with gradients and optimizer. Reads only the header "
       "of FILE.\n",
       {"accelerate_estimate_memory model.safetensors",
@@ -171,15 +172,15 @@ Answer estimate_memory(const Arguments& arguments) {
                   "else adam")
       ->type_name("NAME");
   if (auto answer = line.parse(arguments)) return *answer;
-  const auto* const state = std::find_if(optimizer_states.begin(), optimizer_states.end(),
+  const auto* const state = std::find_if(kOptimizerStates.begin(), kOptimizerStates.end(),
                                          [&](const OptimizerState& row) { return row.name == optimizer; });
-  if (state == optimizer_states.end()) {
-    base::fail(ErrorKind::usage, {}, estimator, "--optimizer is '{}', must be adam, momentum or sgd", optimizer);
+  if (state == kOptimizerStates.end()) {
+    base::fail(ErrorKind::usage, {}, kEstimateProgram, "--optimizer is '{}', must be adam, momentum or sgd", optimizer);
   }
   const fs::path path = fs::is_directory(file) ? found_in(file) : fs::path(file);
   const ModelSize size = size_of(weights_of(path));
   if (size.parameters == 0) {
-    base::fail(ErrorKind::data, {}, estimator, "{} holds no tensor of floating numbers", path.string());
+    base::fail(ErrorKind::data, {}, kEstimateProgram, "{} holds no tensor of floating numbers", path.string());
   }
   return {report(path.string(), size, *state)};
 }

@@ -2,9 +2,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "accelerate/archive/folder.hpp"
+#include "accelerate/archive/checkpoint_folder.hpp"
 #include "accelerate/base/error.hpp"
-#include "accelerate/base/printable.hpp"
+#include "accelerate/base/terminal_text.hpp"
 #include "launch/commands/checkpoint.hpp"
 #include "launch/commands/text.hpp"
 #include "launch/commands/weights.hpp"
@@ -16,8 +16,8 @@ namespace fs = std::filesystem;
 
 std::string line_of(const fs::path& folder) {
   const std::string name = folder.filename().string();
-  if (const auto wrong = archive::what_is_wrong(folder, false)) return fmt::format("{}: {}\n", name, *wrong);
-  const archive::Manifest manifest = archive::manifest_of(folder, checkpoint_program);
+  if (const auto wrong = archive::find_damage(folder, false)) return fmt::format("{}: {}\n", name, *wrong);
+  const archive::Manifest manifest = archive::manifest_of(folder, kCheckpointProgram);
   uint64_t bytes = 0;
   for (const auto& file : manifest.files) bytes += file.bytes;
   return fmt::format("{}: step {}, epoch {}, {} in {}\n", name, manifest.step, manifest.epoch, readable_bytes(bytes),
@@ -27,8 +27,8 @@ std::string line_of(const fs::path& folder) {
 std::string parts_of(const archive::Manifest& manifest) {
   std::vector<std::vector<std::string>> rows;
   for (const auto& part : manifest.parts) {
-    rows.push_back(
-        {fmt::format("{} {}", base::printable(part.kind), part.index), fmt::format("{}", fmt::join(part.files, " "))});
+    rows.push_back({fmt::format("{} {}", base::escape_for_terminal(part.kind), part.index),
+                    fmt::format("{}", fmt::join(part.files, " "))});
   }
   std::string text = "parts:\n";
   size_t width = 0;
@@ -40,7 +40,7 @@ std::string parts_of(const archive::Manifest& manifest) {
 std::string files_of(const archive::Manifest& manifest) {
   std::vector<std::vector<std::string>> rows{{"file", "bytes", "checksum"}};
   for (const auto& file : manifest.files)
-    rows.push_back({file.name, with_commas(file.bytes), base::printable(file.checksum)});
+    rows.push_back({file.name, with_commas(file.bytes), base::escape_for_terminal(file.checksum)});
   return table_of(rows);
 }
 
@@ -49,12 +49,12 @@ std::string tensors_of(const archive::Manifest& manifest, const fs::path& folder
   std::string text = "tensors:\n";
   for (const auto& file : manifest.files) {
     try {
-      for (const Weight& weight : read_weight_file(folder / file.name, checkpoint_program).weights) {
-        text += fmt::format("  {} {} {} in {}\n", base::printable(weight.name), weight.dtype,
+      for (const Weight& weight : read_weight_file(folder / file.name, kCheckpointProgram).weights) {
+        text += fmt::format("  {} {} {} in {}\n", base::escape_for_terminal(weight.name), weight.dtype,
                             text_of_shape(weight.shape), file.name);
       }
     } catch (const Error& error) {
-      if (!file.name.ends_with(".json")) text += fmt::format("  {}\n", base::printable(error.what()));
+      if (!file.name.ends_with(".json")) text += fmt::format("  {}\n", base::escape_for_terminal(error.what()));
     }
   }
   return text;
@@ -63,20 +63,20 @@ std::string tensors_of(const archive::Manifest& manifest, const fs::path& folder
 }  // namespace
 
 Answer inspect(const fs::path& folder, bool tensors) {
-  if (!fs::exists(folder / archive::manifest_name)) {
+  if (!fs::exists(folder / archive::kManifestName)) {
     std::string text;
     for (const fs::path& one : archive::numbered_checkpoints(folder)) text += line_of(one);
     if (!text.empty()) return {text};
-    base::fail(ErrorKind::io, {}, checkpoint_program, "{} has no {} and no folder checkpoint_N", folder.string(),
-               archive::manifest_name);
+    base::fail(ErrorKind::io, {}, kCheckpointProgram, "{} has no {} and no folder checkpoint_N", folder.string(),
+               archive::kManifestName);
   }
-  const archive::Manifest manifest = archive::manifest_of(folder, checkpoint_program);
+  const archive::Manifest manifest = archive::manifest_of(folder, kCheckpointProgram);
   uint64_t bytes = 0;
   for (const auto& file : manifest.files) bytes += file.bytes;
   std::string text =
       fmt::format("{}: step {}, epoch {}, {}, {}\nwritten by {}, format {}\n\n", folder.string(), manifest.step,
                   manifest.epoch, counted(static_cast<uint64_t>(manifest.world_size), "rank"), readable_bytes(bytes),
-                  base::printable(manifest.library), manifest.version);
+                  base::escape_for_terminal(manifest.library), manifest.version);
   text += parts_of(manifest) + "\n" + files_of(manifest);
   if (tensors) text += "\n" + tensors_of(manifest, folder);
   return {text};

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <map>
 
-#include "accelerate/archive/new_file.hpp"
+#include "accelerate/archive/atomic_file.hpp"
 #include "accelerate/archive/safetensors.hpp"
 #include "accelerate/base/error.hpp"
 #include "launch/commands/text.hpp"
@@ -18,28 +18,28 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view merger = "accelerate_merge_weights";
-constexpr std::string_view index_ending = ".safetensors.index.json";
+constexpr std::string_view kMergeProgram = "accelerate_merge_weights";
+constexpr std::string_view kIndexEnding = ".safetensors.index.json";
 
 fs::path index_in(const fs::path& folder) {
   std::vector<std::string> found;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
-    if (name.ends_with(index_ending)) found.push_back(name);
+    if (name.ends_with(kIndexEnding)) found.push_back(name);
   }
-  if (error) base::fail(ErrorKind::io, {}, merger, "{} cannot be read: {}", folder.string(), error.message());
+  if (error) base::fail(ErrorKind::io, {}, kMergeProgram, "{} cannot be read: {}", folder.string(), error.message());
   std::sort(found.begin(), found.end());
   if (found.size() == 1) return folder / found.front();
   if (found.empty() && fs::exists(folder / "model.safetensors", error)) {
-    base::fail(ErrorKind::usage, {}, merger, "{} has no shards: its model.safetensors is one file already",
+    base::fail(ErrorKind::usage, {}, kMergeProgram, "{} has no shards: its model.safetensors is one file already",
                folder.string());
   }
   if (found.empty()) {
-    base::fail(ErrorKind::data, {}, merger, "{} has no *{}, which lists the shards of a model", folder.string(),
-               index_ending);
+    base::fail(ErrorKind::data, {}, kMergeProgram, "{} has no *{}, which lists the shards of a model", folder.string(),
+               kIndexEnding);
   }
-  base::fail(ErrorKind::usage, {}, merger, "{} has {} indices ({}); name the file of one", folder.string(),
+  base::fail(ErrorKind::usage, {}, kMergeProgram, "{} has {} indices ({}); name the file of one", folder.string(),
              found.size(), fmt::join(found, ", "));
 }
 
@@ -72,17 +72,17 @@ uint64_t write_merged(const std::vector<WeightFile>& shards, archive::FileSink& 
       bytes.emplace(weight.name, weight.data);
     }
   }
-  sink.write(archive::write_safetensors(entries, merged_metadata(shards), merger));
+  sink.write(archive::write_safetensors(entries, merged_metadata(shards), kMergeProgram));
   for (const auto& entry : entries) sink.write(bytes.at(entry.name));
   return entries.size();
 }
 
 std::vector<WeightFile> shards_of(const fs::path& index) {
-  std::vector<WeightFile> shards = read_sharded(index, merger);
-  if (shards.empty()) base::fail(ErrorKind::data, {}, merger, "{}: the index lists no tensor", index.string());
+  std::vector<WeightFile> shards = read_sharded(index, kMergeProgram);
+  if (shards.empty()) base::fail(ErrorKind::data, {}, kMergeProgram, "{}: the index lists no tensor", index.string());
   for (const WeightFile& shard : shards) {
     if (shard.others.empty() && shard.file->path().extension() == ".safetensors") continue;
-    base::fail(ErrorKind::data, {}, merger, "{} is not a safetensors file", shard.file->path().string());
+    base::fail(ErrorKind::data, {}, kMergeProgram, "{} is not a safetensors file", shard.file->path().string());
   }
   return shards;
 }
@@ -90,7 +90,7 @@ std::vector<WeightFile> shards_of(const fs::path& index) {
 }  // namespace
 
 Answer merge_weights(const Arguments& arguments) {
-  CommandLine line(std::string(merger),
+  CommandLine line(std::string(kMergeProgram),
                    "Makes one safetensors file of a sharded model. OUT is there as a whole or not at all: the new file "
                    "is written beside\nit, brought to the disk and renamed.\n",
                    {"accelerate_merge_weights big_model merged.safetensors",
@@ -111,9 +111,9 @@ Answer merge_weights(const Arguments& arguments) {
   const std::vector<WeightFile> shards = shards_of(index);
   const fs::path place = place_of(out, index);
   if (!overwrite && fs::exists(place)) {
-    base::fail(ErrorKind::usage, {}, merger, "{} is there already; --overwrite replaces it", place.string());
+    base::fail(ErrorKind::usage, {}, kMergeProgram, "{} is there already; --overwrite replaces it", place.string());
   }
-  archive::NewFile file(place, merger);
+  archive::AtomicFile file(place, kMergeProgram);
   const uint64_t tensors = write_merged(shards, file.sink());
   const uint64_t bytes = file.sink().written();
   file.commit(overwrite ? archive::Existing::replace : archive::Existing::keep);

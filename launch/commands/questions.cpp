@@ -24,22 +24,22 @@ std::optional<int64_t> number_in(const std::string& text, int64_t lowest, int64_
   return whole && value >= lowest && value <= highest ? std::optional(value) : std::nullopt;
 }
 
-constexpr int64_t most_ranks = 4096;
+constexpr int64_t kMaxRanks = 4096;
 
 void ask_for_machines(Questions& questions, ClusterConfig& config) {
-  config.num_machines = questions.number("How many machines?", 1, most_ranks, 1);
+  config.num_machines = questions.number("How many machines?", 1, kMaxRanks, 1);
   if (config.num_machines == 1) return;
   config.machine_rank = questions.number("Which of them is this one?", 0, config.num_machines - 1, 0);
   config.main_process_ip = questions.text("Name or address of machine 0?");
-  config.main_process_port = questions.number("Port on which it listens?", 1, 65535, default_port);
+  config.main_process_port = questions.number("Port on which it listens?", 1, 65535, kDefaultPort);
 }
 
 void ask_for_ranks(Questions& questions, const Machine& machine, ClusterConfig& config) {
   const bool gpus = config.distributed_type == "MULTI_GPU";
   const int64_t here = gpus ? std::max<int64_t>(machine.gpus, 1) : 2;
   config.num_processes = questions.number("How many processes, on all machines together?", config.num_machines,
-                                          most_ranks, std::min(most_ranks, here * config.num_machines));
-  if (gpus) config.gpu_ids = questions.text("Which GPUs of each machine, as 0,1 or all?", std::string(all_gpus));
+                                          kMaxRanks, std::min(kMaxRanks, here * config.num_machines));
+  if (gpus) config.gpu_ids = questions.text("Which GPUs of each machine, as 0,1 or all?", std::string(kAllGpus));
   if (!gpus && config.num_machines > 1 &&
       questions.yes("Shall mpirun start them, on the hosts of a hostfile?", false)) {
     // Later readers of the file, including Accelerate's launcher, open the name without expanding "~".

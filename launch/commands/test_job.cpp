@@ -15,7 +15,7 @@
 namespace accelerate::launch {
 namespace {
 
-constexpr std::string_view tester = "accelerate_test";
+constexpr std::string_view kTestProgram = "accelerate_test";
 
 // Accepts "--num-processes=4" for num_processes.
 bool is_option(std::string argument, std::string_view name) {
@@ -25,24 +25,24 @@ bool is_option(std::string argument, std::string_view name) {
 }
 
 /// An option that determines the number of ranks, and the equivalent variable.
-struct SaysHowMany {
+struct RankCountSetting {
   std::string_view option;
   std::string_view variable;
 };
 
-constexpr std::array<SaysHowMany, 9> kSayHowMany{{{"num_processes", "ACCELERATE_NUM_PROCESSES"},
-                                                  {"num_machines", "ACCELERATE_NUM_MACHINES"},
-                                                  {"ranks_per_machine", "ACCELERATE_RANKS_PER_MACHINE"},
-                                                  {"config_file", "ACCELERATE_CONFIG_FILE"},
-                                                  {"hosts", "ACCELERATE_HOSTS"},
-                                                  {"hostfile", "ACCELERATE_HOSTFILE"},
-                                                  {"mpirun_hostfile", "ACCELERATE_MPIRUN_HOSTFILE"},
-                                                  {"runner", "ACCELERATE_RUNNER"},
-                                                  {"device", "ACCELERATE_TORCH_DEVICE"}}};
+constexpr std::array<RankCountSetting, 9> kRankCountSettings{{{"num_processes", "ACCELERATE_NUM_PROCESSES"},
+                                                              {"num_machines", "ACCELERATE_NUM_MACHINES"},
+                                                              {"ranks_per_machine", "ACCELERATE_RANKS_PER_MACHINE"},
+                                                              {"config_file", "ACCELERATE_CONFIG_FILE"},
+                                                              {"hosts", "ACCELERATE_HOSTS"},
+                                                              {"hostfile", "ACCELERATE_HOSTFILE"},
+                                                              {"mpirun_hostfile", "ACCELERATE_MPIRUN_HOSTFILE"},
+                                                              {"runner", "ACCELERATE_RUNNER"},
+                                                              {"device", "ACCELERATE_TORCH_DEVICE"}}};
 
-bool says_how_many(const Arguments& arguments, const env::Variables& variables) {
+bool sets_rank_count(const Arguments& arguments, const env::Variables& variables) {
   if (env::find(variables, "SLURM_JOB_ID")) return true;  // the allocation determines the number of ranks
-  return std::any_of(kSayHowMany.begin(), kSayHowMany.end(), [&](const SaysHowMany& each) {
+  return std::any_of(kRankCountSettings.begin(), kRankCountSettings.end(), [&](const RankCountSetting& each) {
     return env::find(variables, std::string(each.variable)) ||
            std::any_of(arguments.begin(), arguments.end(),
                        [&](const std::string& argument) { return is_option(argument, each.option); });
@@ -52,7 +52,7 @@ bool says_how_many(const Arguments& arguments, const env::Variables& variables) 
 std::string own_folder() {
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) base::fail(ErrorKind::environment, {}, tester, "/proc/self/exe cannot be read: {}", error.message());
+  if (error) base::fail(ErrorKind::environment, {}, kTestProgram, "/proc/self/exe cannot be read: {}", error.message());
   return self.parent_path().string();
 }
 
@@ -61,7 +61,7 @@ std::string own_folder() {
 std::vector<std::string> test_command(const Arguments& arguments, const Machine& machine,
                                       const env::Variables& variables, const std::string& folder) {
   std::vector<std::string> command{folder + "/accelerate_launch"};
-  if (machine.gpus == 0 && !says_how_many(arguments, variables)) {
+  if (machine.gpus == 0 && !sets_rank_count(arguments, variables)) {
     command.insert(command.end(), {"--num_processes", "2"});
   }
   command.insert(command.end(), arguments.begin(), arguments.end());
@@ -70,7 +70,7 @@ std::vector<std::string> test_command(const Arguments& arguments, const Machine&
 }
 
 Answer test_job(const Arguments& arguments) {
-  CommandLine line(std::string(tester),
+  CommandLine line(std::string(kTestProgram),
                    "Checks whether a job works here: every collective, and a training that equals the one on one "
                    "rank.\nAccepts accelerate_launch's options and starts the ranks as it does: one rank per GPU, "
                    "or without GPUs "
@@ -91,7 +91,7 @@ Answer test_job(const Arguments& arguments) {
   for (std::string& word : command) words.push_back(word.data());
   words.push_back(nullptr);
   execv(words[0], words.data());
-  base::fail(ErrorKind::environment, {}, tester, "{} cannot be run: {}", command.front(), std::strerror(errno));
+  base::fail(ErrorKind::environment, {}, kTestProgram, "{} cannot be run: {}", command.front(), std::strerror(errno));
 }
 
 }  // namespace accelerate::launch

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <map>
 
-#include "accelerate/archive/folder.hpp"
+#include "accelerate/archive/checkpoint_folder.hpp"
 #include "accelerate/base/error.hpp"
 #include "launch/commands/checkpoint.hpp"
 #include "launch/commands/text.hpp"
@@ -36,10 +36,10 @@ std::vector<std::string> wrong_ranges(const archive::Manifest& manifest, const s
 
 std::vector<std::string> wrong_in(const archive::Manifest& manifest, const archive::ManifestFile& file,
                                   const fs::path& folder, bool checksums) {
-  if (auto wrong = archive::what_is_wrong_with(file, folder, checksums)) return {*wrong};
+  if (auto wrong = archive::find_file_damage(file, folder, checksums)) return {*wrong};
   if (!file.name.ends_with(".safetensors")) return {};
   try {
-    return wrong_ranges(manifest, file.name, read_weight_file(folder / file.name, checkpoint_program).weights);
+    return wrong_ranges(manifest, file.name, read_weight_file(folder / file.name, kCheckpointProgram).weights);
   } catch (const Error& error) {
     return {error.what()};
   }
@@ -48,7 +48,7 @@ std::vector<std::string> wrong_in(const archive::Manifest& manifest, const archi
 Answer verify_one(const fs::path& folder, bool checksums) {
   archive::Manifest manifest;
   try {
-    manifest = archive::manifest_of(folder, checkpoint_program);
+    manifest = archive::manifest_of(folder, kCheckpointProgram);
   } catch (const Error& error) {
     return {fmt::format("{}: {}\n", folder.string(), error.what()), 1};
   }
@@ -69,11 +69,11 @@ Answer verify_one(const fs::path& folder, bool checksums) {
 
 Answer verify(const fs::path& folder, bool checksums) {
   std::vector<fs::path> folders{folder};
-  if (!fs::exists(folder / archive::manifest_name)) {
+  if (!fs::exists(folder / archive::kManifestName)) {
     folders = archive::numbered_checkpoints(folder);
     if (folders.empty()) {
-      base::fail(ErrorKind::io, {}, checkpoint_program, "{} has no {} and no folder checkpoint_N", folder.string(),
-                 archive::manifest_name);
+      base::fail(ErrorKind::io, {}, kCheckpointProgram, "{} has no {} and no folder checkpoint_N", folder.string(),
+                 archive::kManifestName);
     }
   }
   Answer all;

@@ -84,11 +84,11 @@ std::vector<WeightFile> read_sharded(const fs::path& index, std::string_view ope
     for (const Weight& weight : shards.back().weights) {
       const auto where = listed.find(weight.name);
       if (where == listed.end()) {
-        origin.broken("{} holds {}, which the index does not name", name, archive::in_quotes(weight.name));
+        origin.broken("{} holds {}, which the index does not name", name, archive::quote_for_terminal(weight.name));
       }
       if (where->second != name) {
-        origin.broken("the index maps {} to {}, but {} contains it too", archive::in_quotes(weight.name), where->second,
-                      name);
+        origin.broken("the index maps {} to {}, but {} contains it too", archive::quote_for_terminal(weight.name),
+                      where->second, name);
       }
       found.insert(weight.name);
     }
@@ -109,7 +109,7 @@ std::vector<WeightFile> read_sharded(const fs::path& index, std::string_view ope
   }
   for (const auto& [tensor, file] : listed) {
     if (!found.contains(tensor)) {
-      origin.broken("the index maps {} to {}, which does not contain it", archive::in_quotes(tensor), file);
+      origin.broken("the index maps {} to {}, which does not contain it", archive::quote_for_terminal(tensor), file);
     }
   }
   return shards;

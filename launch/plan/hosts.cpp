@@ -16,7 +16,7 @@
 namespace accelerate::launch {
 namespace {
 
-constexpr int64_t most_slots = 4096;
+constexpr int64_t kMaxHostSlots = 4096;
 
 /// True for a name that ssh accepts as a host and cannot mistake for an option.
 bool is_host(std::string_view name) {
@@ -26,7 +26,7 @@ bool is_host(std::string_view name) {
 
 std::optional<int64_t> slots_of(std::string_view text) {
   const auto slots = env::parse_integer(text);
-  return slots && *slots >= 1 && *slots <= most_slots ? slots : std::nullopt;
+  return slots && *slots >= 1 && *slots <= kMaxHostSlots ? slots : std::nullopt;
 }
 
 /// Parses "gpu-a:4". An IPv6 address has several colons, so its slots follow the closing bracket.
@@ -136,7 +136,9 @@ std::vector<HostSlots> read_hostfile(const std::string& name) {
   return parse_hostfile(text.str(), path);
 }
 
-bool says_loopback(const std::string& host) { return host == "localhost" || host.starts_with("127.") || host == "::1"; }
+bool is_loopback_name(const std::string& host) {
+  return host == "localhost" || host.starts_with("127.") || host == "::1";
+}
 
 std::vector<HostSlots> parse_hosts(std::string_view list) {
   std::vector<HostSlots> hosts;
@@ -170,9 +172,9 @@ std::vector<int64_t> fill_hosts(std::vector<HostSlots>& hosts, int64_t processes
   if (processes > total) {
     fail(ErrorKind::usage, "num_processes is {}, but the hosts have {} slots", processes, total);
   }
-  if (processes == 0 && total > most_processes) {
+  if (processes == 0 && total > kMaxProcesses) {
     fail(ErrorKind::usage, "the hosts have {} slots, a job has at most {} ranks; give --num_processes, or fewer slots",
-         total, most_processes);
+         total, kMaxProcesses);
   }
   for (int64_t left = processes == 0 ? total : processes; left > 0; left -= ranks.back()) {
     ranks.push_back(std::min(left, hosts[ranks.size()].slots));

@@ -36,7 +36,7 @@ std::string with_home(const std::string& path, const std::optional<std::string>&
 std::vector<HostSlots> read_hostfile(const std::string& name);
 
 /// True for a name or address that refers to the local host on every host.
-bool says_loopback(const std::string& host);
+bool is_loopback_name(const std::string& host);
 
 /// Parses "gpu-a:4,gpu-b:4,[fd77::1]:4". A repeated host has the sum of its slots, as in a host file.
 ///

@@ -17,13 +17,13 @@ namespace accelerate::launch {
 /// Seconds with a fraction: "0.5".
 struct Duration {
   using Value = std::chrono::milliseconds;
-  static constexpr double longest_s = 1e9;
+  static constexpr double kMaxSeconds = 1e9;
 
   static std::optional<Value> parse(std::string_view text) {
     double seconds = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
     if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-    if (!(seconds >= 0 && seconds <= longest_s)) return std::nullopt;
+    if (!(seconds >= 0 && seconds <= kMaxSeconds)) return std::nullopt;
     return Value(static_cast<Value::rep>(std::llround(seconds * 1000)));
   }
   static bool allows(Value value) { return value.count() >= 0; }

@@ -8,11 +8,11 @@
 #include <cctype>
 #include <memory>
 
-#include "accelerate/base/nearest.hpp"
+#include "accelerate/base/closest_match.hpp"
 #include "accelerate/env/settings_table.hpp"
-#include "launch/plan/foreign_options.hpp"
 #include "launch/plan/option_types.hpp"
 #include "launch/plan/options_table.hpp"
+#include "launch/plan/unsupported_options.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -67,7 +67,7 @@ class OnePage : public CLI::Formatter {
 
 /// In errors, integers are called whole numbers.
 std::string expected(const env::Integer& type) {
-  return type.highest == env::Integer::no_limit
+  return type.highest == env::Integer::kNoLimit
              ? fmt::format("a whole number of at least {}", type.lowest)
              : fmt::format("a whole number from {} to {}", type.lowest, type.highest);
 }
@@ -77,21 +77,21 @@ std::string expected(const Type& type) {
 }
 
 /// Returns "Machines (default 1)."
-std::string help_of(const std::string& help, const std::string& otherwise) {
-  if (otherwise.empty()) return help;
-  return fmt::format("{} (default {}).", help.substr(0, help.size() - 1), otherwise);
+std::string help_of(const std::string& help, const std::string& default_value) {
+  if (default_value.empty()) return help;
+  return fmt::format("{} (default {}).", help.substr(0, help.size() - 1), default_value);
 }
 
 /// Declares an option. An invalid value is rejected with a list of the valid values.
 template <typename Type>
-CLI::Option* add(CLI::App& app, const env::CommandLineOption& option, const Type& type, const std::string& otherwise,
-                 std::optional<typename Type::Value>& target) {
+CLI::Option* add(CLI::App& app, const env::CommandLineOption& option, const Type& type,
+                 const std::string& default_value, std::optional<typename Type::Value>& target) {
   const auto take = [name = option.name, type, &target](const CLI::results_t& texts) {
     target = type.parse(texts.back());
     if (!target) fail(ErrorKind::usage, "--{} is '{}', must be {}", name, texts.back(), expected(type));
     return true;
   };
-  auto* declared = app.add_option(fmt::format("--{}", option.name), take, help_of(option.help, otherwise));
+  auto* declared = app.add_option(fmt::format("--{}", option.name), take, help_of(option.help, default_value));
   declared->type_name(std::string(option.value_name));
   if (option.value_name.empty()) declared->expected(0);             // a flag: --cpu, or --cpu=no
   declared->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // as in torchrun and `accelerate launch`
@@ -136,12 +136,12 @@ std::vector<std::string> with_underscores(const CLI::App& app, std::vector<std::
   const std::string given = word.substr(0, word.find('='));
   std::string name = given.substr(std::min(given.find_first_not_of('-'), given.size()));
   std::replace(name.begin(), name.end(), '-', '_');
-  if (const auto why = why_foreign(name)) {
+  if (const auto why = unsupported_reason(name)) {
     fail(ErrorKind::usage, "{} of Hugging Face Accelerate is not an option here: {}", given, *why);
   }
   std::vector<std::string> known;
   for (const auto* option : app.get_options()) known.push_back(option->get_lnames().front());
-  const auto meant = base::nearest(name, known);
+  const auto meant = base::closest_match(name, known);
   fail(ErrorKind::usage, "{} is not an option; {}see accelerate_launch --help", given,
        meant ? fmt::format("did you mean --{}? ", *meant) : "");
 }
@@ -160,7 +160,7 @@ const LaunchOptions& default_options() {
   static const LaunchOptions defaults = [] {
     LaunchOptions all;
     for_each_option([&](std::string_view /*group*/, const auto& row) {
-      if constexpr (row.has_default) row.of(all) = row.otherwise;
+      if constexpr (row.has_default) row.of(all) = row.default_value;
     });
     return all;
   }();
@@ -171,7 +171,7 @@ bool on_cpu(const LaunchOptions& options) { return options.settings.cpu.value_or
 
 std::optional<std::string> named_backend(const LaunchOptions& options) {
   const auto& backend = options.settings.backend;
-  return backend == env::any_backend ? std::nullopt : backend;
+  return backend == env::kAnyBackend ? std::nullopt : backend;
 }
 
 bool needs_gpus(const LaunchOptions& options) {
@@ -183,7 +183,7 @@ std::optional<std::vector<int64_t>> parse_ranks(std::string_view list) {
   std::vector<int64_t> ranks;
   while (true) {
     const auto comma = list.find(',');
-    const auto count = env::Integer{1, most_processes}.parse(list.substr(0, comma));
+    const auto count = env::Integer{1, kMaxProcesses}.parse(list.substr(0, comma));
     if (!count) return std::nullopt;
     ranks.push_back(*count);
     if (comma == list.npos) return ranks;

@@ -15,10 +15,10 @@
 namespace accelerate::launch {
 
 /// Defaults that other parts of the launcher also use; all other defaults are only in the table.
-inline constexpr std::string_view default_address = "127.0.0.1";
-inline constexpr std::string_view all_gpus = "all";
-inline constexpr int64_t default_port = 29500;
-inline constexpr std::chrono::milliseconds default_grace = std::chrono::seconds(5);
+inline constexpr std::string_view kDefaultAddress = "127.0.0.1";
+inline constexpr std::string_view kAllGpus = "all";
+inline constexpr int64_t kDefaultPort = 29500;
+inline constexpr std::chrono::milliseconds kDefaultGrace = std::chrono::seconds(5);
 
 /// Options of the command line; unset means "not given". Options that are not library settings are documented in
 /// options_table.hpp.

@@ -14,8 +14,8 @@
 namespace accelerate::launch {
 
 /// Upper limit for the number of ranks, so that a typing error does not exhaust memory.
-inline constexpr int64_t most_processes = 4096;
-inline constexpr int64_t most_machines = 4096;
+inline constexpr int64_t kMaxProcesses = 4096;
+inline constexpr int64_t kMaxMachines = 4096;
 
 inline bool is_runner(std::string_view name) {
   return name == "local" || name == "ssh" || name == "srun" || name == "mpirun";
@@ -28,8 +28,8 @@ inline bool is_static(std::string_view name) { return name == "static"; }
 /// Calls each(group, row) for every option; the group is a heading of the help page.
 template <typename Each>
 void for_each_option(Each&& each) {
+  using env::DerivedDefault;
   using env::Flag;
-  using env::FoundOut;
   using env::Integer;
   using env::Setting;
   using env::Word;
@@ -41,43 +41,43 @@ void for_each_option(Each&& each) {
                       .key = "num_processes",
                       .variable = "ACCELERATE_NUM_PROCESSES",
                       .option = {"num_processes", "N", "Ranks of the job, at most 4096."},
-                      .type = Integer{1, most_processes},
-                      .otherwise = FoundOut{"one per visible NVIDIA GPU, else one"},
+                      .type = Integer{1, kMaxProcesses},
+                      .default_value = DerivedDefault{"one per visible NVIDIA GPU, else one"},
                       .member = [](auto& all) { return &all.num_processes; }});
   each(ranks, Setting{.name = "num_machines",
                       .key = "num_machines",
                       .variable = "ACCELERATE_NUM_MACHINES",
                       .option = {"num_machines", "N", "Number of machines, each with the same number of ranks."},
-                      .type = Integer{1, most_machines},
-                      .otherwise = 1,
+                      .type = Integer{1, kMaxMachines},
+                      .default_value = 1,
                       .member = [](auto& all) { return &all.num_machines; }});
   each(ranks, Setting{.name = "machine_rank",
                       .key = "machine_rank",
                       .variable = "ACCELERATE_MACHINE_RANK",
                       .option = {"machine_rank", "K", "Index of this machine, from 0."},
-                      .type = Integer{0, most_machines - 1},
-                      .otherwise = 0,
+                      .type = Integer{0, kMaxMachines - 1},
+                      .default_value = 0,
                       .member = [](auto& all) { return &all.machine_rank; }});
   each(ranks, Setting{.name = "main_process_ip",
                       .key = "main_process_ip",
                       .variable = "ACCELERATE_MAIN_PROCESS_IP",
                       .option = {"main_process_ip", "HOST", "Name or address of machine 0."},
                       .type = Text{"a host's name or address"},
-                      .otherwise = std::string(default_address),
+                      .default_value = std::string(kDefaultAddress),
                       .member = [](auto& all) { return &all.main_process_ip; }});
   each(ranks, Setting{.name = "main_process_port",
                       .key = "main_process_port",
                       .variable = "ACCELERATE_MAIN_PROCESS_PORT",
                       .option = {"main_process_port", "PORT", "Port of the rendezvous; 0 selects a free one."},
                       .type = Integer{0, 65535},
-                      .otherwise = default_port,
+                      .default_value = kDefaultPort,
                       .member = [](auto& all) { return &all.main_process_port; }});
   each(ranks, Setting{.name = "gpu_ids",
                       .key = "gpu_ids",
                       .variable = "ACCELERATE_GPU_IDS",
                       .option = {"gpu_ids", "LIST", "GPUs that the ranks see, like 0,1."},
                       .type = Text{"all, or GPUs like 0,1"},
-                      .otherwise = std::string(all_gpus),
+                      .default_value = std::string(kAllGpus),
                       .member = [](auto& all) { return &all.gpu_ids; }});
   each(ranks, Setting{.name = "multi_gpu",
                       .key = "multi_gpu",
@@ -103,7 +103,7 @@ void for_each_option(Each&& each) {
                       .variable = "ACCELERATE_RUNNER",
                       .option = {"runner", "NAME", "local, ssh, srun or mpirun."},
                       .type = Word{is_runner, "local, ssh, srun or mpirun"},
-                      .otherwise = FoundOut{"derived from the other options"},
+                      .default_value = DerivedDefault{"derived from the other options"},
                       .member = [](auto& all) { return &all.runner; }});
   each(hosts, Setting{.name = "hostfile",
                       .key = "hostfile",
@@ -134,14 +134,14 @@ void for_each_option(Each&& each) {
                       .variable = "ACCELERATE_RDZV_BACKEND",
                       .option = {"rdzv_backend", "static", "Accepted without effect: there are no others."},
                       .type = Word{is_static, "static"},
-                      .otherwise = std::string("static"),
+                      .default_value = std::string("static"),
                       .member = [](auto& all) { return &all.rdzv_backend; }});
   each(hosts, Setting{.name = "role",
                       .key = "role",
                       .variable = "ACCELERATE_ROLE",
                       .option = {"role", "NAME", "ROLE_NAME of the ranks, as torchrun has it."},
                       .type = Text{"a name"},
-                      .otherwise = FoundOut{"none"},
+                      .default_value = DerivedDefault{"none"},
                       .member = [](auto& all) { return &all.role; }});
   each(ends, Setting{.name = "monitor_interval",
                      .key = "monitor_interval",
@@ -161,21 +161,21 @@ void for_each_option(Each&& each) {
                       .variable = "ACCELERATE_TEE",
                       .option = {"tee", "STREAMS", "Streams for file and terminal: 0, 1, 2, 3 or 0:3,1:0."},
                       .type = streams,
-                      .otherwise = std::string("3"),
+                      .default_value = std::string("3"),
                       .member = [](auto& all) { return &all.tee; }});
   each(print, Setting{.name = "redirects",
                       .key = "redirects",
                       .variable = "ACCELERATE_REDIRECTS",
                       .option = {"redirects", "STREAMS", "Streams for the file alone."},
                       .type = streams,
-                      .otherwise = std::string("0"),
+                      .default_value = std::string("0"),
                       .member = [](auto& all) { return &all.redirects; }});
   each(print, Setting{.name = "local_ranks_filter",
                       .key = "local_ranks_filter",
                       .variable = "ACCELERATE_LOCAL_RANKS_FILTER",
                       .option = {"local_ranks_filter", "LIST", "Show the output of these ranks only, like 0,2."},
                       .type = Word{is_rank_filter, "ranks like 0,2"},
-                      .otherwise = FoundOut{"all"},
+                      .default_value = DerivedDefault{"all"},
                       .member = [](auto& all) { return &all.local_ranks_filter; }});
   each(print, Setting{.name = "label",
                       .key = "label",
@@ -194,7 +194,7 @@ void for_each_option(Each&& each) {
                      .variable = "ACCELERATE_MAX_RESTARTS",
                      .option = {"max_restarts", "N", "Number of restarts after a rank has failed."},
                      .type = Integer{0, 1'000'000},
-                     .otherwise = 0,
+                     .default_value = 0,
                      .member = [](auto& all) { return &all.max_restarts; }});
   each(ends, Setting{.name = "resume_code",
                      .key = "resume_code",
@@ -207,14 +207,14 @@ void for_each_option(Each&& each) {
                      .variable = "ACCELERATE_HANG_TIMEOUT",
                      .option = {"hang_timeout", "SECONDS", "End the job after this time without progress; 0: never."},
                      .type = Duration{},
-                     .otherwise = std::chrono::milliseconds(0),
+                     .default_value = std::chrono::milliseconds(0),
                      .member = [](auto& all) { return &all.hang_timeout; }});
   each(ends, Setting{.name = "grace_time",
                      .key = "grace_time",
                      .variable = "ACCELERATE_GRACE_TIME",
                      .option = {"grace_time", "SECONDS", "Time between SIGTERM and SIGKILL."},
                      .type = Duration{},
-                     .otherwise = default_grace,
+                     .default_value = kDefaultGrace,
                      .member = [](auto& all) { return &all.grace_time; }});
 }
 

@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "accelerate/env/settings_table.hpp"
-#include "launch/plan/cores.hpp"
-#include "launch/plan/job_place.hpp"
+#include "launch/plan/cpu_affinity.hpp"
+#include "launch/plan/machine_placement.hpp"
 #include "launch/plan/options_table.hpp"
 
 namespace accelerate::launch {
@@ -48,18 +48,18 @@ void add_settings(env::Variables& variables, const LaunchOptions& options) {
 }
 
 /// Passed between launchers.
-constexpr const char* restart_of_job = "ACCELERATE_RESTART_COUNT";
-constexpr const char* restarts_of_job = "ACCELERATE_RESTARTS_OF_JOB";
+constexpr const char* kRestartOfJob = "ACCELERATE_RESTART_COUNT";
+constexpr const char* kRestartsOfJob = "ACCELERATE_RESTARTS_OF_JOB";
 
 /// Removes variables that only the launcher reads.
-void drop_own(env::Variables& variables) {
+void drop_launcher_variables(env::Variables& variables) {
   variables.erase("ACCELERATE_CONFIG_FILE");
-  for (const char* name : {restart_of_job, restarts_of_job, version_of_starter}) variables.erase(name);
+  for (const char* name : {kRestartOfJob, kRestartsOfJob, kLauncherVersionVariable}) variables.erase(name);
   for_each_option([&](std::string_view /*group*/, const auto& row) { variables.erase(std::string(row.variable)); });
 }
 
 /// Removes values that an option overrides, so that the ranks do not log the conflict again.
-void drop_losers(env::Variables& variables, const LaunchOptions& options) {
+void drop_overridden(env::Variables& variables, const LaunchOptions& options) {
   // Every rank with a GPU uses the GPU backend; the variable would select a CPU backend.
   if (needs_gpus(options)) variables.erase("ACCELERATE_BACKEND");
   const auto text = env::find(variables, "ACCELERATE_TORCH_DEVICE");
@@ -89,7 +89,7 @@ void check_ranks_per_gpu(const LaunchOptions& options, const Machine& machine) {
 
 }  // namespace
 
-bool belongs_to_another_launcher(std::string_view name, bool serve_mpi) {
+bool is_foreign_launcher_variable(std::string_view name, bool serve_mpi) {
   constexpr std::array<std::string_view, 8> users_tuning{"OMPI_MCA_btl",   "OMPI_MCA_coll", "OMPI_MCA_pml",
                                                          "OMPI_MCA_mpi_",  "OMPI_MCA_osc",  "OMPI_MCA_topo",
                                                          "OMPI_MCA_opal_", "OMPI_MCA_io"};
@@ -103,18 +103,18 @@ bool belongs_to_another_launcher(std::string_view name, bool serve_mpi) {
          std::find(names.begin(), names.end(), name) != names.end();
 }
 
-void tell_start(env::Variables& variables, const StartOfJob& start) {
-  variables[restart_of_job] = fmt::to_string(start.restart_count);
-  variables[restarts_of_job] = fmt::to_string(start.max_restarts);
+void export_start(env::Variables& variables, const AttemptInfo& start) {
+  variables[kRestartOfJob] = fmt::to_string(start.restart_count);
+  variables[kRestartsOfJob] = fmt::to_string(start.max_restarts);
 }
 
-std::optional<StartOfJob> told_start(const env::Variables& variables) {
-  const auto count = env::parse_integer(env::find(variables, restart_of_job).value_or(""));
+std::optional<AttemptInfo> import_start(const env::Variables& variables) {
+  const auto count = env::parse_integer(env::find(variables, kRestartOfJob).value_or(""));
   if (!count) return std::nullopt;
-  return StartOfJob{*count, env::parse_integer(env::find(variables, restarts_of_job).value_or("")).value_or(0)};
+  return AttemptInfo{*count, env::parse_integer(env::find(variables, kRestartsOfJob).value_or("")).value_or(0)};
 }
 
-void set_start_for_ranks(env::Variables& variables, const StartOfJob& start) {
+void set_start_for_ranks(env::Variables& variables, const AttemptInfo& start) {
   variables["TORCHELASTIC_RESTART_COUNT"] = fmt::to_string(start.restart_count);
   variables["TORCHELASTIC_MAX_RESTARTS"] = fmt::to_string(start.max_restarts);
 }
@@ -129,7 +129,7 @@ bool wants_mpi(const LaunchOptions& options, const Machine& machine) {
   return (on_cpu(options) || machine.gpus == 0) && place.machines() == 1 && place.world_size() > 1;
 }
 
-std::optional<std::string> what_was_chosen(const LaunchOptions& options, const Machine& machine) {
+std::optional<std::string> chosen_ranks_text(const LaunchOptions& options, const Machine& machine) {
   if (options.num_processes || options.ranks_per_machine) return std::nullopt;
   const int64_t ranks = number_of_processes(options, machine);
   const auto* what = ranks == 1 ? "rank" : "ranks";
@@ -141,13 +141,13 @@ std::optional<std::string> what_was_chosen(const LaunchOptions& options, const M
   return fmt::format("{} {}, one per visible GPU; --num_processes N or --cpu chooses otherwise", ranks, what);
 }
 
-std::optional<std::string> address_not_used(const LaunchOptions& options) {
+std::optional<std::string> unused_address_text(const LaunchOptions& options) {
   const auto& given = options.main_process_ip;
-  if (!given || given == default_address || value_of(options, &LaunchOptions::num_machines) > 1) return std::nullopt;
-  return fmt::format("main_process_ip {} is not used on one machine; its ranks use {}", *given, default_address);
+  if (!given || given == kDefaultAddress || value_of(options, &LaunchOptions::num_machines) > 1) return std::nullopt;
+  return fmt::format("main_process_ip {} is not used on one machine; its ranks use {}", *given, kDefaultAddress);
 }
 
-std::optional<std::string> too_many_for_the_processors(const LaunchOptions& options, const Machine& machine) {
+std::optional<std::string> oversubscription_warning(const LaunchOptions& options, const Machine& machine) {
   const int64_t ranks = number_of_processes(options, machine);
   if (ranks <= machine.usable_cpus || !(on_cpu(options) || machine.gpus == 0)) return std::nullopt;
   return fmt::format("{} ranks share {} processor{}, which is slower than one rank on each", ranks, machine.usable_cpus,
@@ -167,7 +167,7 @@ void check_gpu_ids(const LaunchOptions& options, int64_t gpus, int64_t of_machin
 }
 
 Machine machine_of_ranks(const LaunchOptions& options, const env::Variables& variables) {
-  if (!options.gpu_ids || options.gpu_ids == all_gpus) return this_machine(variables);
+  if (!options.gpu_ids || options.gpu_ids == kAllGpus) return this_machine(variables);
   Machine machine = this_machine(variables, options.gpu_ids);
   check_gpu_ids(options, machine.gpus, this_machine(variables).gpus);
   return machine;
@@ -190,19 +190,19 @@ void check_gpus(const LaunchOptions& options, const Machine& machine) {
 }
 
 void set_for_ranks(env::Variables& variables, const LaunchOptions& options) {
-  drop_own(variables);
+  drop_launcher_variables(variables);
   add_settings(variables, options);
-  drop_losers(variables, options);
+  drop_overridden(variables, options);
   if (options.role) variables["ROLE_NAME"] = *options.role;
-  if (options.gpu_ids && options.gpu_ids != all_gpus) variables["CUDA_VISIBLE_DEVICES"] = *options.gpu_ids;
+  if (options.gpu_ids && options.gpu_ids != kAllGpus) variables["CUDA_VISIBLE_DEVICES"] = *options.gpu_ids;
 }
 
 LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env::Variables& inherited,
-                const Wiring& wiring) {
-  const JobPlace job = place_of(options, machine);
+                const LaunchContext& wiring) {
+  const MachinePlacement job = place_of(options, machine);
   env::Variables common = inherited;
   std::erase_if(common,
-                [&](const auto& variable) { return belongs_to_another_launcher(variable.first, wiring.serve_mpi); });
+                [&](const auto& variable) { return is_foreign_launcher_variable(variable.first, wiring.serve_mpi); });
   set_for_ranks(common, options);
   set_start_for_ranks(
       common, {wiring.restart_count, wiring.max_restarts.value_or(value_of(options, &LaunchOptions::max_restarts))});
@@ -210,7 +210,7 @@ LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env:
   if (on_cpu(options) || machine.gpus == 0) add_malloc_defaults(common);
 
   LaunchPlan result{.serve_mpi = wiring.serve_mpi, .machines = job.machines()};
-  const auto shares = share_processors(machine.processors, job.ranks_here());
+  const auto shares = assign_processors(machine.processors, job.ranks_here());
   for (int64_t local = 0; local < job.ranks_here(); ++local) {
     WorkerPlan worker{
         .rank = job.first_rank() + local, .local_rank = local, .command = options.command, .environment = common};

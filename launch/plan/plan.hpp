@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "accelerate/env/process_env.hpp"
-#include "launch/plan/choose.hpp"
 #include "launch/plan/machine.hpp"
 #include "launch/plan/options.hpp"
+#include "launch/plan/runner_selection.hpp"
 
 namespace accelerate::launch {
 
@@ -36,8 +36,8 @@ struct LaunchPlan {
 };
 
 /// Values that are only known at the start.
-struct Wiring {
-  std::string address{default_address};  ///< address of rank 0
+struct LaunchContext {
+  std::string address{kDefaultAddress};  ///< address of rank 0
   int64_t port = 0;                      ///< port of rank 0
   bool serve_mpi = false;                ///< true if wants_mpi() and a PMIx server is available
   std::string job_id{};                  ///< random, so that unrelated jobs on the same port never join each other
@@ -47,27 +47,27 @@ struct Wiring {
 };
 
 /// Number of the restart attempt.
-struct StartOfJob {
+struct AttemptInfo {
   int64_t restart_count = 0;
   int64_t max_restarts = 0;
 };
 
 /// Writes the attempt's data into the environment of launchers that this launcher starts, possibly on other hosts. Not
 /// passed to the ranks.
-void tell_start(env::Variables& variables, const StartOfJob& start);
-/// Reads the data of tell_start(). Returns nothing if no launcher set it.
-std::optional<StartOfJob> told_start(const env::Variables& variables);
+void export_start(env::Variables& variables, const AttemptInfo& start);
+/// Reads the data of export_start(). Returns nothing if no launcher set it.
+std::optional<AttemptInfo> import_start(const env::Variables& variables);
 /// Sets the variables for ranks: TORCHELASTIC_RESTART_COUNT and TORCHELASTIC_MAX_RESTARTS.
-void set_start_for_ranks(env::Variables& variables, const StartOfJob& start);
+void set_start_for_ranks(env::Variables& variables, const AttemptInfo& start);
 
 /// Variable with the launcher's version for the per-rank wrappers that it starts, possibly on other hosts. Not passed
 /// to the ranks.
-inline constexpr const char* version_of_starter = "ACCELERATE_LAUNCHER_VERSION";
+inline constexpr const char* kLauncherVersionVariable = "ACCELERATE_LAUNCHER_VERSION";
 
 /// \param options    Resolved options (resolve.hpp).
 /// \param inherited  The launcher's own environment. Variables of other launchers in it are not passed to the workers.
 LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env::Variables& inherited,
-                const Wiring& wiring);
+                const LaunchContext& wiring);
 
 /// Sets the variables that every rank needs with every runner: the settings of the command line and the visible GPUs.
 /// Removes variables that only the launcher reads, and overridden values.
@@ -93,13 +93,13 @@ int64_t number_of_processes(const LaunchOptions& options, const Machine& machine
 
 /// Returns one line that states the chosen number of ranks and how to change it. Returns nothing if num_processes is
 /// given.
-std::optional<std::string> what_was_chosen(const LaunchOptions& options, const Machine& machine);
+std::optional<std::string> chosen_ranks_text(const LaunchOptions& options, const Machine& machine);
 
 /// Returns a message of one line if main_process_ip is given and ignored, because all ranks are on one machine.
-std::optional<std::string> address_not_used(const LaunchOptions& options);
+std::optional<std::string> unused_address_text(const LaunchOptions& options);
 
 /// Returns a warning of one line if ranks of this machine share processors.
-std::optional<std::string> too_many_for_the_processors(const LaunchOptions& options, const Machine& machine);
+std::optional<std::string> oversubscription_warning(const LaunchOptions& options, const Machine& machine);
 
 /// True if MPI is requested (by option, variable or config file; the options are resolved), or if it is the default:
 /// several CPU ranks on one machine.
@@ -110,6 +110,6 @@ bool wants_mpi(const LaunchOptions& options, const Machine& machine);
 ///
 /// \param serve_mpi  If true, variables of the batch system (Slurm, PBS, ...) are included, because MPI reads its
 ///                   wire-up from them. MPI tuning by the user (OMPI_MCA_btl and similar) is always kept.
-bool belongs_to_another_launcher(std::string_view name, bool serve_mpi);
+bool is_foreign_launcher_variable(std::string_view name, bool serve_mpi);
 
 }  // namespace accelerate::launch

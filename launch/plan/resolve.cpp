@@ -23,7 +23,7 @@ void resolve_own(const env::Variables& inherited, const env::Config& config, Res
 
 /// Removes values that the command line overrides: the number of local ranks, or a number of machines that differs
 /// from a host list elsewhere.
-void drop_what_lost(const LaunchOptions& given, Resolved& result) {
+void drop_overridden_settings(const LaunchOptions& given, Resolved& result) {
   auto& options = result.options;
   const auto drop = [&](std::string_view name, auto option, std::string_view because) {
     if (given.*option || !(options.*option)) return;
@@ -73,7 +73,7 @@ void take_settings_of_file(const env::Variables& inherited, const env::Config& c
 
 /// True if the number of ranks per machine follows from something other than a GPU index. Hosts without slots each
 /// apply that number themselves. One GPU selected by index is for one rank.
-bool says_ranks(const LaunchOptions& options) {
+bool gives_rank_count(const LaunchOptions& options) {
   return options.num_processes || options.ranks_per_machine || options.hosts || options.hostfile ||
          options.mpirun_hostfile;
 }
@@ -86,7 +86,7 @@ Resolved resolve(const LaunchOptions& options, const env::Variables& inherited, 
   result.conflicts = conflicts;
   result.timeout = settings.timeout;
   resolve_own(inherited, config, result);
-  drop_what_lost(options, result);
+  drop_overridden_settings(options, result);
   const auto unused = env::keys_without_meaning(config.values);
   if (!unused.empty()) {
     result.conflicts.push_back(
@@ -96,7 +96,7 @@ Resolved resolve(const LaunchOptions& options, const env::Variables& inherited, 
   take_settings_of_file(inherited, config, settings, given);
   if (settings.cpu || (settings.device && settings.device->is_cpu())) given.cpu = true;
   if (settings.allow_shared_gpus) given.allow_shared_gpus = true;
-  if (settings.device && settings.device->index && !says_ranks(result.options)) {
+  if (settings.device && settings.device->index && !gives_rank_count(result.options)) {
     result.options.num_processes = value_of(result.options, &LaunchOptions::num_machines);
   }
   // A GPU backend in the settings is for ranks on GPUs, which use it anyway. Ranks on the CPU refuse it themselves.

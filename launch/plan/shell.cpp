@@ -59,7 +59,7 @@ std::string as_mpirun(const LaunchPlan& plan, const env::Variables& inherited) {
   WorkerPlan all = plan.workers.front();
   for (const auto name : places) all.environment.erase(std::string(name));
   env::Variables before = inherited;
-  std::erase_if(before, [](const auto& variable) { return belongs_to_another_launcher(variable.first, true); });
+  std::erase_if(before, [](const auto& variable) { return is_foreign_launcher_variable(variable.first, true); });
   return fmt::format(
       "# accelerate_launch would start MPI itself; in a shell mpirun does.\nexec mpirun --oversubscribe -n {} {}\n",
       plan.workers.size(), for_shell(command_of(all, before)));

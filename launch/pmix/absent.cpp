@@ -5,7 +5,7 @@
 
 namespace accelerate::launch {
 
-std::optional<std::string> why_no_mpi_server() { return WHY_NO_MPI_SERVER; }
+std::optional<std::string> mpi_server_unavailable_reason() { return WHY_NO_MPI_SERVER; }
 
 MpiServer& serve_mpi(int64_t /*ranks*/, const std::string& /*temporary*/, const std::string& /*shared_memory*/) {
   fail(ErrorKind::environment, "{}", WHY_NO_MPI_SERVER);

@@ -40,11 +40,11 @@ class PmixEvents {
     wake();
   }
   [[nodiscard]] int wake_fd() const { return wake_.get(); }
-  void heard() const {
+  void clear_wakeup() const {
     uint64_t count = 0;
     [[maybe_unused]] const auto got = read(wake_.get(), &count, sizeof count);
   }
-  [[nodiscard]] bool has_come(int64_t rank) const {
+  [[nodiscard]] bool joined_mpi_init(int64_t rank) const {
     const std::lock_guard lock(mutex_);
     return came_.contains(rank);
   }

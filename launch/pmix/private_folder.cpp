@@ -34,7 +34,7 @@ int lock(int folder, int how) {
 }
 
 /// Removes the folder if it belongs to this user and no process holds its lock.
-void remove_if_stale(const std::filesystem::path& path) {
+void remove_if_abandoned(const std::filesystem::path& path) {
   const base::FileDescriptor folder(open_folder(path));
   struct stat status {};
   if (folder && fstat(folder.get(), &status) == 0 && status.st_uid == geteuid() &&
@@ -46,7 +46,7 @@ void remove_if_stale(const std::filesystem::path& path) {
 void sweep(const std::string& parent) {
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(parent, ignored)) {
-    if (entry.path().filename().string().starts_with(prefix)) remove_if_stale(entry.path());
+    if (entry.path().filename().string().starts_with(prefix)) remove_if_abandoned(entry.path());
   }
 }
 

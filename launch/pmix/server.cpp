@@ -91,8 +91,8 @@ class PmixServer : public MpiServer {
 
   [[nodiscard]] int wake_fd() const override { return events_.wake_fd(); }
   [[nodiscard]] std::optional<MpiAbort> aborted() const override { return events_.aborted(); }
-  void heard() const override { events_.heard(); }
-  [[nodiscard]] bool has_come(int64_t rank) const override { return events_.has_come(rank); }
+  void clear_wakeup() const override { events_.clear_wakeup(); }
+  [[nodiscard]] bool joined_mpi_init(int64_t rank) const override { return events_.joined_mpi_init(rank); }
   [[nodiscard]] bool not_finalized(int64_t rank) const override { return events_.is_open(rank); }
 
  private:
@@ -204,13 +204,13 @@ class PmixServer : public MpiServer {
 /// Removes variables of another launcher, because libpmix reads them: two launchers inside one mpirun crashed.
 void scrub_own_environment() {
   for (const auto& [name, value] : env::current_variables()) {
-    if (belongs_to_another_launcher(name, true)) unsetenv(name.c_str());
+    if (is_foreign_launcher_variable(name, true)) unsetenv(name.c_str());
   }
 }
 
 }  // namespace
 
-std::optional<std::string> why_no_mpi_server() {
+std::optional<std::string> mpi_server_unavailable_reason() {
   const std::string why_not = load_pmix().why_not;
   return why_not.empty() ? std::nullopt : std::optional(why_not);
 }

@@ -24,12 +24,12 @@ class MpiServer {
   MpiServer& operator=(const MpiServer&) = delete;
   /// Additional environment variables for this rank.
   virtual env::Variables variables(int64_t rank) = 0;
-  /// Readable after a rank joined or aborted, until heard() is called.
+  /// Readable after a rank joined or aborted, until clear_wakeup() is called.
   [[nodiscard]] virtual int wake_fd() const = 0;
-  virtual void heard() const = 0;
+  virtual void clear_wakeup() const = 0;
   [[nodiscard]] virtual std::optional<MpiAbort> aborted() const = 0;
   /// True if this rank called MPI_Init, which waits for all ranks.
-  [[nodiscard]] virtual bool has_come(int64_t rank) const = 0;
+  [[nodiscard]] virtual bool joined_mpi_init(int64_t rank) const = 0;
   /// True if this rank called MPI_Init, but not MPI_Finalize.
   [[nodiscard]] virtual bool not_finalized(int64_t rank) const = 0;
 
@@ -38,7 +38,7 @@ class MpiServer {
 };
 
 /// Reason why serve_mpi would fail on this machine, with the remedy; empty if it would succeed.
-std::optional<std::string> why_no_mpi_server();
+std::optional<std::string> mpi_server_unavailable_reason();
 
 /// Removes variables that would mislead libpmix from this process's environment, loads libpmix and starts the server.
 ///

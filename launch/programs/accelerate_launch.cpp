@@ -26,11 +26,11 @@ namespace launch = accelerate::launch;
 namespace {
 
 int run(const std::vector<std::string>& arguments) {
-  if (!arguments.empty() && arguments.front() == launch::agent_word) return launch::run_agent();
-  if (arguments.size() >= 3 && arguments.front() == launch::relay_word) {
+  if (!arguments.empty() && arguments.front() == launch::kAgentFlag) return launch::run_agent();
+  if (arguments.size() >= 3 && arguments.front() == launch::kRelayFlag) {
     return launch::run_relay({arguments.begin() + 1, arguments.end()});
   }
-  if (!arguments.empty() && arguments.front() == launch::task_word) {
+  if (!arguments.empty() && arguments.front() == launch::kTaskFlag) {
     return launch::run_task(launch::parse({arguments.begin() + 1, arguments.end()}).options);
   }
   const auto parsed = launch::parse(arguments);

@@ -16,12 +16,12 @@ namespace accelerate::launch {
 std::string error_file(const std::string& folder, int64_t rank);
 
 /// Returns the rank's error note, or nothing if the file is missing or unreadable.
-std::optional<base::ErrorNote> read_error_note(const std::string& folder, int64_t rank);
+std::optional<base::ErrorRecord> read_error_record(const std::string& folder, int64_t rank);
 
 /// Returns the error of another rank that is older than this rank's error, because it may be the cause. Pure function.
 ///
 /// \param notes  Notes of all ranks, in any order.
-std::optional<std::pair<int64_t, base::ErrorNote>> earlier_error(
-    const std::vector<std::pair<int64_t, base::ErrorNote>>& notes, int64_t rank);
+std::optional<std::pair<int64_t, base::ErrorRecord>> earlier_error(
+    const std::vector<std::pair<int64_t, base::ErrorRecord>>& notes, int64_t rank);
 
 }  // namespace accelerate::launch

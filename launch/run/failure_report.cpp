@@ -14,7 +14,7 @@ namespace accelerate::launch {
 namespace {
 
 /// Returns "worker 3", "workers 0 and 2", "workers 0, 2 and 3" or "41 workers".
-std::string name(const std::string& noun, const std::vector<int64_t>& ranks) {
+std::string name_ranks(const std::string& noun, const std::vector<int64_t>& ranks) {
   if (ranks.size() == 1) return fmt::format("{} {}", noun, ranks.front());
   if (ranks.size() > 4) return fmt::format("{} {}s", ranks.size(), noun);
   return fmt::format("{}s {} and {}", noun, fmt::join(ranks.begin(), ranks.end() - 1, ", "), ranks.back());
@@ -24,12 +24,12 @@ std::string name(const std::string& noun, const std::vector<int64_t>& ranks) {
 std::string what_happened(const Failure& failure, const std::string& noun) {
   std::string text = failure.ended_before.empty() ? fmt::format("ended first, {}", failure.cause)
                                                   : fmt::format("failed first, {}, after {} had ended with exit code 0",
-                                                                failure.cause, name(noun, failure.ended_before));
+                                                                failure.cause, name_ranks(noun, failure.ended_before));
   if (!failure.suspended.empty()) {
-    text += fmt::format(", while {} {} suspended by a signal", name(noun, failure.suspended),
+    text += fmt::format(", while {} {} suspended by a signal", name_ranks(noun, failure.suspended),
                         failure.suspended.size() == 1 ? "was" : "were");
   }
-  return text + (failure.others_were_stopped ? "; the others were stopped" : "");
+  return text + (failure.others_terminated ? "; the others were stopped" : "");
 }
 
 /// The lines without those that show the error.
@@ -43,7 +43,7 @@ std::string without(std::string lines, const std::string& error) {
 }
 
 /// Returns the error of the worker, if it wrote one, and its last lines.
-std::string last_words(const JobEnd& end) {
+std::string last_output_text(const JobEnd& end) {
   const auto lines = without(end.last_lines, end.error);
   std::string text = end.error.empty() ? "" : fmt::format("Its error follows.\n{}\n", end.error);
   if (end.earlier_error) {
@@ -55,7 +55,7 @@ std::string last_words(const JobEnd& end) {
 
 }  // namespace
 
-std::string describe(int status) {
+std::string wait_status_text(int status) {
   if (!WIFSIGNALED(status)) return fmt::format("exit code {}", WEXITSTATUS(status));
   std::string words = strsignal(WTERMSIG(status));
   if (words.size() > 1 && std::islower(static_cast<unsigned char>(words[1])) != 0) {
@@ -81,22 +81,22 @@ std::string failure_report(const Failure& failure, const JobEnd& end) {
                                 : fmt::format("({}, pid {}, {})", end.host, failure.pid, end.time);
   const auto number = is_machine || end.noun == "worker" ? fmt::format(" {}", failure.rank) : "";
   const auto who = fmt::format("accelerate_launch: {}{} {}", end.noun, number, place);
-  if (failure.never_came && failure.pid < 0) {
+  if (failure.did_not_join && failure.pid < 0) {
     return fmt::format("accelerate_launch: {} ({}, {}); the ranks of this machine were stopped\n", failure.cause,
                        end.host, end.time);
   }
-  if (failure.never_came) {
-    return fmt::format("accelerate_launch: {} {}; all were stopped. {}", failure.cause, place, last_words(end));
+  if (failure.did_not_join) {
+    return fmt::format("accelerate_launch: {} {}; all were stopped. {}", failure.cause, place, last_output_text(end));
   }
   if (end.signal != 0) {
     return fmt::format("{} ended with {} after signal {} was forwarded.\n", who, failure.cause, end.signal);
   }
   if (end.workers > 1 && is_machine) {  // the machine's launcher knows which rank failed first
     return fmt::format("{} ended with {}{}.\n", who, failure.cause,
-                       failure.others_were_stopped ? "; the others were stopped" : "");
+                       failure.others_terminated ? "; the others were stopped" : "");
   }
-  if (end.workers > 1) return fmt::format("{} {}. {}", who, what_happened(failure, end.noun), last_words(end));
-  if (end.among_others) return fmt::format("{} ended with {}. {}", who, failure.cause, last_words(end));
+  if (end.workers > 1) return fmt::format("{} {}. {}", who, what_happened(failure, end.noun), last_output_text(end));
+  if (end.is_one_of_many) return fmt::format("{} ended with {}. {}", who, failure.cause, last_output_text(end));
   const bool shown = end.error.empty() || end.last_lines.find(end.error) != std::string::npos;
   return fmt::format("{} ended with {}.{}\n", who, failure.cause, shown ? "" : " Its error follows.\n" + end.error);
 }

@@ -15,7 +15,7 @@ namespace accelerate::launch {
 /// Returns how a worker ended: "exit code 3", "signal 9 (killed)".
 ///
 /// \param status  Status from waitpid().
-std::string describe(int status);
+std::string wait_status_text(int status);
 
 /// Exit code as in a shell: the exit code, or 128 + signal.
 int exit_code_of(int status);
@@ -31,8 +31,8 @@ struct Failure {
   int exit_code = 1;                    ///< exit code of the launcher
   std::vector<int64_t> ended_before{};  ///< ranks that had ended with exit code 0
   std::vector<int64_t> suspended{};     ///< stopped ranks (SIGSTOP), for which the failed rank may have waited
-  bool others_were_stopped = false;
-  bool never_came = false;  ///< the rank did not end; the cause names the phase that it did not reach
+  bool others_terminated = false;
+  bool did_not_join = false;  ///< the rank did not end; the cause names the phase that it did not reach
 };
 
 /// Information at the end of the job.
@@ -42,11 +42,11 @@ struct JobEnd {
   std::string noun = "worker";
   std::string host{};
   size_t workers = 1;
-  bool among_others = false;  ///< true if this is the only worker here, but other launchers of the job print too
-  int signal = 0;             ///< signal that was forwarded to the workers; 0 if none
-  std::string time{};         ///< time of the failure: "2026-11-22 15:04:05"
-  std::string last_lines{};   ///< last output of the failed worker; may be empty
-  std::string error{};        ///< the worker's own error text (error_files.hpp); empty if it wrote none
+  bool is_one_of_many = false;  ///< true if this is the only worker here, but other launchers of the job print too
+  int signal = 0;               ///< signal that was forwarded to the workers; 0 if none
+  std::string time{};           ///< time of the failure: "2026-11-22 15:04:05"
+  std::string last_lines{};     ///< last output of the failed worker; may be empty
+  std::string error{};          ///< the worker's own error text (error_files.hpp); empty if it wrote none
   std::optional<std::pair<int64_t, std::string>> earlier_error{};  ///< older error of another rank
 };
 

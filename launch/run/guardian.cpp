@@ -14,7 +14,7 @@
 #include <string>
 #include <utility>
 
-#include "launch/run/open_files.hpp"
+#include "launch/run/file_limit.hpp"
 #include "launch/run/orphans.hpp"
 
 namespace accelerate::launch {
@@ -29,7 +29,7 @@ std::pair<FileDescriptor, FileDescriptor> two_ends() {
   return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
-void tell_all(int fd, std::string_view text) {
+void broadcast_message(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t n = write(fd, text.data(), text.size());
     if (n < 0 && errno != EINTR) return;  // the launcher has died
@@ -38,7 +38,7 @@ void tell_all(int fd, std::string_view text) {
 }
 
 /// Runs in the child.
-[[noreturn]] void guard(const std::function<Outcome(int)>& work, int launcher_gone, int to_launcher) {
+[[noreturn]] void guard(const std::function<AttemptResult(int)>& work, int launcher_gone, int to_launcher) {
   setpgid(0, 0);  // signals to the launcher's process group (Ctrl-C, kill) are forwarded by the launcher
   prctl(PR_SET_NAME, "launch_guardian");
   sigset_t writes;  // a background group may still write to its terminal
@@ -46,19 +46,19 @@ void tell_all(int fd, std::string_view text) {
   sigaddset(&writes, SIGTTOU);
   pthread_sigmask(SIG_BLOCK, &writes, nullptr);
   const SubReaper reaper;
-  Outcome outcome;
+  AttemptResult outcome;
   try {
     outcome = work(launcher_gone);
   } catch (const std::exception& error) {
-    outcome = outcome_of(error);
+    outcome = attempt_result_of(error);
   }
-  tell_all(to_launcher, to_text(outcome));
+  broadcast_message(to_launcher, to_text(outcome));
   _exit(0);
 }
 
 }  // namespace
 
-Guardian::Guardian(const std::function<Outcome(int)>& work) {
+Guardian::Guardian(const std::function<AttemptResult(int)>& work) {
   auto [launcher_gone, lifeline] = two_ends();
   auto [outcome, to_launcher] = two_ends();
   pid_ = fork();
@@ -78,11 +78,11 @@ Guardian::~Guardian() {
   waitpid(pid_, nullptr, 0);
 }
 
-void Guardian::tell(int number) const {
+void Guardian::send_signal(int number) const {
   if (runs_) kill(pid_, number);
 }
 
-std::optional<Outcome> Guardian::outcome() {
+std::optional<AttemptResult> Guardian::outcome() {
   std::string text;
   std::array<char, 4096> buffer;
   for (ssize_t n = 1; n != 0;) {
@@ -93,7 +93,7 @@ std::optional<Outcome> Guardian::outcome() {
   while (runs_ && waitpid(pid_, &status_, 0) < 0 && errno == EINTR) {
   }
   runs_ = false;
-  return parse_outcome(text);
+  return parse_attempt_result(text);
 }
 
 }  // namespace accelerate::launch

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "accelerate/base/file_descriptor.hpp"
-#include "launch/run/outcome.hpp"
+#include "launch/run/attempt_result.hpp"
 
 namespace accelerate::launch {
 
@@ -21,7 +21,7 @@ class Guardian {
   ///
   /// \param work  Runs in the child. `launcher_gone` becomes readable (end of file) when the launcher has died.
   /// \throws LaunchError (1) if the system cannot start a process.
-  explicit Guardian(const std::function<Outcome(int launcher_gone)>& work);
+  explicit Guardian(const std::function<AttemptResult(int launcher_gone)>& work);
   /// Kills the guardian if it still runs. This process's sub-reaper then inherits the guardian's children.
   ~Guardian();
   Guardian(const Guardian&) = delete;
@@ -30,9 +30,9 @@ class Guardian {
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
   /// Readable when outcome() will not block.
   [[nodiscard]] int fd() const noexcept { return outcome_.get(); }
-  void tell(int number) const;
+  void send_signal(int number) const;
   /// Waits until the guardian ends. Returns nothing if it was killed before it could send an outcome; see status().
-  std::optional<Outcome> outcome();
+  std::optional<AttemptResult> outcome();
   /// Status from waitpid(), valid after outcome().
   [[nodiscard]] int status() const noexcept { return status_; }
 

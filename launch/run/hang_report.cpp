@@ -9,11 +9,11 @@
 namespace accelerate::launch {
 namespace {
 
-bool waits(const StillRank& each) { return each.beat.waits_in != 0; }
+bool waits(const StalledRank& each) { return each.beat.waiting_in != 0; }
 
 /// Returns the waiting rank with the most started operations, or null if none waits.
-const StillRank* farthest_waiting(const std::vector<StillRank>& ranks) {
-  const StillRank* farthest = nullptr;
+const StalledRank* latest_waiting_sequence(const std::vector<StalledRank>& ranks) {
+  const StalledRank* farthest = nullptr;
   for (const auto& each : ranks) {
     if (waits(each) && (farthest == nullptr || each.beat.sequence > farthest->beat.sequence)) farthest = &each;
   }
@@ -36,7 +36,7 @@ std::string workers(const std::vector<int64_t>& ranks, std::string_view one, std
 
 }  // namespace
 
-std::vector<int64_t> idle_ranks(const std::vector<StillRank>& ranks) {
+std::vector<int64_t> idle_ranks(const std::vector<StalledRank>& ranks) {
   std::vector<int64_t> idle;
   for (const auto& each : ranks) {
     if (!waits(each)) idle.push_back(each.rank);
@@ -44,8 +44,8 @@ std::vector<int64_t> idle_ranks(const std::vector<StillRank>& ranks) {
   return idle;
 }
 
-std::vector<int64_t> missing_ranks(const std::vector<StillRank>& ranks) {
-  const auto* farthest = farthest_waiting(ranks);
+std::vector<int64_t> missing_ranks(const std::vector<StalledRank>& ranks) {
+  const auto* farthest = latest_waiting_sequence(ranks);
   if (farthest == nullptr) return {};
   auto idle = idle_ranks(ranks);
   std::vector<int64_t> behind;
@@ -55,11 +55,11 @@ std::vector<int64_t> missing_ranks(const std::vector<StillRank>& ranks) {
   return idle.empty() ? behind : idle;
 }
 
-std::string hang_cause(const std::vector<StillRank>& ranks, std::chrono::milliseconds still) {
-  auto text = fmt::format("no rank has moved for {:g} s", in_seconds(still));
+std::string hang_cause(const std::vector<StalledRank>& ranks, std::chrono::milliseconds stalled_time) {
+  auto text = fmt::format("no rank has moved for {:g} s", in_seconds(stalled_time));
   const auto missing = missing_ranks(ranks);
   if (missing.empty()) {
-    const auto* waiting = farthest_waiting(ranks);
+    const auto* waiting = latest_waiting_sequence(ranks);
     return waiting == nullptr ? text : fmt::format("{}; all wait in {}", text, waiting->beat.call);
   }
   std::vector<int64_t> waiting;
@@ -69,24 +69,24 @@ std::string hang_cause(const std::vector<StillRank>& ranks, std::chrono::millise
     }
   }
   return fmt::format("{}; {} missing, {} in {}", text, workers(missing, "is", "are"), workers(waiting, "waits", "wait"),
-                     farthest_waiting(ranks)->beat.call);
+                     latest_waiting_sequence(ranks)->beat.call);
 }
 
-std::string lone_hang_cause(const StillRank& rank, std::chrono::milliseconds still) {
+std::string lone_hang_cause(const StalledRank& rank, std::chrono::milliseconds stalled_time) {
   return fmt::format(
       "worker {} has not moved for {:g} s{}; the job's other ranks are not seen from here, where each was started by "
       "itself",
-      rank.rank, in_seconds(still), waits(rank) ? " and waits in " + rank.beat.call : "");
+      rank.rank, in_seconds(stalled_time), waits(rank) ? " and waits in " + rank.beat.call : "");
 }
 
-std::string hang_lines(const std::vector<StillRank>& ranks) {
+std::string hang_lines(const std::vector<StalledRank>& ranks) {
   std::string text;
   for (const auto& [rank, pid, beat, does] : ranks) {
     const auto where = beat.beats == 0 ? "it has not reached its first operation"
-                       : beat.waits_in < 0
+                       : beat.waiting_in < 0
                            ? fmt::format("it made {} steps and waits for a message", beat.step)
                            : fmt::format("it made {} steps {} {}", beat.step,
-                                         beat.waits_in > 0 ? "and waits in" : "and is after", beat.call);
+                                         beat.waiting_in > 0 ? "and waits in" : "and is after", beat.call);
     text += fmt::format("accelerate_launch: worker {} (pid {}) {}; {}\n", rank, pid, does, where);
   }
   return text;

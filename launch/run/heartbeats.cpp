@@ -30,7 +30,7 @@ std::string Heartbeats::add(const std::string& folder, int64_t rank) {
   return path;
 }
 
-std::chrono::milliseconds Heartbeats::still(Clock::time_point now) {
+std::chrono::milliseconds Heartbeats::stalled_time(Clock::time_point now) {
   uint64_t beats = 0;
   for (const auto& [rank, page] : pages_) beats += page->beats.load(std::memory_order_relaxed);
   if (!since_ || beats != beats_) since_ = now;

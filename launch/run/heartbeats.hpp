@@ -27,9 +27,9 @@ class Heartbeats {
   [[nodiscard]] base::Heartbeat of(int64_t rank) const { return base::read(*pages_.at(rank)); }
 
   /// Time since the last observed change of any page.
-  std::chrono::milliseconds still(Clock::time_point now);
+  std::chrono::milliseconds stalled_time(Clock::time_point now);
   /// True if at least one rank had reached its first operation or step when the pages were last read.
-  [[nodiscard]] bool any_has_come() const noexcept { return beats_ != 0; }
+  [[nodiscard]] bool any_rank_active() const noexcept { return beats_ != 0; }
 
  private:
   std::map<int64_t, const base::HeartbeatPage*> pages_;

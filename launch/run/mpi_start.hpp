@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "launch/pmix/server.hpp"
-#include "launch/run/lifetimes.hpp"
+#include "launch/run/worker_processes.hpp"
 
 namespace accelerate::launch {
 
-struct AtMpiStart {
+struct MpiInitStatus {
   int64_t rank = 0;
   bool running = true;
   bool came = false;      ///< called MPI_Init
@@ -19,15 +19,15 @@ struct AtMpiStart {
 };
 
 /// State of the workers in the server.
-std::vector<AtMpiStart> at_mpi_start(const std::vector<Worker>& workers, const MpiServer& server);
+std::vector<MpiInitStatus> mpi_init_status(const std::vector<Worker>& workers, const MpiServer& server);
 
 /// Returns the ranks that have not reached MPI_Init.
-std::vector<AtMpiStart> absent_of(const std::vector<AtMpiStart>& ranks);
+std::vector<MpiInitStatus> not_in_mpi_init(const std::vector<MpiInitStatus>& ranks);
 
-/// As absent_of(), but empty while no rank waits for them, because programs need not use MPI.
-std::vector<AtMpiStart> awaited(const std::vector<AtMpiStart>& ranks);
+/// As not_in_mpi_init(), but empty while no rank waits for them, because programs need not use MPI.
+std::vector<MpiInitStatus> awaited_in_mpi_init(const std::vector<MpiInitStatus>& ranks);
 
 /// Returns "worker 1 has" or "workers 1, 3 have".
-std::string names(const std::vector<AtMpiStart>& ranks);
+std::string names(const std::vector<MpiInitStatus>& ranks);
 
 }  // namespace accelerate::launch

@@ -80,7 +80,7 @@ std::vector<pid_t> Orphans::living() const {
   return living;
 }
 
-void Orphans::tell_once(int number) {
+void Orphans::signal_once(int number) {
   for (const pid_t pid : living()) {
     if (told_.insert(pid).second) kill(pid, number);
   }

@@ -34,7 +34,7 @@ class Orphans {
   /// Reaps the orphans that have ended and returns those that still run.
   std::vector<pid_t> living() const;
   /// Signals every orphan that this object has not signalled yet. The end of an orphan can create further orphans.
-  void tell_once(int number);
+  void signal_once(int number);
   /// Sends SIGKILL to the orphans and their descendants until none is left, for at most one second (a process of
   /// another user, or one blocked in the kernel, cannot be killed). \returns "" or one line that names the remaining
   /// processes.

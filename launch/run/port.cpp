@@ -12,8 +12,8 @@
 #include <cstring>
 
 #include "launch/plan/error.hpp"
-#include "launch/run/open_files.hpp"
-#include "launch/run/port_holder.hpp"
+#include "launch/run/file_limit.hpp"
+#include "launch/run/port_owner.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -69,23 +69,23 @@ int64_t port_of_job(const std::string& job_id) {
 }
 
 std::string port_moved(int64_t number) {
-  return fmt::format("port {} is in use, perhaps by another job; this one uses {}", default_port, number);
+  return fmt::format("port {} is in use, perhaps by another job; this one uses {}", kDefaultPort, number);
 }
 
 ReservedPort::ReservedPort(std::optional<int64_t> wanted) {
-  int error = keep(wanted.value_or(default_port));
+  int error = keep(wanted.value_or(kDefaultPort));
   const bool moved = error == EADDRINUSE && !wanted;
   if (moved) error = keep(0);
   if (error == EADDRINUSE && wanted) {
     fail(ErrorKind::environment, "--main_process_port {} is in use on 127.0.0.1{}; give another, or 0 for a free one",
-         *wanted, by_its_holder(*wanted));
+         *wanted, port_owner_text(*wanted));
   }
   if (error == EMFILE) {
     errno = error;
     fail_to_open("socket");
   }
   if (error != 0) {
-    fail(ErrorKind::environment, "no port {} on 127.0.0.1: {}", wanted.value_or(default_port), std::strerror(error));
+    fail(ErrorKind::environment, "no port {} on 127.0.0.1: {}", wanted.value_or(kDefaultPort), std::strerror(error));
   }
   number_ = port_of(socket_.get());
   if (wanted == 0 || moved)

@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "launch/plan/error.hpp"
-#include "launch/run/open_files.hpp"
-#include "launch/run/why_not_run.hpp"
+#include "launch/run/exec_diagnostics.hpp"
+#include "launch/run/file_limit.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -200,7 +200,7 @@ Process spawn(const std::string& program, const WorkerPlan& worker, const rlimit
   if (runs) return {.pid = pid, .out = std::move(out.ours), .err = std::move(err.ours)};
   if (pid > 0) waitpid(pid, nullptr, 0);
   fail_with(pid < 0 ? 1 : 126, ErrorKind::environment, "{} cannot be run: {}", worker.command.front(),
-            pid < 0 ? std::strerror(error) : why_not_run(program, error));
+            pid < 0 ? std::strerror(error) : exec_error_reason(program, error));
 }
 
 }  // namespace accelerate::launch

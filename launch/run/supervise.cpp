@@ -13,14 +13,14 @@
 #include <vector>
 
 #include "launch/run/failure_report.hpp"
-#include "launch/run/generation.hpp"
 #include "launch/run/guardian.hpp"
 #include "launch/run/job_folders.hpp"
 #include "launch/run/orphans.hpp"
+#include "launch/run/output_sink.hpp"
 #include "launch/run/signals.hpp"
-#include "launch/run/sink.hpp"
 #include "launch/run/spawn.hpp"
 #include "launch/run/terminal_input.hpp"
+#include "launch/run/worker_group.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -34,17 +34,17 @@ void check_program(const LaunchPlan& plan) {
 }
 
 /// On several hosts rank 0 may run elsewhere, and mpirun and srun forward their own stdin.
-bool may_be_typed_to(const LaunchPlan& plan) {
+bool can_read_terminal(const LaunchPlan& plan) {
   return plan.runner == Runner::local && plan.machines == 1 && !plan.workers.empty();
 }
 
 /// The launcher's side of a job: forwards signals and decides about restarts.
-class Job {
+class Supervisor {
  public:
-  Job(const PlanOf& plan_of, const SuperviseOptions& options)
+  Supervisor(const PlanOf& plan_of, const SuperviseOptions& options)
       : plan_of_(plan_of), options_(options), err_(options.err, "stderr") {}
   /// Waits for a slow reader, so that the last message is written too.
-  ~Job() {
+  ~Supervisor() {
     const auto until = Clock::now() + options_.reader_grace;
     while (!err_.empty() && Clock::now() < until) {
       pollfd room{.fd = err_.fd(), .events = POLLOUT, .revents = 0};
@@ -52,42 +52,42 @@ class Job {
       err_.flush();
     }
   }
-  Job(const Job&) = delete;
-  Job& operator=(const Job&) = delete;
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
 
   int run() {
     while (true) {
       const auto begun = Clock::now();
-      const Outcome outcome = start(static_cast<int64_t>(failed_.size()));
-      throw_refusal(outcome);
+      const AttemptResult outcome = start(static_cast<int64_t>(failed_.size()));
+      throw_if_refused(outcome);
       // A sender of a notice signal (the end of the allocated time is near) does not want a restart within that time.
-      if (outcome.asks_for_another && (told_ != 0 || noticed_ != 0)) return leave_it_to_the_caller(outcome.exit_code);
+      if (outcome.restart_requested && (told_ != 0 || noticed_ != 0)) return return_to_caller(outcome.exit_code);
       if (outcome.cause.empty() || told_ != 0) return outcome.exit_code;
       const auto lasted = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begun);
-      failed_.push_back({.cause = outcome.cause, .lasted = lasted, .asks_for_another = outcome.asks_for_another});
+      failed_.push_back({.cause = outcome.cause, .lasted = lasted, .restart_requested = outcome.restart_requested});
       const auto decision = decide(failed_, options_.restarts);
       err_.add(decision.line);
       if (!decision.after) return outcome.exit_code;
-      const int number = wait(*decision.after, outcome.asks_for_another);
-      if (number != 0) return outcome.asks_for_another ? leave_it_with(number, outcome.exit_code) : 128 + number;
+      const int number = wait(*decision.after, outcome.restart_requested);
+      if (number != 0) return outcome.restart_requested ? exit_with(number, outcome.exit_code) : 128 + number;
     }
   }
 
  private:
-  Outcome start(int64_t restart) {
+  AttemptResult start(int64_t restart) {
     noticed_ = 0;
     const LaunchPlan plan = plan_of_(restart);
     check_program(plan);
     const JobFolderPlaces places;
     const Orphans orphans(children());
-    TerminalInput typed(may_be_typed_to(plan));
+    TerminalInput typed(can_read_terminal(plan));
     Guardian guardian([&](int launcher_gone) {
-      auto input = typed.take_end_of_rank();
+      auto input = typed.take_rank_end();
       const bool mpirun_here = plan.runner == Runner::mpirun && plan.machines == 1;
       const JobFolders folders(places, plan.serve_mpi || mpirun_here);
-      return run_generation(plan, options_, folders, launcher_gone, std::move(input));
+      return run_worker_group(plan, options_, folders, launcher_gone, std::move(input));
     });
-    typed.keep_our_end();
+    typed.keep_read_end();
     while (!ended(guardian, typed)) {
     }
     if (auto outcome = guardian.outcome()) return *outcome;
@@ -95,11 +95,11 @@ class Job {
     err_.add(orphans.end());
     places.remove();
     err_.add(fmt::format("accelerate_launch: its guardian (pid {}) ended with {}; the ranks were stopped\n",
-                         guardian.pid(), describe(guardian.status())));
+                         guardian.pid(), wait_status_text(guardian.status())));
     return {.exit_code = exit_code_of(guardian.status())};
   }
 
-  int leave_it_to_the_caller(int exit_code) {
+  int return_to_caller(int exit_code) {
     err_.add(
         fmt::format("accelerate_launch: the ranks ended with exit code {} after signal {} was forwarded; they request "
                     "a restart\n",
@@ -108,7 +108,7 @@ class Job {
   }
 
   /// The same for a signal that arrived while no rank ran.
-  int leave_it_with(int number, int exit_code) {
+  int exit_with(int number, int exit_code) {
     err_.add(
         fmt::format("accelerate_launch: signal {} arrived after the ranks had ended with exit code {}; they request "
                     "a restart\n",
@@ -120,14 +120,14 @@ class Job {
   bool ended(const Guardian& guardian, TerminalInput& typed) {
     std::array<pollfd, 4> waits{pollfd{.fd = signals_.fd(), .events = POLLIN, .revents = 0},
                                 pollfd{.fd = guardian.fd(), .events = POLLIN, .revents = 0}};
-    const int patience_ms = typed.watch(waits[2], waits[3]);
-    poll(waits.data(), waits.size(), patience_ms);
+    const int poll_timeout_ms = typed.watch(waits[2], waits[3]);
+    poll(waits.data(), waits.size(), poll_timeout_ms);
     typed.serve(waits[2], waits[3]);
     while (const auto signal = signals_.next()) {
-      if (signal->number == SIGCHLD || is_said_again(*signal)) continue;
-      guardian.tell(signal->number);
+      if (signal->number == SIGCHLD || is_repeated_by_failed_rank(*signal)) continue;
+      guardian.send_signal(signal->number);
       (is_notice(signal->number) ? noticed_ : told_) = signal->number;
-      if (options_.told != nullptr) *options_.told = told_;
+      if (options_.termination_signal != nullptr) *options_.termination_signal = told_;
     }
     return waits[1].revents != 0;
   }
@@ -135,11 +135,11 @@ class Job {
   /// True if the signal repeats the first request and therefore must not kill. timeout(1) signals its child and then
   /// the process group that contains both. If the surrounding program (workers.cpp) dies of the same signal, the kernel
   /// sends another one.
-  bool is_said_again(const Signal& signal) {
-    constexpr std::chrono::milliseconds at_once{100};
+  bool is_repeated_by_failed_rank(const Signal& signal) {
+    constexpr std::chrono::milliseconds min_uptime{100};
     const auto now = Clock::now();
     const bool again = !is_notice(signal.number) && signal.number == last_.number && signal.sender == last_.sender &&
-                       now - heard_at_ < at_once;
+                       now - heard_at_ < min_uptime;
     const bool is_end_of_parent = told_ != 0 && signal.sender == parent_ && getppid() != parent_;
     last_ = signal;
     heard_at_ = now;
@@ -151,8 +151,8 @@ class Job {
     const auto until = Clock::now() + time;
     for (auto left = time; left.count() > 0;
          left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now())) {
-      pollfd heard{.fd = signals_.fd(), .events = POLLIN, .revents = 0};
-      poll(&heard, 1, static_cast<int>(std::min<int64_t>(left.count() + 1, 60'000)));
+      pollfd clear_wakeup{.fd = signals_.fd(), .events = POLLIN, .revents = 0};
+      poll(&clear_wakeup, 1, static_cast<int>(std::min<int64_t>(left.count() + 1, 60'000)));
       while (const auto signal = signals_.next()) {
         if (is_notice(signal->number) ? notice_ends_it : signal->number != SIGCHLD) return signal->number;
       }
@@ -165,7 +165,7 @@ class Job {
   SubReaper reaper_;
   Signals signals_;
   Sink err_;
-  std::vector<FailedStart> failed_;
+  std::vector<FailedAttempt> failed_;
   int noticed_ = 0;  // a signal to this attempt that does not request the end
   Signal last_{};
   Clock::time_point heard_at_{};
@@ -175,7 +175,7 @@ class Job {
 
 }  // namespace
 
-int supervise(const PlanOf& plan_of, const SuperviseOptions& options) { return Job(plan_of, options).run(); }
+int supervise(const PlanOf& plan_of, const SuperviseOptions& options) { return Supervisor(plan_of, options).run(); }
 
 int supervise(const LaunchPlan& plan, const SuperviseOptions& options) {
   return supervise([&](int64_t /*restart*/) { return plan; }, options);

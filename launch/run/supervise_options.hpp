@@ -4,13 +4,13 @@
 #include <chrono>
 
 #include "launch/plan/output_options.hpp"
-#include "launch/run/restarts.hpp"
+#include "launch/run/restart_policy.hpp"
 
 namespace accelerate::launch {
 
 struct SuperviseOptions {
   /// Time between SIGTERM and SIGKILL for workers that remain after a failure or a request to stop.
-  std::chrono::milliseconds grace = default_grace;
+  std::chrono::milliseconds grace = kDefaultGrace;
   /// After a request to stop: time for the reader of our output once the workers have ended. Also applies to the final
   /// messages of the launcher in every other case.
   std::chrono::milliseconds reader_grace = std::chrono::seconds(1);
@@ -27,10 +27,10 @@ struct SuperviseOptions {
   int resume_code = 0;
   RestartOptions restarts{};
   OutputOptions output{};
-  int* told = nullptr;  ///< receives the signal that requested the end, if any
-  /// Socket to the process that combines all machines (hang_watch.hpp). If -1, this machine runs all ranks.
-  int hang_judge = -1;
-  int failures = -1;  ///< pipe for the first failure (announce.hpp); -1 disables it
+  int* termination_signal = nullptr;  ///< receives the signal that requested the end, if any
+  /// Socket to the process that combines all machines (hang_monitor.hpp). If -1, this machine runs all ranks.
+  int hang_detector = -1;
+  int failures = -1;  ///< pipe for the first failure (failure_pipe.hpp); -1 disables it
   int out = 1;        ///< destination of the workers' stdout
   int err = 2;        ///< destination of the workers' stderr and of the launcher's messages
 };

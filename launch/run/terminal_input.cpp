@@ -10,13 +10,13 @@
 #include <climits>
 #include <utility>
 
-#include "launch/run/open_files.hpp"
+#include "launch/run/file_limit.hpp"
 
 namespace accelerate::launch {
 namespace {
 
 /// No signal reports that a process group has moved to the foreground, so it is polled.
-constexpr int look_again_ms = 200;
+constexpr int kPollAgainMs = 200;
 
 }  // namespace
 
@@ -39,7 +39,7 @@ TerminalInput::TerminalInput(bool wanted) {
 
 TerminalInput::~TerminalInput() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
-base::FileDescriptor TerminalInput::take_end_of_rank() {
+base::FileDescriptor TerminalInput::take_rank_end() {
   end();
   return std::move(theirs_);
 }
@@ -49,7 +49,7 @@ int TerminalInput::watch(pollfd& terminal, pollfd& pipe) {
   const bool reads = hungry && may_read();
   terminal = {.fd = reads ? terminal_.get() : -1, .events = POLLIN, .revents = 0};
   pipe = {.fd = ours_.get(), .events = static_cast<short>(full_ ? POLLOUT : 0), .revents = 0};
-  return hungry && !reads ? look_again_ms : -1;
+  return hungry && !reads ? kPollAgainMs : -1;
 }
 
 void TerminalInput::serve(const pollfd& terminal, const pollfd& pipe) {

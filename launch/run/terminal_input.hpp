@@ -24,9 +24,9 @@ class TerminalInput {
   TerminalInput& operator=(const TerminalInput&) = delete;
 
   /// Call in the process that starts rank 0. Returns rank 0's stdin, or an empty descriptor if nothing is read.
-  base::FileDescriptor take_end_of_rank();
+  base::FileDescriptor take_rank_end();
   /// Call in the process that reads the terminal, after the fork.
-  void keep_our_end() { theirs_.reset(); }
+  void keep_read_end() { theirs_.reset(); }
 
   /// Fills the poll() entries. Returns the poll() timeout in milliseconds, or -1 for no timeout.
   int watch(pollfd& terminal, pollfd& pipe);

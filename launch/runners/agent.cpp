@@ -14,10 +14,10 @@
 #include "accelerate/env/parse.hpp"
 #include "launch/plan/error.hpp"
 #include "launch/run/signals.hpp"
-#include "launch/runners/call.hpp"
-#include "launch/runners/child.hpp"
 #include "launch/runners/frames.hpp"
+#include "launch/runners/piped_child.hpp"
 #include "launch/runners/relay.hpp"
+#include "launch/runners/runner_context.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -68,48 +68,48 @@ class Agent {
         pollfd{.fd = signals_.fd(), .events = POLLIN, .revents = 0}};
     poll(waits.data(), waits.size(), 1000);
     while (const auto signal = signals_.next()) {
-      if (signal->number != SIGCHLD && launcher_) launcher_->tell(signal->number);
+      if (signal->number != SIGCHLD && launcher_) launcher_->send_signal(signal->number);
     }
     if (waits[1].revents != 0) launcher_->flush();
-    if (full) heard_ = Clock::now();
-    if (full && waits[0].revents != 0) lose();
-    if (!full && waits[0].revents != 0) hear();
-    if (!lost_ && Clock::now() - heard_ > longest_silence) lose();
-    if (lost_ && launcher_ && Clock::now() > kill_at_) launcher_->tell(SIGKILL);
+    if (full) last_frame_at_ = Clock::now();
+    if (full && waits[0].revents != 0) handle_lost_relay();
+    if (!full && waits[0].revents != 0) receive();
+    if (!lost_ && Clock::now() - last_frame_at_ > kMaxSilence) handle_lost_relay();
+    if (lost_ && launcher_ && Clock::now() > kill_at_) launcher_->send_signal(SIGKILL);
   }
 
-  void hear() {
+  void receive() {
     std::array<char, 65536> bytes;
     const ssize_t count = read(STDIN_FILENO, bytes.data(), bytes.size());
     if (count < 0 && errno == EINTR) return;
-    if (count <= 0) return lose();
-    heard_ = Clock::now();
+    if (count <= 0) return handle_lost_relay();
+    last_frame_at_ = Clock::now();
     received_.append(bytes.data(), static_cast<size_t>(count));
-    while (const auto frame = take_frame(received_)) obey(*frame);
+    while (const auto frame = take_frame(received_)) handle_frame(*frame);
   }
 
-  void obey(const Frame& frame) {
+  void handle_frame(const Frame& frame) {
     if (!launcher_) return start(job_of(frame));
     if (frame.kind == FrameKind::input) launcher_->send(frame.bytes);
     if (frame.kind == FrameKind::input_end) launcher_->end_input();
     if (frame.kind != FrameKind::signal) return;
     const auto number = env::parse_integer(frame.bytes);
-    if (number && *number > 0 && *number < NSIG) launcher_->tell(static_cast<int>(*number));
+    if (number && *number > 0 && *number < NSIG) launcher_->send_signal(static_cast<int>(*number));
   }
 
   /// Called if the launcher that requested the job is gone.
-  void lose() {
+  void handle_lost_relay() {
     constexpr std::chrono::minutes for_its_ranks{2};  // which have their own, shorter grace
     if (!launcher_) fail(ErrorKind::peer, "no job was received");
     lost_ = true;
     kill_at_ = Clock::now() + for_its_ranks;
-    launcher_->tell(SIGTERM);
+    launcher_->send_signal(SIGTERM);
   }
 
   Signals signals_;
   std::string received_;
   std::optional<PipedChild> launcher_;
-  Clock::time_point heard_ = Clock::now();
+  Clock::time_point last_frame_at_ = Clock::now();
   Clock::time_point kill_at_{};
   bool lost_ = false;
 };

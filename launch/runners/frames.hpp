@@ -25,8 +25,8 @@ struct Frame {
   bool operator==(const Frame&) const = default;
 };
 
-inline constexpr std::chrono::seconds alive_every{5};
-inline constexpr std::chrono::seconds longest_silence{30};
+inline constexpr std::chrono::seconds kAliveEvery{5};
+inline constexpr std::chrono::seconds kMaxSilence{30};
 
 std::string bytes_of(const Frame& frame);
 

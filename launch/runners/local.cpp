@@ -7,14 +7,14 @@
 #include <optional>
 
 #include "accelerate/base/random_id.hpp"
-#include "launch/plan/job_place.hpp"
 #include "launch/plan/machine.hpp"
+#include "launch/plan/machine_placement.hpp"
 #include "launch/plan/output_options.hpp"
 #include "launch/plan/shell.hpp"
 #include "launch/pmix/server.hpp"
 #include "launch/run/port.hpp"
 #include "launch/run/supervise.hpp"
-#include "launch/runners/machine.hpp"
+#include "launch/runners/one_machine.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -25,25 +25,25 @@ struct Here {
   Machine machine{};
 };
 
-Here look_around(const Call& call) {
-  Here here{.options = with_slurm_place(call.options, call.variables)};
+Here detect_machine(const RunnerContext& call) {
+  Here here{.options = with_slurm_placement(call.options, call.variables)};
   if (here.options.num_processes != call.options.num_processes) {
-    call.note(what_slurm_chose(tasks_of_job(call.variables)));
+    call.note(slurm_choice_text(tasks_of_job(call.variables)));
   }
   here.machine = machine_of_ranks(here.options, call.variables);
   check_gpus(here.options, here.machine);
   const auto place = place_of(here.options, here.machine);
   check_local_ranks(here.options, *std::max_element(place.ranks_of_machine.begin(), place.ranks_of_machine.end()));
-  call.note(what_was_chosen(here.options, here.machine));
-  call.note(address_not_used(here.options));
+  call.note(chosen_ranks_text(here.options, here.machine));
+  call.note(unused_address_text(here.options));
   return here;
 }
 
 /// Whether MPI's wire-up is requested and available. For CPU ranks it is the default: if it is missing, a message is
 /// logged and gloo is used. If MPI was requested by name, its absence is an error.
-bool decide_mpi(const Call& call, const Here& here) {
+bool decide_mpi(const RunnerContext& call, const Here& here) {
   if (!wants_mpi(here.options, here.machine)) return false;
-  const auto why_not = why_no_mpi_server();
+  const auto why_not = mpi_server_unavailable_reason();
   if (!why_not) return true;
   if (named_backend(here.options)) {
     fail(ErrorKind::environment,
@@ -55,43 +55,44 @@ bool decide_mpi(const Call& call, const Here& here) {
 
 }  // namespace
 
-std::string script_of_local(const Call& call) {
-  const auto here = look_around(call);
+std::string script_of_local(const RunnerContext& call) {
+  const auto here = detect_machine(call);
   (void)supervise_options(here.options);  // validates the options
   check_backend(here.options, value_of(here.options, &LaunchOptions::num_machines));
   const auto port = value_of(here.options, &LaunchOptions::main_process_port);
-  Wiring wiring{.port = port == 0 ? ReservedPort(0).number() : port, .serve_mpi = decide_mpi(call, here)};
+  LaunchContext wiring{.port = port == 0 ? ReservedPort(0).number() : port, .serve_mpi = decide_mpi(call, here)};
   if (value_of(here.options, &LaunchOptions::num_machines) > 1) wiring.address = *here.options.main_process_ip;
   return as_script(plan(here.options, here.machine, call.variables, wiring), call.variables, current_folder());
 }
 
-int run_local(const Call& call) {
-  const auto here = look_around(call);
+int run_local(const RunnerContext& call) {
+  const auto here = detect_machine(call);
   const auto& [options, machine] = here;
   SuperviseOptions supervised = supervise_options(options);
-  call.note(too_many_for_the_processors(options, machine));
+  call.note(oversubscription_warning(options, machine));
   if (value_of(options, &LaunchOptions::num_machines) > 1) {
     return run_one_machine(options, machine, call.variables, call.timeout, supervised);
   }
   const bool serve_mpi = decide_mpi(call, here);
   std::optional<ReservedPort> port;
   // If another launcher started this one, only that one restarts.
-  const auto told = told_start(call.variables);
+  const auto termination_signal = import_start(call.variables);
   const auto plan_of = [&, &options = options, &machine = machine](int64_t restart) {
     port.reset();
     port.emplace(restart == 0 ? options.main_process_port : options.main_process_port.value_or(0));
     if (port->moved()) call.note(port_moved(port->number()));
-    Wiring wiring{
+    LaunchContext wiring{
         .port = port->number(), .serve_mpi = serve_mpi, .job_id = base::random_id(), .restart_count = restart};
-    if (told) {
-      wiring.restart_count += told->restart_count;
-      wiring.max_restarts = told->max_restarts;
+    if (termination_signal) {
+      wiring.restart_count += termination_signal->restart_count;
+      wiring.max_restarts = termination_signal->max_restarts;
     }
     return plan(options, machine, call.variables, wiring);
   };
   // Ranks in MPI_Init time out with their own message; the launcher follows two seconds later.
   supervised.mpi_start = call.timeout + std::chrono::seconds(2);
-  supervised.restarts = {.max_restarts = value_of(options, &LaunchOptions::max_restarts), .when_asked = !told};
+  supervised.restarts = {.max_restarts = value_of(options, &LaunchOptions::max_restarts),
+                         .on_request = !termination_signal};
   return supervise(plan_of, supervised);
 }
 

@@ -4,15 +4,15 @@
 
 #include <string>
 
-#include "launch/runners/call.hpp"
+#include "launch/runners/runner_context.hpp"
 
 namespace accelerate::launch {
 
 /// The ranks as a shell script; no port is reserved.
-std::string script_of_local(const Call& call);
+std::string script_of_local(const RunnerContext& call);
 
 /// Runs the ranks of this machine and returns the exit code.
 /// \throws LaunchError for a missing resource of this machine: GPUs, a port, MPI.
-int run_local(const Call& call);
+int run_local(const RunnerContext& call);
 
 }  // namespace accelerate::launch

@@ -8,8 +8,8 @@
 #include "accelerate/env/parse.hpp"
 #include "launch/plan/plan.hpp"
 #include "launch/run/port.hpp"
+#include "launch/runners/forwarded_environment.hpp"
 #include "launch/runners/task.hpp"
-#include "launch/runners/travel.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -45,7 +45,7 @@ void check_for_mpirun(const LaunchOptions& options, const std::vector<HostSlots>
 /// Removes the variables of an outer mpirun, because they would be passed on.
 void drop_outer_mpi(env::Variables& variables) {
   if (!variables.contains("OMPI_COMM_WORLD_SIZE")) return;
-  std::erase_if(variables, [](const auto& variable) { return belongs_to_another_launcher(variable.first, true); });
+  std::erase_if(variables, [](const auto& variable) { return is_foreign_launcher_variable(variable.first, true); });
 }
 
 /// Removes the address of another launcher's job, because it refers to the store of that job.
@@ -56,7 +56,7 @@ void drop_outer_address(env::Variables& variables) {
 
 /// The ranks of this host inherit mpirun's environment. Removes torchrun variables, which would apply to every rank,
 /// and values that an option overrides, which would differ from those of other hosts.
-void drop_what_ranks_here_would_see(env::Variables& variables, const LaunchOptions& options) {
+void drop_local_rank_variables(env::Variables& variables, const LaunchOptions& options) {
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
                            "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE"}) {
     variables.erase(name);
@@ -75,7 +75,7 @@ void notice_lost_hosts(env::Variables& variables) {
 
 }  // namespace
 
-std::optional<std::string> what_mpirun_chose(const LaunchOptions& options, std::vector<HostSlots> hosts) {
+std::optional<std::string> mpirun_choice_text(const LaunchOptions& options, std::vector<HostSlots> hosts) {
   if (options.num_processes) return std::nullopt;
   if (hosts.empty()) return "1 rank; --num_processes N starts more";
   if (!fill_hosts(hosts, 0).empty()) return std::nullopt;
@@ -101,13 +101,13 @@ LaunchPlan plan_mpirun(const LaunchOptions& options, std::vector<HostSlots> host
 
   drop_outer_mpi(mpirun.environment);
   drop_outer_address(mpirun.environment);
-  env::Variables of_ranks = travelling(mpirun.environment);
-  const auto start = told_start(of_ranks);
+  env::Variables of_ranks = forwarded_variables(mpirun.environment);
+  const auto start = import_start(of_ranks);
   set_for_ranks(of_ranks, options);
-  drop_what_ranks_here_would_see(mpirun.environment, options);
+  drop_local_rank_variables(mpirun.environment, options);
   if (start) set_start_for_ranks(of_ranks, *start);
   of_ranks["ACCELERATE_JOB_ID"] = job_id;
-  if (!self.empty()) of_ranks[version_of_starter] = ACCELERATE_VERSION;
+  if (!self.empty()) of_ranks[kLauncherVersionVariable] = ACCELERATE_VERSION;
   if (!hosts.empty()) {
     of_ranks["MASTER_ADDR"] = options.main_process_ip.value_or(host_of(hosts.front().name));
     const auto port = options.main_process_port.value_or(0);
@@ -119,7 +119,7 @@ LaunchPlan plan_mpirun(const LaunchOptions& options, std::vector<HostSlots> host
   }
   mpirun.environment.try_emplace("OMPI_MCA_pml", "ob1");  // mpirun forwards its own parameters
   if (!hosts.empty()) notice_lost_hosts(mpirun.environment);
-  const auto rank = words_of_rank(options, self);
+  const auto rank = rank_wrapper_arguments(options, self);
   words.insert(words.end(), rank.begin(), rank.end());
   return {.runner = Runner::mpirun,
           .workers = {mpirun},

@@ -14,7 +14,7 @@ namespace accelerate::launch {
 
 /// Returns one line that states the chosen number of ranks and how to change it, if neither num_processes nor the
 /// hosts' slots determine it.
-std::optional<std::string> what_mpirun_chose(const LaunchOptions& options, std::vector<HostSlots> hosts);
+std::optional<std::string> mpirun_choice_text(const LaunchOptions& options, std::vector<HostSlots> hosts);
 
 /// Plans one worker, which is mpirun. Pure function.
 ///

@@ -18,17 +18,17 @@
 #include "launch/plan/error.hpp"
 #include "launch/plan/shell.hpp"
 #include "launch/run/signals.hpp"
-#include "launch/runners/call.hpp"
-#include "launch/runners/child.hpp"
+#include "launch/runners/forwarded_environment.hpp"
 #include "launch/runners/frames.hpp"
-#include "launch/runners/travel.hpp"
+#include "launch/runners/piped_child.hpp"
+#include "launch/runners/runner_context.hpp"
 
 namespace accelerate::launch {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::vector<std::string> words_of(const env::Variables& variables) {
+std::vector<std::string> relay_arguments(const env::Variables& variables) {
   std::vector<std::string> words;
   for (const auto& [name, value] : variables) words.push_back(name + "=" + value);
   return words;
@@ -40,7 +40,7 @@ std::string remote_command() {
       R"(test -x "$1" || { echo "accelerate_launch: $1 is not on $(uname -n); it must lie there as here" >&2; exit 127; }; )"
       R"(exec "$1" "$2")";
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-  return "exec " + for_shell({"sh", "-c", script, "sh", self, agent_word});
+  return "exec " + for_shell({"sh", "-c", script, "sh", self, kAgentFlag});
 }
 
 std::vector<std::string> ssh_command(const std::string& host, const std::string& patience) {
@@ -65,11 +65,11 @@ class Relay {
   explicit Relay(const std::vector<std::string>& words)
       : host_(words.at(0)),
         variables_(env::current_variables()),
-        ssh_("ssh", ssh_command(words[0], words.at(1)), words_of(variables_), SIGKILL) {
+        ssh_("ssh", ssh_command(words[0], words.at(1)), relay_arguments(variables_), SIGKILL) {
     send(frame_of({.version = ACCELERATE_VERSION,
                    .folder = current_folder(),
                    .arguments = {words.begin() + 2, words.end()},
-                   .variables = words_of(travelling(variables_))}));
+                   .variables = relay_arguments(forwarded_variables(variables_))}));
   }
 
   int run() {
@@ -109,11 +109,11 @@ class Relay {
     if (ssh_.waiting() == 0) {
       end_by_.reset();
     } else if (end_by_ && Clock::now() > *end_by_) {
-      ssh_.tell(SIGTERM);
+      ssh_.send_signal(SIGTERM);
       end_by_.reset();
     }
     if (Clock::now() < alive_at_) return;
-    alive_at_ = Clock::now() + alive_every;
+    alive_at_ = Clock::now() + kAliveEvery;
     if (ssh_.waiting() == 0) send({.kind = FrameKind::alive});
   }
 
@@ -130,7 +130,7 @@ class Relay {
   env::Variables variables_;
   Signals signals_;  // constructed before the child, so that its end is detected
   Clock::time_point start_ = Clock::now();
-  Clock::time_point alive_at_ = Clock::now() + alive_every;
+  Clock::time_point alive_at_ = Clock::now() + kAliveEvery;
   PipedChild ssh_;
   std::optional<Clock::time_point> end_by_{};  // deadline for sending the signal
   bool reads_ = true;

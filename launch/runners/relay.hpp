@@ -9,8 +9,8 @@
 namespace accelerate::launch {
 
 /// Internal flag: run accelerate_launch as a relay. Not for users.
-inline constexpr const char* relay_word = "--relay";
-inline constexpr const char* agent_word = "--agent";
+inline constexpr const char* kRelayFlag = "--relay";
+inline constexpr const char* kAgentFlag = "--agent";
 
 /// Starts ssh to a host and an agent there. Forwards stdin, signals and this process's environment, and copies the
 /// agent's output.

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "accelerate/env/launcher_sets.hpp"
+#include "accelerate/env/launcher_variables.hpp"
 #include "accelerate/env/parse.hpp"
 #include "launch/plan/error.hpp"
 #include "launch/runners/task.hpp"
@@ -26,7 +26,7 @@ env::Variables environment_under_slurm(const LaunchOptions& options, const env::
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "ACCELERATE_JOB_ID"}) {
     variables.erase(name);
   }
-  const auto start = told_start(variables);
+  const auto start = import_start(variables);
   set_for_ranks(variables, options);
   if (start) set_start_for_ranks(variables, *start);
   if (options.main_process_ip) variables["MASTER_ADDR"] = *options.main_process_ip;
@@ -48,13 +48,13 @@ LaunchPlan plan_srun(const LaunchOptions& options, const env::Variables& inherit
   WorkerPlan srun{.command = {"srun", at_first_code, "--ntasks=" + tasks},
                   .environment = environment_under_slurm(options, inherited)};
   srun.environment["ACCELERATE_JOB_ID"] = job_id;  // srun forwards its environment
-  if (!self.empty()) srun.environment[version_of_starter] = ACCELERATE_VERSION;
+  if (!self.empty()) srun.environment[kLauncherVersionVariable] = ACCELERATE_VERSION;
   if (const auto backend = named_backend(options))
     srun.command.push_back(*backend == "mpi" ? "--mpi=pmix" : "--mpi=none");
   // the per-rank wrapper (task.hpp) binds the rank
   if (options.enable_cpu_affinity.value_or(false)) srun.command.emplace_back("--cpu-bind=none");
   srun.command.emplace_back("--");
-  const auto rank = words_of_rank(options, self);
+  const auto rank = rank_wrapper_arguments(options, self);
   srun.command.insert(srun.command.end(), rank.begin(), rank.end());
   return {.runner = Runner::srun, .workers = {srun}};
 }

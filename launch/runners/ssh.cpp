@@ -9,15 +9,15 @@
 
 #include "launch/plan/shell.hpp"
 #include "launch/run/port.hpp"
+#include "launch/runners/forwarded_environment.hpp"
 #include "launch/runners/relay.hpp"
-#include "launch/runners/travel.hpp"
 
 namespace accelerate::launch {
 namespace {
 
 /// Arguments of the shell script: host, the words before the variables, the words after them, the variables' names.
 /// Each value is quoted for the remote shell by the local shell, so that no value appears in a script.
-constexpr std::string_view kByName =
+constexpr std::string_view kByHostname =
     R"sh(# Your own variables are taken by name, with the values that they have where this runs.
 _host=$1 _words=$2 _rest=$3
 shift 3
@@ -30,7 +30,7 @@ exec ssh -T -- "$_host" "$_words $_rest")sh";
 
 std::string without_user(const std::string& host) { return host.substr(host.find('@') + 1); }
 
-std::vector<std::string> launcher_words(const LaunchOptions& options) {
+std::vector<std::string> launcher_arguments(const LaunchOptions& options) {
   auto words = arguments_of(options);
   words.emplace_back("--");
   words.insert(words.end(), options.command.begin(), options.command.end());
@@ -40,7 +40,7 @@ std::vector<std::string> launcher_words(const LaunchOptions& options) {
 /// Checks that machine 0's name does not mean the local host on the other hosts.
 void check_others_reach(const std::string& first, const std::vector<HostSlots>& hosts) {
   for (const auto& host : hosts) {
-    if (!says_loopback(first) || says_loopback(without_user(host.name))) continue;
+    if (!is_loopback_name(first) || is_loopback_name(without_user(host.name))) continue;
     fail(ErrorKind::usage,
          "the rendezvous would be at the first host, {}, which on {} is {} itself; use the first host's network name "
          "or --main_process_ip",
@@ -85,34 +85,34 @@ LaunchPlan plan_ssh(const LaunchOptions& options, std::vector<HostSlots> hosts, 
   LaunchPlan plan{.runner = Runner::ssh};
   env::Variables environment = inherited;
   environment["ACCELERATE_JOB_ID"] = job_id;
-  const auto told = options_of_hosts(options, hosts, job_id);
+  const auto termination_signal = options_of_hosts(options, hosts, job_id);
   for (size_t machine = 0; machine < hosts.size(); ++machine) {
     WorkerPlan worker{.rank = static_cast<int64_t>(machine),
                       .host = hosts[machine].name,
-                      .command = {self, relay_word, hosts[machine].name, fmt::to_string(to_connect.count())},
+                      .command = {self, kRelayFlag, hosts[machine].name, fmt::to_string(to_connect.count())},
                       .environment = environment};
-    const auto words = launcher_words(told[machine]);
+    const auto words = launcher_arguments(termination_signal[machine]);
     worker.command.insert(worker.command.end(), words.begin(), words.end());
     plan.workers.push_back(std::move(worker));
   }
   return plan;
 }
 
-LaunchPlan plan_ssh_by_hand(const LaunchOptions& options, std::vector<HostSlots> hosts, const env::Variables& inherited,
-                            const std::string& job_id, const std::string& self, const std::string& folder) {
+LaunchPlan ssh_script_plan(const LaunchOptions& options, std::vector<HostSlots> hosts, const env::Variables& inherited,
+                           const std::string& job_id, const std::string& self, const std::string& folder) {
   LaunchPlan plan{.runner = Runner::ssh};
-  const auto told = options_of_hosts(options, hosts, job_id);
+  const auto termination_signal = options_of_hosts(options, hosts, job_id);
   plan.machines = 2;  // the launchers determine the job id during rendezvous
   for (size_t machine = 0; machine < hosts.size(); ++machine) {
-    auto remote = launcher_words(told[machine]);
+    auto remote = launcher_arguments(termination_signal[machine]);
     remote.insert(remote.begin(), self);
     WorkerPlan ssh{.rank = static_cast<int64_t>(machine),
                    .host = hosts[machine].name,
-                   .command = {"sh", "-c", std::string(kByName), "ssh", hosts[machine].name,
+                   .command = {"sh", "-c", std::string(kByHostname), "ssh", hosts[machine].name,
                                fmt::format("cd {} && exec env", for_shell(folder)), for_shell(remote)},
                    .environment = inherited};
     // variable names that a shell accepts
-    for (const auto& [name, value] : travelling(inherited)) ssh.command.push_back(name);
+    for (const auto& [name, value] : forwarded_variables(inherited)) ssh.command.push_back(name);
     plan.workers.push_back(std::move(ssh));
   }
   return plan;

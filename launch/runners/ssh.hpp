@@ -25,7 +25,7 @@ LaunchPlan plan_ssh(const LaunchOptions& options, std::vector<HostSlots> hosts, 
                     const std::string& job_id, const std::string& self, std::chrono::seconds to_connect);
 
 /// The same as shell commands for --dry_run: ssh with the launcher's command line.
-LaunchPlan plan_ssh_by_hand(const LaunchOptions& options, std::vector<HostSlots> hosts, const env::Variables& inherited,
-                            const std::string& job_id, const std::string& self, const std::string& folder);
+LaunchPlan ssh_script_plan(const LaunchOptions& options, std::vector<HostSlots> hosts, const env::Variables& inherited,
+                           const std::string& job_id, const std::string& self, const std::string& folder);
 
 }  // namespace accelerate::launch

@@ -4,15 +4,15 @@
 #include <utility>
 
 #include "accelerate/env/parse.hpp"
-#include "launch/plan/cores.hpp"
+#include "launch/plan/cpu_affinity.hpp"
 #include "launch/run/supervise.hpp"
-#include "launch/runners/travel.hpp"
+#include "launch/runners/forwarded_environment.hpp"
 
 namespace accelerate::launch {
 namespace {
 
 /// Options of the per-rank wrapper.
-LaunchOptions around_a_rank(const LaunchOptions& options) {
+LaunchOptions is_rank_wrapper(const LaunchOptions& options) {
   LaunchOptions around{.enable_cpu_affinity = options.enable_cpu_affinity,
                        .log_dir = options.log_dir,
                        .tee = options.tee,
@@ -29,16 +29,16 @@ LaunchOptions around_a_rank(const LaunchOptions& options) {
 
 }  // namespace
 
-bool wants_watched_ranks(const LaunchOptions& options) {
+bool needs_rank_wrapper(const LaunchOptions& options) {
   return options.log_dir || options.local_ranks_filter || options.label.value_or(false) || options.hang_timeout ||
          options.enable_cpu_affinity.value_or(false) || options.settings.debug.value_or(false);
 }
 
-std::vector<std::string> words_of_rank(const LaunchOptions& options, const std::string& self) {
+std::vector<std::string> rank_wrapper_arguments(const LaunchOptions& options, const std::string& self) {
   std::vector<std::string> words;
   if (!self.empty()) {
-    words = {self, task_word};
-    const auto around = arguments_of(around_a_rank(options));
+    words = {self, kTaskFlag};
+    const auto around = arguments_of(is_rank_wrapper(options));
     words.insert(words.end(), around.begin(), around.end());
     words.emplace_back("--");
   }
@@ -50,7 +50,7 @@ std::vector<int> processors_of_task(const env::Variables& variables, const Machi
   const auto bound = env::find(variables, "SLURM_CPU_BIND_TYPE").value_or("none");
   if (bound != "none") return {};
   const auto place = env::read(variables);
-  return share_processors(machine.processors, place.local_world_size).at(static_cast<size_t>(place.local_rank));
+  return assign_processors(machine.processors, place.local_world_size).at(static_cast<size_t>(place.local_rank));
 }
 
 int run_task(WorkerPlan worker, const LaunchOptions& options) {
@@ -63,7 +63,7 @@ int run_task(WorkerPlan worker, const LaunchOptions& options) {
 int run_task(const LaunchOptions& options) {
   auto variables = env::current_variables();
   // Launchers that are older than this check do not set the variable.
-  if (const auto version = env::find(variables, version_of_starter)) check_version(*version);
+  if (const auto version = env::find(variables, kLauncherVersionVariable)) check_version(*version);
   const auto place = env::read(variables);
   set_for_ranks(variables, options);
   return run_task({.rank = place.rank,

@@ -11,7 +11,7 @@ namespace {
 
 std::vector<std::string> warnings_of(int64_t steps, const std::function<void(Accelerator&)>& program) {
   std::vector<std::string> lines;
-  accelerate::base::forget_lines();
+  accelerate::base::reset_log_once();
   auto previous = accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
   Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = steps});
   program(accelerator);

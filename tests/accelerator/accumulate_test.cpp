@@ -61,7 +61,7 @@ class Counted final : public accelerate::gradient::BucketReducer {
   }
   void finish(const accelerate::gradient::GradientBucket& bucket) override { inner_.finish(bucket); }
   void forget() override { inner_.forget(); }
-  [[nodiscard]] int64_t bytes_given() const override { return inner_.bytes_given(); }
+  [[nodiscard]] int64_t bytes_communicated() const override { return inner_.bytes_communicated(); }
 
  private:
   accelerate::gradient::AllReduce inner_;
@@ -84,12 +84,12 @@ TEST_CASE("in a micro-batch that does not end its window not one reduction begin
         std::vector<int64_t> counts, bytes;
         for (auto& batch : loader) {
           auto window = accelerator.accumulate(model);
-          const int64_t before = model.core().engine()->bytes_given();
+          const int64_t before = model.core().gradient_reducer()->bytes_communicated();
           accelerator.backward(model(batch.data).sum());
           optimizer.step();
           optimizer.zero_grad();
           counts.push_back(std::exchange(starts[static_cast<size_t>(accelerator.process_index())], 0));
-          bytes.push_back(model.core().engine()->bytes_given() - before);
+          bytes.push_back(model.core().gradient_reducer()->bytes_communicated() - before);
         }
         CHECK(counts == std::vector<int64_t>{0, 0, 1, 0, 0, 1, 0, 1});
         for (size_t i = 0; i < bytes.size(); ++i) CHECK((bytes[i] > 0) == (counts[i] > 0));

@@ -342,8 +342,8 @@ TEST_CASE("of two models, optimizers, schedules and loaders each gets its own ba
     decltype(accelerator.prepare(data_1)) loader_1 = accelerator.prepare(data_1),
                                           loader_2 = accelerator.prepare(data_2);
   };
-  for (const bool share : {false, true}) {
-    CAPTURE(share);
+  for (const bool shard_spec : {false, true}) {
+    CAPTURE(shard_spec);
     const SharedFolder folder(testing::world());
     std::vector<torch::Tensor> kept;
     {
@@ -355,7 +355,7 @@ TEST_CASE("of two models, optimizers, schedules and loaders each gets its own ba
       for ([[maybe_unused]] auto& one : two.loader_1) {
         for ([[maybe_unused]] auto& other : two.loader_2) {
           if (++batches < 2) continue;
-          two.accelerator.save_state(folder.path / "c", {.durable = false, .share_work = share});
+          two.accelerator.save_state(folder.path / "c", {.durable = false, .share_work = shard_spec});
           break;
         }
         break;

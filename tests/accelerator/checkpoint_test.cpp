@@ -4,8 +4,8 @@
 //
 #include <fstream>
 
+#include "accelerate/archive/checkpoint_folder.hpp"
 #include "accelerate/archive/checksum.hpp"
-#include "accelerate/archive/folder.hpp"
 #include "accelerate/archive/sink.hpp"
 #include "accelerate/base/log.hpp"
 #include "accelerate/checkpoint/torch_file.hpp"
@@ -100,8 +100,8 @@ auto stream_of_eight() {
 
 /// Returns the lines that a call logs.
 template <typename Call>
-std::vector<std::string> said_by(const Call& call) {
-  accelerate::base::forget_lines();
+std::vector<std::string> logged_by(const Call& call) {
+  accelerate::base::reset_log_once();
   std::vector<std::string> lines;
   const auto before = accelerate::base::set_log_handler(
       [&](accelerate::base::LogLevel, std::string_view line) { lines.emplace_back(line); });
@@ -170,7 +170,7 @@ TEST_CASE("a newer one that is not whole is passed over and said; one that was a
   const auto wrong = fmt::format("model.safetensors has {} bytes, expected {}", size, size - 1);
   const auto loaded = accelerator.load_state();
   CHECK(loaded.path == checkpoints / "checkpoint_0");
-  CHECK(loaded.passed_over == std::vector<std::string>{"checkpoint_1: " + wrong});
+  CHECK(loaded.skipped_checkpoints == std::vector<std::string>{"checkpoint_1: " + wrong});
   CHECK(refusal([&] { accelerator.load_state(checkpoints / "checkpoint_1"); }) ==
         "load_state: " + (checkpoints / "checkpoint_1").string() + " is not whole: " + wrong +
             "; the newest whole one beside it is " + (checkpoints / "checkpoint_0").string());
@@ -472,11 +472,11 @@ TEST_CASE("without manifests, as Python's, the newest numbered folder that has a
   const auto loaded = accelerator.load_state();
   CHECK(loaded.path == checkpoints / "checkpoint_0");
   CHECK(loaded.world_size == 0);
-  REQUIRE(loaded.passed_over.size() == 4);
-  CHECK(loaded.passed_over[0] == "checkpoint_4: custom_checkpoint_0.pkl is missing");
-  CHECK(loaded.passed_over[1] == "checkpoint_3: optimizer.bin is missing");
-  CHECK(loaded.passed_over[2].find("checkpoint_2/manifest.json") != std::string::npos);
-  CHECK(loaded.passed_over[3].find("checkpoint_1/random_states_0.pkl") != std::string::npos);
+  REQUIRE(loaded.skipped_checkpoints.size() == 4);
+  CHECK(loaded.skipped_checkpoints[0] == "checkpoint_4: custom_checkpoint_0.pkl is missing");
+  CHECK(loaded.skipped_checkpoints[1] == "checkpoint_3: optimizer.bin is missing");
+  CHECK(loaded.skipped_checkpoints[2].find("checkpoint_2/manifest.json") != std::string::npos);
+  CHECK(loaded.skipped_checkpoints[3].find("checkpoint_1/random_states_0.pkl") != std::string::npos);
 }
 
 TEST_CASE("a checkpoint of ours that lost its manifest is not taken for Python's, named or not") {
@@ -501,14 +501,14 @@ TEST_CASE("what a process that was killed while it replaced a numbered checkpoin
   auto model = accelerator.prepare(linear(1));
   accelerator.save_state();
   const auto checkpoints = folder.path / "checkpoints";
-  const auto stood_aside = [&] {
+  const auto was_left_untouched = [&] {
     fs::rename(checkpoints / "checkpoint_0", checkpoints / "checkpoint_0.saving-0123abcd-old");
   };
-  stood_aside();
+  was_left_untouched();
   CHECK(accelerator.load_state().path == checkpoints / "checkpoint_0");
-  stood_aside();
+  was_left_untouched();
   CHECK(accelerator.load_state(checkpoints).path == checkpoints / "checkpoint_0");
-  stood_aside();
+  was_left_untouched();
   CHECK(accelerator.save_state() == checkpoints / "checkpoint_1");
   CHECK(accelerate::archive::numbered_checkpoints(checkpoints).size() == 2);
 }
@@ -607,10 +607,10 @@ TEST_CASE("nothing prepared, and a manifest of a newer version, are said") {
   std::ofstream(newer) << text;
   const auto loaded = accelerator.load_state();
   CHECK(loaded.path == folder.path / "checkpoints" / "checkpoint_0");
-  REQUIRE(loaded.passed_over.size() == 1);
-  CHECK(
-      loaded.passed_over[0].ends_with("the manifest is of version 2, versions up to 1 are read; use a newer version of "
-                                      "this library"));
+  REQUIRE(loaded.skipped_checkpoints.size() == 1);
+  CHECK(loaded.skipped_checkpoints[0].ends_with(
+      "the manifest is of version 2, versions up to 1 are read; use a newer version of "
+      "this library"));
 }
 
 TEST_CASE("objects of one's own are saved and loaded in their order: bytes, tensors, shared ones") {
@@ -737,7 +737,7 @@ TEST_CASE("LibTorch's own StepLR goes on where it stood, and takes no other sche
   torch::optim::SGD sgd(net->parameters(), 1.0);
   torch::optim::ReduceLROnPlateauScheduler libtorchs_plateau(sgd);
   auto handles = accelerator.prepare(net, sgd, libtorchs_plateau);
-  const auto lines = said_by([&] { accelerator.save_state(folder.path / "p"); });
+  const auto lines = logged_by([&] { accelerator.save_state(folder.path / "p"); });
   REQUIRE(lines.size() == 1);
   CHECK(lines[0].ends_with(
       "save_state: scheduler is LibTorch's ReduceLROnPlateauScheduler, which does not expose its state: it is not "
@@ -759,7 +759,7 @@ TEST_CASE("what cannot be saved is said: the place of a loader with its own seed
   std::vector<torch::Tensor> batches{torch::arange(4), torch::arange(4)};
   auto [model, optimizer, loader, seeded] =
       accelerator.prepare(embedding, torch::optim::SGD(embedding->parameters(), 0.1), batches, OwnSeed());
-  const auto lines = said_by([&] { accelerator.save_state(folder.path / "c"); });
+  const auto lines = logged_by([&] { accelerator.save_state(folder.path / "c"); });
   REQUIRE(lines.size() == 1);
   CHECK(lines[0].ends_with(
       "save_state: loader_1 does not report its position, which is not saved; save the number of its batches "
@@ -784,7 +784,7 @@ TEST_CASE("a folder of Python's without random states is loaded, and that they s
   auto model = accelerator.prepare(net);
   accelerator.save_state(folder.path / "c");
   for (const char* file : {"manifest.json", "random_states_0.pkl"}) fs::remove(folder.path / "c" / file);
-  const auto lines = said_by([&] { accelerator.load_state(folder.path / "c"); });
+  const auto lines = logged_by([&] { accelerator.load_state(folder.path / "c"); });
   REQUIRE(lines.size() == 3);
   CHECK(lines[1].ends_with("load_state: the checkpoint has no random states"));
   CHECK(lines[2].ends_with(
@@ -909,7 +909,10 @@ TEST_CASE("an asynchronous save is skipped, where that is asked for, while the o
   // For any disk error, each of many calls either writes a checkpoint or reports the failure.
   int64_t made = 0;
   for (int i = 0; i < 20; ++i) {
-    made += accelerator.save_state({}, {.async = true, .when_busy = accelerate::WhenBusy::skip}).has_value() ? 1 : 0;
+    made +=
+        accelerator.save_state({}, {.async = true, .when_writer_busy = accelerate::WriterBusyPolicy::skip}).has_value()
+            ? 1
+            : 0;
   }
   accelerator.wait_for_checkpoint();
   CHECK(made >= 1);

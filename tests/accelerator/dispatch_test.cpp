@@ -234,7 +234,7 @@ TEST_CASE("the report is of a rank's own batches, also where rank 0 reads for al
                const auto streamed = walked(accelerator.prepare(stream()));
                CHECK(streamed.batches == 3);
                CHECK(streamed.samples == own);
-               CHECK(streamed.one_reader);
+               CHECK(streamed.single_reader);
                const auto foreign = walked(accelerator.prepare(std::vector<torch::Tensor>(4, torch::zeros({3}))));
                CHECK(foreign.batches == 2);
                CHECK(foreign.samples == 6);
@@ -270,7 +270,7 @@ TEST_CASE("a rank that is read for waits for its data, too, and says so at the e
                  accelerate::data::Loader(std::make_shared<const Slow>(), {.batch_size = 2, .log_report = true}));
              for (int epoch = 0; epoch < 2; ++epoch) {
                for ([[maybe_unused]] auto& batch : loader) continue;
-               CHECK(loader.report().waited_for_data >= 0.02);
+               CHECK(loader.report().data_wait_seconds >= 0.02);
                CHECK(loader.report().data_is_bottleneck());
                CHECK(loader.report().num_workers == 0);
              }

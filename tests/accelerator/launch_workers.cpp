@@ -10,7 +10,7 @@ double sum_of_ranks() {
   const auto mine = torch::full({1}, static_cast<double>(accelerator.process_index() + 1));
   const double sum = accelerator.reduce(mine).item<double>();
   accelerator.print("{} ranks, {}, {}: {}\n", accelerator.num_processes(), accelerator.group().backend(),
-                    accelerate::env::name(accelerator.mixed_precision()), sum);
+                    accelerate::env::mixed_precision_name(accelerator.mixed_precision()), sum);
   return sum;
 }
 

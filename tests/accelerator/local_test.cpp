@@ -64,7 +64,7 @@ TEST_CASE("local SGD counts windows: within one its step() averages nothing and 
 TEST_CASE("a checkpoint within local SGD has rank 0's weights, and that is said once") {
   const testing::TemporaryFolder folder;
   std::vector<std::string> lines;
-  accelerate::base::forget_lines();
+  accelerate::base::reset_log_once();
   const auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
   on_ranks(2, [&](Accelerator& accelerator) {
     OneWeight net;

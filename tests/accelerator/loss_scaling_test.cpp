@@ -38,7 +38,7 @@ struct MinusGradient : torch::optim::SGD {
 };
 
 template <typename Optimizer>
-void skips_what_is_not_finite() {
+void skips_non_finite_steps() {
   Accelerator accelerator(fp16());
   OneFloat net;
   auto [model, optimizer] = accelerator.prepare(net, Optimizer(net->parameters(), torch::optim::SGDOptions(1.0)));
@@ -70,8 +70,8 @@ TEST_CASE("gradients carry the scale until the step, which updates with them as 
   CHECK(value(net->w.grad()) == 3.0 * 1024);
   optimizer.step();
   CHECK(value(net->w) == -3.0);
-  skips_what_is_not_finite<torch::optim::SGD>();
-  skips_what_is_not_finite<MinusGradient>();
+  skips_non_finite_steps<torch::optim::SGD>();
+  skips_non_finite_steps<MinusGradient>();
 }
 
 TEST_CASE("a skipped step leaves the optimizer's counts and averages alone") {

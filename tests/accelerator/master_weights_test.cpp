@@ -51,7 +51,7 @@ void descend(Accelerator& accelerator, const Model& model, const Optimizer& opti
 
 template <typename Model>
 double master_of(const Model& model) {
-  return number(model.pieces().at(0).master);
+  return number(model.parameter_shards().at(0).master);
 }
 
 const double kBf16Of096 = number(torch::full({}, 0.96).to(at::kBFloat16));
@@ -156,10 +156,11 @@ TEST_CASE("two optimizers of one model step on the masters of their own paramete
             of_w.step();
             if (step < 50) of_v.step();
           }
-          const auto pieces = model.pieces();
-          CHECK(number(pieces.at(0).master) == doctest::Approx(0.99));
-          CHECK(number(pieces.at(1).master) == doctest::Approx(0.99));
-          for (const auto& piece : pieces) CHECK(torch::equal(piece.value, piece.master.to(at::kBFloat16)));
+          const auto parameter_shards = model.parameter_shards();
+          CHECK(number(parameter_shards.at(0).master) == doctest::Approx(0.99));
+          CHECK(number(parameter_shards.at(1).master) == doctest::Approx(0.99));
+          for (const auto& param_shard : parameter_shards)
+            CHECK(torch::equal(param_shard.value, param_shard.master.to(at::kBFloat16)));
         },
         kPure);
   }

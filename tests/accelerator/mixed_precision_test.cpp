@@ -152,7 +152,7 @@ TEST_CASE("a result that hides its tensors from the conversion is refused in low
 
 TEST_CASE("a result with unknown members is returned unchanged, and one warning names its type") {
   std::vector<std::string> lines;
-  accelerate::base::forget_lines();
+  accelerate::base::reset_log_once();
   const auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
   Accelerator accelerator(kBf16);
   auto model = accelerator.prepare(std::make_shared<DistributesImpl>());
@@ -312,8 +312,8 @@ TEST_CASE("ranks train alike in bf16, to one process's weights") {
           auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.01));
           for (int step = 0; step < 4; ++step) {
             const auto all = torch::arange(16, torch::kFloat).reshape({4, 4}) / 16 + step;
-            const int64_t share = 4 / ranks;
-            const auto mine = all.narrow(0, accelerator.process_index() * share, share);
+            const int64_t shard_spec = 4 / ranks;
+            const auto mine = all.narrow(0, accelerator.process_index() * shard_spec, shard_spec);
             optimizer.zero_grad();
             accelerator.backward(model(mine).pow(2).mean());
             optimizer.step();

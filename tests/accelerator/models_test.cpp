@@ -255,7 +255,7 @@ TEST_CASE("bucket sizes given to the Accelerator reach the engine") {
              torch::nn::Sequential net(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4), torch::nn::Linear(4, 4));
              auto model = accelerator.prepare(net);
              for (int step = 0; step < 2; ++step) accelerator.backward(model(torch::ones({1, 4})).sum());
-             CHECK(model.core().engine()->plan().buckets.size() == 3);
+             CHECK(model.core().gradient_reducer()->plan().buckets.size() == 3);
            },
            {.buckets = {.cap_bytes = 80, .first_cap_bytes = 80}});
 }

@@ -36,14 +36,15 @@ auto shuffled(bool augments = false) {
 /// A user-defined loader that reads its own share of an order that it draws at the start of a pass.
 struct OwnShare {
   int64_t rank = 0, world = 1;
-  std::vector<accelerate::data::Batch> share{};
+  std::vector<accelerate::data::Batch> shard_spec{};
   void shard(int64_t r, int64_t w) { rank = r, world = w; }
   auto begin() {
-    share.clear();
-    for (const auto& one : torch::randperm(kSamples).view({world, -1})[rank].split(kBatch)) share.push_back({one, one});
-    return share.begin();
+    shard_spec.clear();
+    for (const auto& one : torch::randperm(kSamples).view({world, -1})[rank].split(kBatch))
+      shard_spec.push_back({one, one});
+    return shard_spec.begin();
   }
-  auto end() { return share.end(); }
+  auto end() { return shard_spec.end(); }
 };
 
 /// The sample numbers and the drawn data of each batch.
@@ -230,7 +231,7 @@ TEST_CASE("a checkpoint without the generator of a loader is loaded as before, a
   const testing::SharedFolder folder;
   torch::manual_seed(1);
   Accelerator({.cpu = true}).save_state(folder.path / "old");  // a state of versions that did not save it
-  accelerate::base::forget_lines();
+  accelerate::base::reset_log_once();
   std::vector<std::string> lines;
   const auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) {
     if (line.find("generator") != std::string_view::npos) lines.emplace_back(line);

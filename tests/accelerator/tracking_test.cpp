@@ -19,7 +19,7 @@ namespace {
 /// Collects log lines during its lifetime.
 struct LogLines {
   LogLines() {
-    base::forget_lines();
+    base::reset_log_once();
     before = base::set_log_handler([this](base::LogLevel, std::string_view line) { lines.emplace_back(line); });
   }
   ~LogLines() { base::set_log_handler(before); }

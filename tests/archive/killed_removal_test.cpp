@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "accelerate/archive/folder.hpp"
+#include "accelerate/archive/checkpoint_folder.hpp"
 #include "accelerate/archive/sink.hpp"
 #include "tests/killed_call.hpp"
 #include "tests/temporary_folder.hpp"
@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// One file of each kind of checkpoint/names.hpp.
+// One file of each kind of checkpoint/file_names.hpp.
 const std::vector<std::string> files{
     "buffers_1.bin",          "comm_hooks_0.bin",   "custom_checkpoint_0.pkl",    "loader_generator.bin",
     "loader_generator_1.bin", "loader_state_1.bin", "master_weights.safetensors", "model.safetensors",
@@ -25,7 +25,7 @@ const std::vector<std::string> files{
     "scheduler.bin",          "window_0.bin"};
 
 void save(const fs::path& place) {
-  NewFolder folder(place, "save_state");
+  AtomicFolder folder(place, "save_state");
   Manifest manifest{.library = "test"};
   for (const auto& name : files) {
     FileSink sink(folder.path() / name, "save_state");
@@ -45,7 +45,7 @@ void save_without_manifest(const fs::path& place) {
 /// Removes the checkpoints above total_limit (here 0), as a save does.
 void clean_up(const fs::path& parent) {
   for (const auto& folder : numbered_checkpoints(parent)) {
-    if (!why_no_checkpoint(folder)) remove_checkpoint(folder);
+    if (!not_a_checkpoint_reason(folder)) remove_checkpoint(folder);
   }
   remove_leftovers(parent);
 }
@@ -92,7 +92,7 @@ TEST_CASE("a save that is killed while it takes a checkpoint's place is finished
     killed = testing::killed_at_call(call, [&] { save(at.path / "checkpoint_0"); });
     recover_numbered(at.path);
     remove_leftovers(at.path);
-    CHECK_FALSE(what_is_wrong(at.path / "checkpoint_0", true));
+    CHECK_FALSE(find_damage(at.path / "checkpoint_0", true));
     std::set<std::string> expected{"checkpoint_0", "checkpoint_0/manifest.json"};
     for (const auto& name : files) expected.insert("checkpoint_0/" + name);
     auto found = paths_in(at.path);

@@ -27,7 +27,7 @@ std::string refusal(const std::string& from, const std::string& to) {
   const auto at = text.find(from);
   REQUIRE(at != std::string::npos);
   try {
-    static_cast<void>(read_manifest(text.replace(at, from.size(), to), origin));
+    static_cast<void>(parse_manifest_file(text.replace(at, from.size(), to), origin));
   } catch (const accelerate::Error& error) {
     CHECK(error.kind() == accelerate::ErrorKind::data);
     return error.what();
@@ -38,8 +38,8 @@ std::string refusal(const std::string& from, const std::string& to) {
 }  // namespace
 
 TEST_CASE("what is written is read") {
-  CHECK(read_manifest(write_manifest(example()), origin) == example());
-  CHECK(read_manifest(write_manifest({}), origin) == Manifest{});
+  CHECK(parse_manifest_file(write_manifest(example()), origin) == example());
+  CHECK(parse_manifest_file(write_manifest({}), origin) == Manifest{});
 }
 
 TEST_CASE("a manifest of a newer version is refused with both versions and the remedy") {
@@ -70,7 +70,7 @@ TEST_CASE(
   CHECK(refusal("\"end\": 128", "\"end\": 128, \"begin\": 129") ==
         told + "the manifest has elements 129 to 128 of 'model.0/first.weight'");
   CHECK(refusal("{", "").starts_with(told + "the manifest is not JSON: "));
-  CHECK_THROWS_WITH(static_cast<void>(read_manifest("[]", origin)),
+  CHECK_THROWS_WITH(static_cast<void>(parse_manifest_file("[]", origin)),
                     "load_state: manifest.json: the manifest is a list, expected a dict");
   CHECK(refusal("\"kind\": \"model\"", "\"kind\": " + std::string(50, '[') + std::string(50, ']')) ==
         told + "the manifest is nested more than 20 deep");
@@ -83,7 +83,7 @@ TEST_CASE("a bit that flipped anywhere in a manifest is noticed, or changes noth
     std::string flipped = text;
     flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
     try {
-      CHECK(read_manifest(flipped, origin) == example());
+      CHECK(parse_manifest_file(flipped, origin) == example());
       ++harmless;
     } catch (const accelerate::Error& error) {
       CHECK(error.kind() == accelerate::ErrorKind::data);
@@ -107,8 +107,8 @@ TEST_CASE("a manifest of very many names is refused at once") {
 
 TEST_CASE("a manifest is known by its beginning") {
   const std::string text = write_manifest(example());
-  CHECK(begins_as_manifest(text));
-  CHECK(begins_as_manifest(text.substr(0, 40)));
-  CHECK_FALSE(begins_as_manifest(text.substr(0, 16)));
-  CHECK_FALSE(begins_as_manifest(" " + text));
+  CHECK(starts_like_manifest(text));
+  CHECK(starts_like_manifest(text.substr(0, 40)));
+  CHECK_FALSE(starts_like_manifest(text.substr(0, 16)));
+  CHECK_FALSE(starts_like_manifest(" " + text));
 }

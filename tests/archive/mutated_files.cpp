@@ -117,7 +117,7 @@ Format manifests() {
                                     .files = {{"m", 10, "x"}, {"n", 3, "y"}},
                                     .parts = {{"model", 0, {"m"}}},
                                     .ranges = {{"a", {3}, 0, 3, "m", "a"}}})},
-          .read = [](const fs::path& folder, uint64_t) { (void)read_manifest(file_in(folder), origin); }};
+          .read = [](const fs::path& folder, uint64_t) { (void)parse_manifest_file(file_in(folder), origin); }};
 }
 
 }  // namespace

@@ -15,8 +15,8 @@
 #include "tests/launch/scratch.hpp"
 
 using accelerate::ErrorKind;
-using accelerate::base::ErrorNote;
-using accelerate::base::parse_error_note;
+using accelerate::base::ErrorRecord;
+using accelerate::base::parse_error_record;
 namespace base = accelerate::base;
 
 namespace {
@@ -37,18 +37,18 @@ std::string left_by(const std::function<void()>& work) {
   waitpid(pid, nullptr, 0);
   std::stringstream text;
   text << std::ifstream(path).rdbuf();
-  const auto note = parse_error_note(text.str());
+  const auto note = parse_error_record(text.str());
   return note ? note->text : "";
 }
 
 }  // namespace
 
 TEST_CASE("an error note is what torchrun reads, and comes back whole") {
-  const ErrorNote note{.text = "[rank 1 of 2, a] read: \"x\"\n", .time_ns = 1'700'000'000'123'456'789};
+  const ErrorRecord note{.text = "[rank 1 of 2, a] read: \"x\"\n", .time_ns = 1'700'000'000'123'456'789};
   CHECK(
       base::to_json(note) ==
       R"({"message":{"extraInfo":{"time_ns":1700000000123456789,"timestamp":"1700000000"},"message":"[rank 1 of 2, a] read: \"x\"\n"}})");
-  CHECK(parse_error_note(base::to_json(note)) == note);
+  CHECK(parse_error_record(base::to_json(note)) == note);
 }
 
 TEST_CASE("text that is not UTF-8 does not hinder the note") {
@@ -56,18 +56,18 @@ TEST_CASE("text that is not UTF-8 does not hinder the note") {
 }
 
 TEST_CASE("both of torchrun's forms are read, and anything else is nothing") {
-  CHECK(parse_error_note(R"({"message": "lost", "timestamp": 7})") == ErrorNote{"lost", 7'000'000'000});
-  CHECK(
-      parse_error_note(R"({"message": {"message": "lost", "extraInfo": {"py_callstack": "...", "timestamp": "7"}}})") ==
-      ErrorNote{"lost", 7'000'000'000});
+  CHECK(parse_error_record(R"({"message": "lost", "timestamp": 7})") == ErrorRecord{"lost", 7'000'000'000});
+  CHECK(parse_error_record(
+            R"({"message": {"message": "lost", "extraInfo": {"py_callstack": "...", "timestamp": "7"}}})") ==
+        ErrorRecord{"lost", 7'000'000'000});
   for (const auto* junk : {"", "{", "[]", "7", "{}", R"({"message": 7})", R"({"message": {}})", R"({"message": ""})"}) {
     CAPTURE(junk);
-    CHECK_FALSE(parse_error_note(junk));
+    CHECK_FALSE(parse_error_record(junk));
   }
 }
 
 TEST_CASE("a time that is no number of seconds since 1970 is none") {
-  CHECK(parse_error_note(R"({"message": "lost", "timestamp": 1764000000000})") == ErrorNote{"lost", 0});
+  CHECK(parse_error_record(R"({"message": "lost", "timestamp": 1764000000000})") == ErrorRecord{"lost", 0});
 }
 
 TEST_CASE("an error that ends the process is left in the file that the launcher named") {

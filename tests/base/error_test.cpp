@@ -11,11 +11,11 @@
 #include <vector>
 
 using accelerate::ErrorKind;
-using accelerate::Place;
+using accelerate::RankContext;
 namespace base = accelerate::base;
 
 TEST_CASE("an error names place, operation, both values and the remedy") {
-  const Place here{.rank = 3, .world_size = 8, .host = "gpu-b"};
+  const RankContext here{.rank = 3, .world_size = 8, .host = "gpu-b"};
   CHECK_THROWS_WITH_AS(base::fail(ErrorKind::usage, here, "shard", "batch_size is {}, must be at least {}", 0, 1),
                        "[rank 3 of 8, gpu-b] shard: batch_size is 0, must be at least 1", accelerate::Error);
 }
@@ -30,16 +30,16 @@ TEST_CASE("an error keeps its kind, and every kind has a name") {
   } catch (const accelerate::Error& error) {
     CHECK(error.kind() == ErrorKind::peer);
   }
-  CHECK(base::name(ErrorKind::usage) == "usage");
-  CHECK(base::name(ErrorKind::environment) == "environment");
-  CHECK(base::name(ErrorKind::data) == "data");
-  CHECK(base::name(ErrorKind::peer) == "peer");
-  CHECK(base::name(ErrorKind::device) == "device");
-  CHECK(base::name(ErrorKind::io) == "io");
+  CHECK(base::error_kind_name(ErrorKind::usage) == "usage");
+  CHECK(base::error_kind_name(ErrorKind::environment) == "environment");
+  CHECK(base::error_kind_name(ErrorKind::data) == "data");
+  CHECK(base::error_kind_name(ErrorKind::peer) == "peer");
+  CHECK(base::error_kind_name(ErrorKind::device) == "device");
+  CHECK(base::error_kind_name(ErrorKind::io) == "io");
 }
 
 TEST_CASE("an error has what its text says as fields, copies and rethrown ones too") {
-  const Place here{.rank = 3, .world_size = 8, .host = "gpu-b"};
+  const RankContext here{.rank = 3, .world_size = 8, .host = "gpu-b"};
   const accelerate::Error error(ErrorKind::peer, here, "all_gather", "ranks 1, 5 did not join", {5, 1});
   const auto check = [](const accelerate::Error& one) {
     CHECK(one.kind() == ErrorKind::peer);

@@ -48,37 +48,38 @@ TEST_CASE("a rank that has not come shows nothing") {
 TEST_CASE("steps, the last operation and the wait for it are shown") {
   const std::array<int64_t, 2> shape{64, 12};
   const auto beat = shown_by([&] {
-    base::beat_step();
-    base::beat_begun({.operation = "all_gather", .group = "world", .sequence = 41, .dtype = "float32", .shape = shape});
-    new base::BeatWait(41);  // killed while it waits
+    base::record_heartbeat_step();
+    base::record_collective(
+        {.operation = "all_gather", .group = "world", .sequence = 41, .dtype = "float32", .shape = shape});
+    new base::HeartbeatWaitScope(41);  // killed while it waits
   });
   CHECK(beat == Heartbeat{.beats = 2,
                           .step = 1,
-                          .waits_in = 41,
+                          .waiting_in = 41,
                           .sequence = 41,
                           .call = "all_gather, operation 41 of world ([64, 12] float32)"});
 }
 
 TEST_CASE("the end of a wait is a sign of life; a message and an operation without a tensor have fewer words") {
   const auto beat = shown_by([] {
-    base::beat_begun({.operation = "barrier", .group = "world", .sequence = 1});
-    { const base::BeatWait wait(1); }
-    new base::BeatWait(0);
+    base::record_collective({.operation = "barrier", .group = "world", .sequence = 1});
+    { const base::HeartbeatWaitScope wait(1); }
+    new base::HeartbeatWaitScope(0);
   });
   CHECK(beat.beats == 2);
-  CHECK(beat.waits_in == -1);
+  CHECK(beat.waiting_in == -1);
   CHECK(beat.call == "barrier, operation 1 of world");
 }
 
 TEST_CASE("long names and many dimensions are cut, and a file that is no page is left alone") {
   const std::array<int64_t, 12> shape{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
   const auto beat = shown_by([&] {
-    base::beat_begun(
+    base::record_collective(
         {.operation = "x", .group = std::string(200, 'g'), .sequence = 1, .dtype = "bool", .shape = shape});
   });
   CHECK(beat.call == "x, operation 1 of " + std::string(55, 'g') + " ([1, 2, 3, 4, 5, 6, 7, 8] bool)");
   CHECK(shown_by([] {
           setenv("ACCELERATE_HEARTBEAT_FILE", "/dev/null", 1);
-          base::beat_step();
+          base::record_heartbeat_step();
         }) == Heartbeat{});
 }

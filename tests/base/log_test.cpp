@@ -28,13 +28,13 @@ TEST_CASE("a line said once is not said again, at another place or with another 
   const LogLevel level = base::log_level();
   auto before = base::set_log_handler([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
   base::set_log_level(LogLevel::info);
-  base::forget_lines();
+  base::reset_log_once();
   base::log_once(LogLevel::debug, {}, "{} of {}", 1, 2);  // not logged, so not remembered
   base::log_once(LogLevel::info, {}, "{} of {}", 1, 2);
   base::log_once(LogLevel::info, {}, "{} of {}", 1, 2);
   base::log_once(LogLevel::info, {.rank = 1, .world_size = 2, .host = "a"}, "{} of {}", 1, 2);
   base::log_once(LogLevel::info, {}, "{} of {}", 2, 2);
-  base::forget_lines();
+  base::reset_log_once();
   base::log_once(LogLevel::info, {}, "{} of {}", 1, 2);
   base::set_log_level(level);
   base::set_log_handler(before);
@@ -62,7 +62,7 @@ TEST_CASE("a handler may log, which goes past it, and set another") {
     base::log_once(LogLevel::error, {}, "of the handler");
     base::set_log_handler([&](LogLevel, std::string_view later) { lines.push_back("then " + std::string(later)); });
   });
-  base::forget_lines();
+  base::reset_log_once();
   base::log(LogLevel::error, {}, "one");
   base::log(LogLevel::error, {}, "two");
   base::set_log_handler(before);

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "accelerate/archive/folder.hpp"
+#include "accelerate/archive/checkpoint_folder.hpp"
 #include "accelerate/archive/pickle.hpp"
 #include "accelerate/checkpoint/python_state.hpp"
 #include "accelerate/checkpoint/weights.hpp"
@@ -68,23 +68,23 @@ TEST_CASE("a flipped bit in any file, and a file cut at any place, is found and 
         file.seekp(at).put(static_cast<char>(byte)).flush();
       };
       put(whole[bit / 8] ^ (1 << (bit % 8)));
-      const auto told = accelerate::archive::what_is_wrong_with(*listed, place, /*verify=*/true);
+      const auto told = accelerate::archive::find_file_damage(*listed, place, /*verify=*/true);
       put(whole[bit / 8]);
       if (told && told->starts_with(name + " has checksum ")) continue;
       FAIL("bit ", bit, " of ", name, ": ", told.value_or("nothing is wrong"));
     }
     file.seekp(0).put(static_cast<char>(whole[0] ^ 1)).flush();
-    CHECK(accelerate::archive::what_is_wrong(place, true)->starts_with(name + " has checksum "));
+    CHECK(accelerate::archive::find_damage(place, true)->starts_with(name + " has checksum "));
     file.close();
     for (const size_t size : {size_t{0}, whole.size() / 2, whole.size() - 1}) {
       write(path, whole.substr(0, size));
-      CHECK(*accelerate::archive::what_is_wrong(place, true) ==
+      CHECK(*accelerate::archive::find_damage(place, true) ==
             fmt::format("{} has {} bytes, expected {}", name, size, whole.size()));
     }
     fs::remove(path);
-    CHECK(*accelerate::archive::what_is_wrong(place, true) == name + " is missing");
+    CHECK(*accelerate::archive::find_damage(place, true) == name + " is missing");
     write(path, whole);
-    CHECK_FALSE(accelerate::archive::what_is_wrong(place, true));
+    CHECK_FALSE(accelerate::archive::find_damage(place, true));
   }
 }
 

@@ -25,8 +25,8 @@
 #include <string_view>
 #include <thread>
 
-#include "accelerate/archive/folder.hpp"
-#include "accelerate/archive/new_file.hpp"
+#include "accelerate/archive/atomic_file.hpp"
+#include "accelerate/archive/checkpoint_folder.hpp"
 #include "accelerate/checkpoint/weights.hpp"
 #include "accelerate/comm/group.hpp"
 #include "tests/checkpoint/folder.hpp"
@@ -77,13 +77,13 @@ void was_brought(int file) {
   if (inode_of(file) == renamed_in) renamed_in = 0;
 }
 /// Checks that all files of a folder, and then the folder, were flushed.
-void takes_its_name(const fs::path& made) {
+void takes_target_name(const fs::path& made) {
   if (!is_watched) return;
   const std::lock_guard lock(brought_mutex);
   std::error_code error;
   const auto of_folder = brought.find(inode_of(made));
   for (const auto& entry : fs::directory_iterator(made, error)) {
-    if (entry.path().filename() == accelerate::archive::lock_name) continue;
+    if (entry.path().filename() == accelerate::archive::kLockName) continue;
     const auto of_file = brought.find(inode_of(entry.path()));
     const bool right = of_folder != brought.end() && of_file != brought.end() && of_file->second < of_folder->second;
     if (!right) std::fprintf(stderr, "%s is not on the disk when its folder takes its name\n", entry.path().c_str());
@@ -96,7 +96,7 @@ bool is_in_making(const char* path) {
 }
 
 /// Returns true, with errno set, if the next call must fail.
-bool goes_wrong(bool is_write) {
+bool fails_as_expected(bool is_write) {
   if (calls_left <= 0 || --calls_left > 0) return false;
   if (fault == Fault::kill) ::raise(SIGKILL);
   if (fault == Fault::no_space && is_write) errno = ENOSPC;
@@ -121,18 +121,18 @@ extern "C" {
 ssize_t write(int file, const void* bytes, size_t size) {
   if (calls_left > 0 && fault == Fault::short_writes)
     return ::syscall(SYS_write, file, bytes, size > 1 ? size / 2 : size);
-  if (goes_wrong(/*is_write=*/true)) return -1;
+  if (fails_as_expected(/*is_write=*/true)) return -1;
   was_written(file);
   return ::syscall(SYS_write, file, bytes, size);
 }
 int fsync(int file) {
-  if (goes_wrong(false)) return -1;
+  if (fails_as_expected(false)) return -1;
   was_brought(file);
   return static_cast<int>(::syscall(SYS_fsync, file));
 }
 int rename(const char* from, const char* to) noexcept {
-  if (is_in_making(from)) takes_its_name(from);
-  if (goes_wrong(false)) return -1;
+  if (is_in_making(from)) takes_target_name(from);
+  if (fails_as_expected(false)) return -1;
   const auto status = static_cast<int>(::syscall(SYS_rename, from, to));
   if (is_slow_after_its_part && std::string_view(to).ends_with("/.part_1")) {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -144,11 +144,12 @@ int renameat2(int from_folder, const char* from, int to_folder, const char* to, 
     errno = EINVAL;
     return -1;
   }
-  if (is_in_making(from)) takes_its_name(from);
-  return goes_wrong(false) ? -1 : static_cast<int>(::syscall(SYS_renameat2, from_folder, from, to_folder, to, flags));
+  if (is_in_making(from)) takes_target_name(from);
+  return fails_as_expected(false) ? -1
+                                  : static_cast<int>(::syscall(SYS_renameat2, from_folder, from, to_folder, to, flags));
 }
 int remove(const char* path) noexcept {
-  if (fault == Fault::kill) goes_wrong(false);
+  if (fault == Fault::kill) fails_as_expected(false);
   if (is_network && is_open(path)) {
     static int made = 0;
     const std::lock_guard lock(hidden_mutex);
@@ -182,19 +183,19 @@ void expect(bool holds, const char* what, Fault which, int call) {
   std::printf("fault %d at call %d: %s\n", static_cast<int>(which), call, what);
 }
 
-struct Outcome {
+struct AttemptResult {
   bool killed = false, failed = false;
   bool reached = false;  // the failing call was made
 };
 
 /// Saves 2 over the existing checkpoint in a separate process.
-Outcome save_with(Fault which, int call, const fs::path& place, bool beside, std::optional<int64_t> limit = {}) {
+AttemptResult save_with(Fault which, int call, const fs::path& place, bool beside, std::optional<int64_t> limit = {}) {
   const pid_t child = ::fork();
   if (child == 0) {
     fault = which;
     int code = 0;
     try {
-      checkpoint::Saver saver({});
+      checkpoint::CheckpointWriter saver({});
       calls_left = call;
       saver.save(testing::small_content(2), {.place = place, .options = {.async = beside}, .total_limit = limit});
       saver.wait();
@@ -222,9 +223,9 @@ void try_every_call(Fault which, const fs::path& folder, bool beside, int first 
   testing::save(place, testing::small_content(1));
   int call = first;
   for (; call < 1000; call += stride) {
-    const Outcome outcome = save_with(which, call, place, beside);
+    const AttemptResult outcome = save_with(which, call, place, beside);
     accelerate::archive::recover(place);  // as load_state() does
-    expect(!accelerate::archive::what_is_wrong(place, true), "there is no whole checkpoint", which, call);
+    expect(!accelerate::archive::find_damage(place, true), "there is no whole checkpoint", which, call);
     const double value = value_in(place);
     expect(value == 1 || value == 2, "it is neither the old nor the new one", which, call);
     if (!outcome.killed && !outcome.failed) expect(value == 2, "a save that returned is not there", which, call);
@@ -249,11 +250,11 @@ void try_every_call_with_a_limit(Fault which, const fs::path& folder, bool besid
     accelerate::base::remove_tree(numbered);
     testing::save(numbered / "checkpoint_0", testing::small_content(0));
     testing::save(numbered / "checkpoint_1", testing::small_content(1));
-    const Outcome outcome = save_with(which, call, numbered / "checkpoint_2", beside, 1);
-    const auto newest = accelerate::archive::newest_whole(numbered, "load_state", true);
+    const AttemptResult outcome = save_with(which, call, numbered / "checkpoint_2", beside, 1);
+    const auto newest = accelerate::archive::newest_complete_checkpoint(numbered, "load_state", true);
     const double value = value_in(newest.folder);
     expect(value == 1 || value == 2, "the newest whole one is another", which, call);
-    expect(newest.passed_over.empty(), "a torn one is seen", which, call);
+    expect(newest.skipped_checkpoints.empty(), "a torn one is seen", which, call);
     if (!outcome.killed && !outcome.failed) expect(value == 2, "a save that returned is not there", which, call);
     save_with(Fault::kill, 0, numbered / "checkpoint_3", false);  // without a limit, no incomplete folder remains
     expect(entries_in(numbered) == std::ssize(accelerate::archive::numbered_checkpoints(numbered)),
@@ -277,7 +278,7 @@ void try_the_order(const fs::path& folder, bool replaces, bool beside) {
   if (child == 0) {
     brought.clear();
     is_watched = true;
-    checkpoint::Saver saver({});
+    checkpoint::CheckpointWriter saver({});
     saver.save(testing::small_content(2),
                {.place = place, .options = {.async = beside}, .hook = [](const fs::path& making) {
                   const int file = ::open((making / "notes.txt").c_str(), O_WRONLY | O_CREAT, 0666);
@@ -290,7 +291,7 @@ void try_the_order(const fs::path& folder, bool replaces, bool beside) {
   int status = 0;
   ::waitpid(child, &status, 0);
   expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "not all is on the disk when it must be", Fault::kill, 0);
-  expect(!accelerate::archive::what_is_wrong(place, true), "what was saved in order is not whole", Fault::kill, 0);
+  expect(!accelerate::archive::find_damage(place, true), "what was saved in order is not whole", Fault::kill, 0);
   accelerate::base::remove_tree(folder / "ordered");
 }
 
@@ -305,7 +306,7 @@ void new_folders_too(const fs::path& folder) {
     brought.clear();
   };
   brought.clear();
-  checkpoint::Saver({}).save(testing::small_content(1), {.place = deeper / "checkpoint_0"});
+  checkpoint::CheckpointWriter({}).save(testing::small_content(1), {.place = deeper / "checkpoint_0"});
   check("a folder above a checkpoint is not on the disk");
   checkpoint::save_file(deeper / "weights.safetensors", testing::small_content(1).masters, "save");
   check("a folder above a file is not on the disk");
@@ -318,10 +319,10 @@ void new_folders_too(const fs::path& folder) {
 }
 
 /// Tests file systems that cannot rename without replacing.
-void keep_what_is_there(const fs::path& folder) {
-  using accelerate::archive::Existing, accelerate::archive::NewFile;
+void keep_existing(const fs::path& folder) {
+  using accelerate::archive::Existing, accelerate::archive::AtomicFile;
   const auto write = [&](const char* text) {
-    NewFile file(folder / "file", "save");
+    AtomicFile file(folder / "file", "save");
     file.sink().write(text);
     file.commit(Existing::keep);
   };
@@ -346,7 +347,7 @@ void a_rank_is_slow_after_its_part(const fs::path& folder) {
   accelerate::comm::run_threads(
       2,
       [&](const accelerate::comm::Group& group) {
-        checkpoint::Saver saver(group);
+        checkpoint::CheckpointWriter saver(group);
         saver.save(testing::small_content(2), {.place = place, .options = {.async = true}});
         try {
           saver.wait();
@@ -358,7 +359,7 @@ void a_rank_is_slow_after_its_part(const fs::path& folder) {
       std::chrono::seconds(60));
   is_slow_after_its_part = false;
   expect(saved == 2, "a rank whose part was taken at once failed", Fault::kill, 0);
-  expect(!accelerate::archive::what_is_wrong(place, true), "what two ranks saved is not whole", Fault::kill, 0);
+  expect(!accelerate::archive::find_damage(place, true), "what two ranks saved is not whole", Fault::kill, 0);
   accelerate::base::remove_tree(place);
 }
 
@@ -390,7 +391,7 @@ void two_save_to_one_place(const fs::path& folder) {
     ::waitpid(child, &status, 0);
     expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "one of two that save to one place failed", Fault::kill, 0);
   }
-  expect(!accelerate::archive::what_is_wrong(place, true), "two that save to one place tore it", Fault::kill, 0);
+  expect(!accelerate::archive::find_damage(place, true), "two that save to one place tore it", Fault::kill, 0);
   accelerate::base::remove_tree(place);
   expect(entries_in(folder) == 0, "two that save to one place left something", Fault::kill, 0);
 }
@@ -416,7 +417,7 @@ void fill_the_disk(const fs::path& folder) {
         expect(failed, "a full disk is not what it says", Fault::no_space, static_cast<int>(room));
       }
       refused += failed ? 1 : 0;
-      expect(!accelerate::archive::what_is_wrong(place, true), "there is no whole checkpoint", Fault::no_space,
+      expect(!accelerate::archive::find_damage(place, true), "there is no whole checkpoint", Fault::no_space,
              static_cast<int>(room));
       expect(value_in(place) == (failed ? 1 : 2), "it is not the right one", Fault::no_space, static_cast<int>(room));
       expect(entries_in(folder) == 2, "something is left beside it", Fault::no_space, static_cast<int>(room));
@@ -438,7 +439,7 @@ void save_where_nothing_can(const fs::path& folder) {
   const bool right = told.ends_with(folder.string() + " takes no new folder: Read-only file system");
   if (!right) std::printf("%s\n", told.c_str());
   expect(right, "a disk that takes nothing is not what it says", Fault::io_error, 0);
-  expect(!accelerate::archive::what_is_wrong(folder / "checkpoint_0", true), "it cannot be read there", Fault::io_error,
+  expect(!accelerate::archive::find_damage(folder / "checkpoint_0", true), "it cannot be read there", Fault::io_error,
          0);
   expect(value_in(folder / "checkpoint_0") == 2, "it is not the one that was saved", Fault::io_error, 0);
 }
@@ -468,7 +469,7 @@ int main(int argc, char** argv) {
       for (const bool beside : {false, true}) try_every_call_with_a_limit(which, folder, beside);
     }
     is_network = true;
-    keep_what_is_there(folder);
+    keep_existing(folder);
     new_folders_too(folder);
     try_every_call(Fault::kill, folder, /*beside=*/false, /*first=*/100);  // renames are at the end
     for (const bool beside : {false, true}) try_every_call(Fault::io_error, folder, beside);

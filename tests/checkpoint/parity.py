@@ -107,7 +107,7 @@ def draws():
     return [*torch.rand(3).tolist(), random.random(), numpy.random.rand()]
 
 
-def both_ways(probe, folder, name):
+def option_spellings(probe, folder, name):
     whole = Python(name)
     whole.accelerator.save_state(folder / "start")
     expected = whole.train(0, 3 * STEPS)
@@ -435,7 +435,7 @@ def main():
     probe, folder = sys.argv[1], Path(sys.argv[2])
     shutil.rmtree(folder, ignore_errors=True)
     for name in OPTIMIZERS:
-        both_ways(probe, folder / name, name)
+        option_spellings(probe, folder / name, name)
     fresh(probe, folder)
     named_by_itself(probe, folder / "named")
     schedules(probe, folder / "schedules")

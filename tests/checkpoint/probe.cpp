@@ -193,7 +193,7 @@ void print(const accelerate::prepared::TensorDict& dict) {
   }
 }
 
-void pieces(const std::string& out, const std::string& in) {
+void parameter_shards(const std::string& out, const std::string& in) {
   accelerate::Accelerator accelerator({.cpu = true,
                                        .mixed_precision = accelerate::Precision::fp16,
                                        .grad_scaler = {.init_scale = 1024, .growth_interval = 50}});
@@ -267,7 +267,7 @@ int main(int argc, char** argv) {
     } else if (arguments.size() == 3 && arguments[0] == "rates") {
       rates(arguments[1], arguments[2]);
     } else if (arguments.size() == 3 && arguments[0] == "pieces") {
-      pieces(arguments[1], arguments[2]);
+      parameter_shards(arguments[1], arguments[2]);
       registered(arguments[2]);
     } else {
       throw std::runtime_error(

@@ -4,7 +4,7 @@
 //
 #include <fstream>
 
-#include "accelerate/archive/folder.hpp"
+#include "accelerate/archive/checkpoint_folder.hpp"
 #include "accelerate/checkpoint/saved_ranges.hpp"
 #include "accelerate/checkpoint/torch_file.hpp"
 #include "accelerate/checkpoint/weights.hpp"

@@ -9,9 +9,9 @@
 
 namespace testing {
 
-inline accelerate::checkpoint::Content small_content(double value = 1) {
+inline accelerate::checkpoint::CheckpointContent small_content(double value = 1) {
   using accelerate::checkpoint::NamedTensors;
-  accelerate::checkpoint::Content content{.step = 7, .epoch = 2, .accumulated = 5};
+  accelerate::checkpoint::CheckpointContent content{.step = 7, .epoch = 2, .accumulated = 5};
   const auto shared = torch::full({2, 3}, value);
   content.models.push_back({{"a.weight", shared},
                             {"tied", shared},
@@ -54,15 +54,15 @@ inline accelerate::checkpoint::Content small_content(double value = 1) {
   return content;
 }
 
-inline void save(const std::filesystem::path& place, const accelerate::checkpoint::Content& content,
+inline void save(const std::filesystem::path& place, const accelerate::checkpoint::CheckpointContent& content,
                  accelerate::checkpoint::SaveOptions options = {}) {
   options.durable = false;
-  accelerate::checkpoint::Saver saver({});
+  accelerate::checkpoint::CheckpointWriter saver({});
   saver.save(content, {.place = place, .options = options});
   saver.wait();
 }
 
-inline accelerate::checkpoint::Content load(const std::filesystem::path& place) {
+inline accelerate::checkpoint::CheckpointContent load(const std::filesystem::path& place) {
   return accelerate::checkpoint::read(place, 0, torch::kCPU, "load_state").content;
 }
 

@@ -17,8 +17,8 @@
 
 #include "accelerate/base/heartbeat.hpp"
 #include "accelerate/comm/group.hpp"
-#include "accelerate/comm/rendezvous/peer_inquiry.hpp"
 #include "accelerate/comm/rendezvous/store.hpp"
+#include "accelerate/comm/rendezvous/store_peer_diagnosis.hpp"
 #include "accelerate/job/start.hpp"
 #include "fault_threads.hpp"
 #if ACCELERATE_HAS_MPI
@@ -30,13 +30,13 @@ namespace {
 using accelerate::comm::Group;
 using namespace std::chrono_literals;
 
-void say(const accelerate::Error& error) {
-  std::printf("%s: %s\n", std::string(name(error.kind())).c_str(), error.what());
+void report(const accelerate::Error& error) {
+  std::printf("%s: %s\n", std::string(error_kind_name(error.kind())).c_str(), error.what());
   if (std::getenv("FAULT_FIELDS") != nullptr) fmt::print("missing: {}\n", fmt::join(error.missing_ranks(), " "));
   std::fflush(stdout);
 }
 
-void come_late(std::chrono::seconds by = 8s) {
+void join_late(std::chrono::seconds by = 8s) {
   std::this_thread::sleep_for(by);
   std::puts("rank 1 slept to the end");
   std::fflush(stdout);
@@ -44,17 +44,17 @@ void come_late(std::chrono::seconds by = 8s) {
 }
 
 void late(const Group& group, int64_t elements = 4) {
-  if (group.rank() == 1) come_late();
+  if (group.rank() == 1) join_late();
   try {
     group.all_reduce(at::ones({elements}));
   } catch (const accelerate::Error& error) {
-    say(error);
+    report(error);
     group.barrier();
   }
 }
 
 void late_barrier(const Group& group) {
-  if (group.rank() == 1) come_late();
+  if (group.rank() == 1) join_late();
   group.barrier();
 }
 
@@ -76,11 +76,11 @@ void sleeps(const Group& group) {
 
 /// Rank 1 runs seven seconds of its own steps while rank 0 waits for it; then rank 1 exits at once and rank 0
 /// continues.
-void gets_on_alone(const Group& group) {
+void continues_alone(const Group& group) {
   group.barrier();
   for (int i = 0; group.rank() == 1 && i < 70; ++i) {
     std::this_thread::sleep_for(100ms);
-    accelerate::base::beat_step();
+    accelerate::base::record_heartbeat_step();
   }
   group.all_reduce(at::ones({4}));
   if (group.rank() == 0) std::this_thread::sleep_for(1s);
@@ -132,7 +132,7 @@ void one_of_many(const Group& group, int64_t elements, bool comes) {
   const auto tensor = at::ones({elements});
   group.barrier();  // all have started
   // the launcher stops it when the slowest of nine ranks has timed out
-  if (group.rank() == 1 && !comes) come_late(60s);
+  if (group.rank() == 1 && !comes) join_late(60s);
   auto sum = group.all_reduce_async(tensor);
   if (group.rank() == 1) {
     std::this_thread::sleep_for(30ms);
@@ -173,7 +173,7 @@ std::string told(const Group& group, void (*wait)(const Group&)) {
 void late_to_all(const Group& group) {
   std::map<std::string, Group> groups;
   for (const auto& [name, wait] : kWaits) groups.emplace(name, group.duplicate());
-  if (group.rank() == 1) come_late();
+  if (group.rank() == 1) join_late();
   std::map<std::string, std::future<std::string>> all;
   for (const auto& [name, wait] : kWaits) {
     all[name] = std::async(std::launch::async, told, groups.at(name), wait);
@@ -185,7 +185,7 @@ void late_to_all(const Group& group) {
 
 /// An operation for which only one thread of rank 0 waits, behind one that rank 1 does not join.
 void late_second(const Group& group) {
-  if (group.rank() == 1) come_late();
+  if (group.rank() == 1) join_late();
   auto first = group.all_reduce_async(at::ones({2}));
   auto second = group.all_reduce_async(at::ones({3}));
   second.wait(500ms);
@@ -193,19 +193,19 @@ void late_second(const Group& group) {
 
 /// Two pending operations; the wait of the first one breaks the group.
 void late_and_next(const Group& group) {
-  if (group.rank() == 1) come_late();
+  if (group.rank() == 1) join_late();
   auto first = group.all_reduce_async(at::ones({2}));
   auto second = group.all_reduce_async(at::ones({3}));
   try {
     first.wait(500ms);
   } catch (const accelerate::Error& error) {
-    say(error);
+    report(error);
   }
   second.wait();
 }
 
 void rows_late(const Group& group) {
-  if (group.rank() == 1) come_late();
+  if (group.rank() == 1) join_late();
   group.reduce_scatter_async(at::zeros({2}), at::ones({4})).wait(500ms);
 }
 
@@ -215,7 +215,7 @@ void gathers(const Group& group) {
 }
 
 void late_message(const Group& group) {
-  if (group.rank() == 1) come_late();
+  if (group.rank() == 1) join_late();
   group.recv(at::ones({2}), 1);
 }
 
@@ -259,7 +259,7 @@ void messages(const Group& group) {
 }
 
 /// Four seconds of steps, each with its own group, for which the ranks query the store.
-void works(const Group& group) {
+void completes(const Group& group) {
   for (int step = 0; step < 40; ++step) {
     const auto sum = at::ones({4});
     group.duplicate().all_reduce(sum);
@@ -272,9 +272,9 @@ void works(const Group& group) {
 const std::map<std::string, void (*)(const Group&)> kScenarios{
     {"connect", [](const Group&) {}},
     {"slow_connect", [](const Group&) {}},
-    {"works", works},
+    {"works", completes},
     {"sleeps", sleeps},
-    {"gets_on_alone", gets_on_alone},
+    {"gets_on_alone", continues_alone},
     {"late", [](const Group& group) { late(group); }},
     {"rank_1_dies", [](const Group& group) { dies(group, 1); }},
     {"rank_0_dies", [](const Group& group) { dies(group, 0); }},
@@ -315,7 +315,7 @@ const std::map<std::string, void (*)(const Group&)> kScenarios{
 /// Joins the store, and not the backend.
 void meets_only(std::chrono::milliseconds then) {
   const auto process = accelerate::env::read(accelerate::env::current_variables());
-  static_cast<void>(accelerate::comm::meet(process, {}, 60s));
+  static_cast<void>(accelerate::comm::rendezvous_store(process, {}, 60s));
   std::this_thread::sleep_for(then);
   _exit(0);
 }
@@ -333,8 +333,8 @@ void last_dies_connecting() {
   if (process.rank + 1 < process.world_size) {
     return static_cast<void>(accelerate::comm::connect(process, {.timeout = 2s}));
   }
-  const auto store = accelerate::comm::meet(process, {}, 60s);
-  accelerate::comm::tell_arrival(*store, "world", process.rank);
+  const auto store = accelerate::comm::rendezvous_store(process, {}, 60s);
+  accelerate::comm::announce_arrival(*store, "world", process.rank);
   _exit(7);
 }
 
@@ -344,7 +344,7 @@ void run_more_threads_than_allowed() {
 }
 
 /// Rank 1 reaches MPI_Init 20 s late, and rank 0 waits for 2 s.
-void stays_away() {
+void does_not_join() {
   const auto process = accelerate::env::read(accelerate::env::current_variables());
   if (process.rank == 1) std::this_thread::sleep_for(20s);
   static_cast<void>(accelerate::comm::connect(process, {.timeout = 2s}));
@@ -372,7 +372,7 @@ void caught_while_waited_for(int64_t elements, bool by_message = false) {
     if (process.rank == 1) throw std::runtime_error("handled");
     by_message ? group.recv(at::ones({elements}), 1) : group.all_reduce(at::ones({elements}));
   } catch (const accelerate::Error& error) {
-    say(error);
+    report(error);
   } catch (const std::runtime_error&) {
     std::this_thread::sleep_for(2s);
   }
@@ -388,7 +388,7 @@ void refused_while_waited_for() {
     if (process.rank == 1) group.recv(at::ones({3}), 0);
     other.all_reduce(at::ones({4}));
   } catch (const accelerate::Error& error) {
-    say(error);
+    report(error);
     if (process.rank == 1) std::this_thread::sleep_for(2s);
   }
 }
@@ -404,7 +404,7 @@ void caught_and_again() {
       if (attempt == 3) std::printf("sum %d\n", sum[0].item<int>());
       if (attempt < 3) throw std::runtime_error("handled");
     } catch (const accelerate::Error& error) {
-      say(error);
+      report(error);
     } catch (const std::runtime_error&) {
     }
   }
@@ -418,7 +418,7 @@ void handled() {
     if (process.rank == 1) std::this_thread::sleep_for(6s);
     if (process.rank == 0) group.barrier();
   } catch (const accelerate::Error& error) {
-    say(error);
+    report(error);
   }
   std::printf("rank %d saved\n", static_cast<int>(process.rank));
 }
@@ -469,7 +469,7 @@ void start() { static_cast<void>(accelerate::job::start({.timeout = 2s}, false))
 const std::map<std::string, void (*)()> kWithoutGroup{
     {"meets_only", [] { meets_only(5s); }},
     {"meets_and_dies", [] { meets_only(1s); }},
-    {"stays_away", stays_away},
+    {"stays_away", does_not_join},
     {"connects_and_drops", connects_and_drops},
     {"last_dies_connecting", last_dies_connecting},
     {"caught", caught},
@@ -517,7 +517,7 @@ int main(int, char** argv) {
   try {
     run(argv[1]);
   } catch (const accelerate::Error& error) {
-    say(error);
+    report(error);
     return 3;
   }
   return 0;

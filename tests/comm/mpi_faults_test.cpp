@@ -12,7 +12,7 @@ std::vector<Ended> run_mpi(const std::string& scenario, int ranks = 2) {
 }
 
 /// Each of two ranks reports its text; the launcher may stop one of them before that.
-void check_one_is_told(const std::string& scenario, const std::string& of_0, const std::string& of_1) {
+void check_one_rank_reports(const std::string& scenario, const std::string& of_0, const std::string& of_1) {
   const auto out = run_mpi(scenario)[0].out;
   CAPTURE(out);
   CHECK((out.find(at_rank(0, of_0)) != std::string::npos || out.find(at_rank(1, of_1)) != std::string::npos));
@@ -77,7 +77,7 @@ TEST_CASE("mpi: so it is among nine ranks, whose sums are MPI's own") {
 }
 
 TEST_CASE("mpi: calls that differ are told on every rank, without debug mode") {
-  const auto check = check_one_is_told;
+  const auto check = check_one_rank_reports;
   const auto both = [&](const std::string& scenario, const std::string& head, const std::string& zero,
                         const std::string& one, const std::string& middle, const std::string& end) {
     check(scenario, fmt::format("{}{}{} {}{}", head, zero, fmt::format(fmt::runtime(middle), 1), one, end),
@@ -109,8 +109,8 @@ TEST_CASE("mpi: calls that differ are told on every rank, without debug mode") {
 }
 
 TEST_CASE("mpi, debug: an operation that one rank alone calls between two steps is told at once") {
-  check_one_is_told("debug_extra", kBarrierBesideExtra, kExtraBesideBarrier);
-  check_one_is_told("debug_extra_last", kStepBesideExtra, kExtraBesideStep);
+  check_one_rank_reports("debug_extra", kBarrierBesideExtra, kExtraBesideBarrier);
+  check_one_rank_reports("debug_extra_last", kStepBesideExtra, kExtraBesideStep);
 }
 
 TEST_CASE("mpi: a rank that stays away from MPI's start is waited for until the timeout, and the launcher names it") {

@@ -246,7 +246,7 @@ TEST_CASE("a line names the sample that could not be read, in a batch of any len
   for (const int64_t workers : {0, 2}) {
     for (const int64_t batch_size : {2, 64}) {
       for (const bool as_error : {false, true}) {
-        accelerate::base::forget_lines();
+        accelerate::base::reset_log_once();
         std::vector<std::string> lines;
         const auto before =
             accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });

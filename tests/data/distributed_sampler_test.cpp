@@ -7,7 +7,7 @@
 #include <random>
 
 #include "accelerate/data/loader.hpp"
-#include "tests/data/passes.hpp"
+#include "tests/data/iteration.hpp"
 
 using namespace accelerate::data;
 using sources::Batches;
@@ -28,7 +28,7 @@ PositionLoader positions(int64_t samples, LoaderOptions options, const Distribut
 /// Samples that all ranks read in a pass, step by step, without padding.
 struct Steps {
   std::vector<Numbers> real;
-  int64_t filling = 0;
+  int64_t padding_rows = 0;
 };
 
 /// \param loader_of  Returns the loader of a rank.
@@ -54,7 +54,7 @@ Steps walk(int64_t ranks, const MakeLoader& loader_of) {
       for (size_t i = 0; i < rounds[step][rank].size(); ++i) {
         const auto place = static_cast<int64_t>(i) * ranks + static_cast<int64_t>(rank);
         if (remainders[step] > 0 && place >= remainders[step]) {
-          ++steps.filling;
+          ++steps.padding_rows;
         } else {
           real.push_back(rounds[step][rank][i]);
         }
@@ -123,7 +123,7 @@ TEST_CASE("the samples of a step are a piece of the order, so an interrupted pas
     const bool even = pick(0, 2) > 0;
     const auto first_loader = of(pick(1, 5), world, even);
     const auto whole = walk(world, first_loader);
-    CHECK(whole.filling == (even && !asked.drop_last ? (world - samples % world) % world : 0));
+    CHECK(whole.padding_rows == (even && !asked.drop_last ? (world - samples % world) % world : 0));
     if (whole.real.size() < 2) continue;
     const int64_t seen = pick(1, static_cast<int64_t>(whole.real.size()) - 1);
     auto stopped = first_loader(0);

@@ -362,7 +362,7 @@ TEST_CASE("no samples are no batches") {
 
 TEST_CASE("a pass without batches says why, with the numbers, once") {
   const auto says = [](const auto& walk) {
-    accelerate::base::forget_lines();
+    accelerate::base::reset_log_once();
     std::vector<std::string> lines;
     const auto before =
         accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
@@ -374,10 +374,10 @@ TEST_CASE("a pass without batches says why, with the numbers, once") {
     CHECK(lines[0].starts_with(start));
     return lines[0].substr(start.size());
   };
-  const auto none_of = [&](int64_t n, const LoaderOptions& options, const Share& share = {}) {
+  const auto none_of = [&](int64_t n, const LoaderOptions& options, const ShardSpec& shard_spec = {}) {
     return says([&] {
       auto loader = counted_loader(n, options);
-      loader.shard(share);
+      loader.shard(shard_spec);
       CHECK(pass(loader).empty());
     });
   };
@@ -454,9 +454,9 @@ TEST_CASE("copies are handles of one loader") {
   copy.shard({.rank = 1, .world_size = 2});
   CHECK(pass(loader) == Batches{{2, 3}});
   CHECK(copy == loader);
-  CHECK(copy.share().rank == 1);
-  CHECK(copy.share().world_size == 2);
-  CHECK(copy.share().even_batches);
+  CHECK(copy.shard_spec().rank == 1);
+  CHECK(copy.shard_spec().world_size == 2);
+  CHECK(copy.shard_spec().even_batches);
   CHECK(copy.options().batch_size == 2);
   CHECK(counted_loader(4, {}) != counted_loader(4, {}));
 }
@@ -474,7 +474,7 @@ TEST_CASE("wrong loaders are refused, with both values in the message") {
   CHECK_THROWS_WITH(counted_loader(4, {.batch_size = 0}), "loader: batch_size is 0, must be at least 1");
   CHECK_THROWS_WITH(Loader(std::shared_ptr<const accelerate::data::Source>()), "loader: the source is a null pointer");
   CHECK_THROWS_WITH(counted_loader(4, {}).set_epoch(-1), "set_epoch: epoch is -1, must be at least 0");
-  const accelerate::Place here{.rank = 2, .world_size = 2, .host = "a"};
+  const accelerate::RankContext here{.rank = 2, .world_size = 2, .host = "a"};
   auto three = counted_loader(4, {.batch_size = 3});
   CHECK_THROWS_WITH(three.shard({.rank = 2, .world_size = 2}, here),
                     "[rank 2 of 2, a] shard: rank is 2, must be 0 to 1 with world_size 2");

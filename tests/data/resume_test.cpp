@@ -8,7 +8,7 @@
 #include "accelerate/base/log.hpp"
 #include "accelerate/data/loader.hpp"
 #include "accelerate/data/loader_state.hpp"
-#include "tests/data/passes.hpp"
+#include "tests/data/iteration.hpp"
 
 using namespace accelerate::data;
 using accelerate::state::LoaderState;
@@ -387,9 +387,9 @@ TEST_CASE("a position within a batch of the batch sampler is gone on from, and a
   };
   auto two = positions_of_one_rank(11, cut(11, {2}));
   (void)pass(two, 3);
-  const auto resumed = [&](const Numbers& sizes, const Share& share) {
+  const auto resumed = [&](const Numbers& sizes, const ShardSpec& shard_spec) {
     auto loader = positions_of_one_rank(11, cut(11, sizes));
-    loader.shard(share);
+    loader.shard(shard_spec);
     loader.load_state(two.state());
     return pass(loader);
   };

@@ -17,7 +17,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "accelerate/data/deal.hpp"
+#include "accelerate/data/batch_sharding.hpp"
 #include "accelerate/data/shard.hpp"
 
 namespace {
@@ -66,10 +66,11 @@ Shard of_stream(const json& one, int64_t rank) {
 Shard of_varying_batches(const json& one, int64_t rank) {
   const auto all = one.at("batches").get<Batches>();
   const auto batches = static_cast<int64_t>(all.size());
-  const DealOptions options{.rank = rank, .world_size = one.at("P"), .even_batches = one.value("even_batches", true)};
+  const BatchShardOptions options{
+      .rank = rank, .world_size = one.at("P"), .even_batches = one.value("even_batches", true)};
   Batches mine;
-  for (const int64_t number : deal_batches(batches, options)) mine.push_back(all.at(static_cast<size_t>(number)));
-  return {mine, deal_count(batches, options)};
+  for (const int64_t number : shard_batches(batches, options)) mine.push_back(all.at(static_cast<size_t>(number)));
+  return {mine, shard_batch_count(batches, options)};
 }
 
 /// Returns "" if the case passes.

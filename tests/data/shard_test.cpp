@@ -5,14 +5,14 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "accelerate/data/deal.hpp"
+#include "accelerate/data/batch_sharding.hpp"
 #include "accelerate/data/shard.hpp"
 
-using accelerate::Place;
-using accelerate::data::BatchDealer;
-using accelerate::data::deal_batches;
-using accelerate::data::DealOptions;
+using accelerate::RankContext;
+using accelerate::data::BatchSharder;
+using accelerate::data::BatchShardOptions;
 using accelerate::data::shard;
+using accelerate::data::shard_batches;
 using accelerate::data::ShardOptions;
 using accelerate::data::ShardPlan;
 using Batches = std::vector<std::vector<int64_t>>;
@@ -36,8 +36,8 @@ Batches batches_of(const Batches& all, const std::vector<int64_t>& numbers) {
   return mine;
 }
 
-Batches fed_one_by_one(const Batches& all, const DealOptions& options) {
-  BatchDealer<std::vector<int64_t>> dealer(options);
+Batches fed_one_by_one(const Batches& all, const BatchShardOptions& options) {
+  BatchSharder<std::vector<int64_t>> dealer(options);
   Batches mine;
   std::optional<std::vector<int64_t>> of_round;
   for (const auto& batch : all) {
@@ -149,7 +149,7 @@ TEST_CASE("remainder is what is real of a filled last round, 0 where nothing is 
 }
 
 TEST_CASE("wrong shard options are refused, with the value in the message") {
-  const Place here{.rank = 3, .world_size = 8, .host = "gpu-b"};
+  const RankContext here{.rank = 3, .world_size = 8, .host = "gpu-b"};
   CHECK_THROWS_WITH((void)shard(order(4), {.batch_size = 0}, here),
                     "[rank 3 of 8, gpu-b] shard: batch_size is 0, must be at least 1");
   CHECK_THROWS_WITH((void)shard(order(4), {.world_size = -2}), "shard: world_size is -2, must be at least 1");
@@ -160,7 +160,7 @@ TEST_CASE("wrong shard options are refused, with the value in the message") {
       "[rank 3 of 8, gpu-b] shard: split_batches: batch_size is 3, must be a round multiple of the 2 ranks; "
       "4 would be one");
   CHECK_THROWS_WITH(ShardPlan(-1, {}), "shard: -1 samples, must be at least 0");
-  CHECK_THROWS_WITH(BatchDealer<int>({.rank = -1}), "shard: rank is -1, must be 0 to 0 with world_size 1");
+  CHECK_THROWS_WITH(BatchSharder<int>({.rank = -1}), "shard: rank is -1, must be 0 to 0 with world_size 1");
 }
 
 TEST_CASE("whole batches of any size are dealt as Accelerate deals them, planned and from a stream") {
@@ -168,9 +168,9 @@ TEST_CASE("whole batches of any size are dealt as Accelerate deals them, planned
     CAPTURE(one.dump());
     const auto all = one["batches"].get<Batches>();
     for (int64_t rank = 0; rank < one["P"]; ++rank) {
-      const DealOptions options{.rank = rank, .world_size = one["P"], .even_batches = one["even_batches"]};
+      const BatchShardOptions options{.rank = rank, .world_size = one["P"], .even_batches = one["even_batches"]};
       const auto expected = one["shards"][static_cast<size_t>(rank)].get<Batches>();
-      CHECK(batches_of(all, deal_batches(static_cast<int64_t>(all.size()), options)) == expected);
+      CHECK(batches_of(all, shard_batches(static_cast<int64_t>(all.size()), options)) == expected);
       CHECK(fed_one_by_one(all, options) == expected);
     }
   }
@@ -183,15 +183,15 @@ TEST_CASE("a stream is dealt like a list, for every length, rank and option") {
       for (int64_t n = 0; n <= 13; ++n)
         for (const bool drop : {false, true})
           for (const bool even : {false, true}) {
-            const DealOptions options{.rank = rank, .world_size = world, .drop_last = drop, .even_batches = even};
+            const BatchShardOptions options{.rank = rank, .world_size = world, .drop_last = drop, .even_batches = even};
             Batches all;
             for (int64_t i = 0; i < n; ++i) all.push_back({i});
-            CHECK(fed_one_by_one(all, options) == batches_of(all, deal_batches(n, options)));
+            CHECK(fed_one_by_one(all, options) == batches_of(all, shard_batches(n, options)));
           }
 }
 
 TEST_CASE("drop_last holds a stream's batch back until its round is complete") {
-  BatchDealer<int> dealer({.rank = 0, .world_size = 2, .drop_last = true});
+  BatchSharder<int> dealer({.rank = 0, .world_size = 2, .drop_last = true});
   CHECK(!dealer.feed(10));
   CHECK(dealer.feed(11) == 10);
   CHECK(!dealer.feed(12));

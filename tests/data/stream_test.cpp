@@ -12,7 +12,7 @@
 #include "accelerate/data/loader.hpp"
 #include "accelerate/data/loader_state.hpp"
 #include "accelerate/data/stream_loader.hpp"
-#include "tests/data/passes.hpp"
+#include "tests/data/iteration.hpp"
 
 using namespace accelerate::data;
 using accelerate::state::LoaderState;
@@ -38,7 +38,7 @@ StreamPtr<int64_t> counting_stream(int64_t n, std::optional<int64_t> size = {}, 
 
 /// Lines from level info on that are logged during the call.
 std::vector<std::string> lines_of(const std::function<void()>& call) {
-  accelerate::base::forget_lines();
+  accelerate::base::reset_log_once();
   std::vector<std::string> lines;
   const auto level = accelerate::base::log_level();
   accelerate::base::set_log_level(accelerate::base::LogLevel::info);
@@ -49,9 +49,9 @@ std::vector<std::string> lines_of(const std::function<void()>& call) {
   return lines;
 }
 
-Batches of(int64_t samples, int64_t batch_size, const Share& share, bool drop_last = false) {
+Batches of(int64_t samples, int64_t batch_size, const ShardSpec& shard_spec, bool drop_last = false) {
   StreamLoader loader(counting_stream(samples, samples), {.batch_size = batch_size, .drop_last = drop_last});
-  loader.shard(share);
+  loader.shard(shard_spec);
   const auto batches = pass(loader);
   CHECK(loader.size() == static_cast<int64_t>(batches.size()));
   return batches;
@@ -80,17 +80,17 @@ TEST_CASE("a stream is shared out as numbered samples are, whatever its length, 
   for (int i = 0; i < 2000; ++i) {
     const int64_t samples = pick(0, 50);
     const int64_t world = pick(1, 4);
-    Share share{.rank = pick(0, world - 1),
-                .world_size = world,
-                .even_batches = pick(0, 2) > 0,
-                .split_batches = pick(0, 2) == 0};
-    const int64_t batch_size = pick(1, 5) * (share.split_batches ? world : 1);
+    ShardSpec shard_spec{.rank = pick(0, world - 1),
+                         .world_size = world,
+                         .even_batches = pick(0, 2) > 0,
+                         .split_batches = pick(0, 2) == 0};
+    const int64_t batch_size = pick(1, 5) * (shard_spec.split_batches ? world : 1);
     const bool drop_last = pick(0, 3) == 0;
     LoaderOf<at::Tensor> numbered(std::make_shared<Positions>(samples),
                                   {.batch_size = batch_size, .drop_last = drop_last});
     StreamLoader stream(counting_stream(samples), {.batch_size = batch_size, .drop_last = drop_last});
-    numbered.shard(share);
-    stream.shard(share);
+    numbered.shard(shard_spec);
+    stream.shard(shard_spec);
     auto expected = numbered.begin();
     int64_t steps = 0;
     for (auto position = stream.begin(); position != stream.end(); ++position, ++expected, ++steps) {
@@ -112,7 +112,7 @@ TEST_CASE("a stream is shared out as numbered samples are, whatever its length, 
     (void)pass(stream, seen);
     const nlohmann::json saved = stream.state();
     StreamLoader resumed(counting_stream(samples), {.batch_size = batch_size, .drop_last = drop_last});
-    resumed.shard(share);
+    resumed.shard(shard_spec);
     resumed.load_state(loader_state_from_json(saved));
     numbered.set_epoch(0);
     const auto all = pass(numbered);
@@ -391,7 +391,7 @@ TEST_CASE("the worker of a stream is one thread for all passes; a read that hang
   CHECK(pass(loader) == Batches{{0, 1}, {2, 3}, {4, 5}, {6, 7}});
   CHECK(loader.report().samples == 8);
   CHECK(loader.report().num_workers == 1);
-  CHECK(loader.report().one_reader);
+  CHECK(loader.report().single_reader);
 }
 
 TEST_CASE("a stream that hangs at its first sample has the timeout, too; what it reads itself names no other sample") {
@@ -457,13 +457,13 @@ TEST_CASE("a loop in a loop that fails to begin gives the word back to the one a
 
 TEST_CASE("a line names the samples of a batch that cannot be collated, what fills it up, too") {
   for (const int64_t workers : {0, 1}) {
-    const auto line_of = [&](int64_t bad, const Share& share) {
+    const auto line_of = [&](int64_t bad, const ShardSpec& shard_spec) {
       const auto collate = [bad](const std::vector<int64_t>& samples) {
         if (samples.front() == bad) throw std::runtime_error("they do not fit");
         return torch::tensor(samples);
       };
       StreamLoader loader(counting_stream(9), StreamOptions{.batch_size = 2, .num_workers = workers}, collate);
-      loader.shard(share);
+      loader.shard(shard_spec);
       const auto lines = lines_of([&] { CHECK_THROWS_WITH((void)pass(loader), "they do not fit"); });
       REQUIRE(lines.size() == 1);
       return lines[0];
@@ -496,9 +496,10 @@ TEST_CASE("a stream says its report at the end of each pass on request, and how 
 }
 
 TEST_CASE("lines say why a stream's pass has no batch, and how many samples come twice where its length is known") {
-  const auto none_of = [](int64_t samples, const StreamOptions& options, const Share& share, int64_t skipped = 0) {
+  const auto none_of = [](int64_t samples, const StreamOptions& options, const ShardSpec& shard_spec,
+                          int64_t skipped = 0) {
     auto loader = StreamLoader(counting_stream(samples), options).skip_first_batches(skipped);
-    loader.shard(share);
+    loader.shard(shard_spec);
     const auto lines = lines_of([&] { CHECK(pass(loader).empty()); });
     REQUIRE(lines.size() == 1);
     return lines[0];

@@ -6,7 +6,7 @@
 //
 #include "accelerate/data/loader.hpp"
 #include "accelerate/data/memory.hpp"
-#include "tests/data/passes.hpp"
+#include "tests/data/iteration.hpp"
 
 namespace sources {
 

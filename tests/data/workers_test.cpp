@@ -18,7 +18,7 @@
 #include "accelerate/data/combinators/random_split.hpp"
 #include "accelerate/data/dataset.hpp"
 #include "accelerate/data/loader.hpp"
-#include "tests/data/passes.hpp"
+#include "tests/data/iteration.hpp"
 
 using namespace accelerate::data;
 using namespace std::chrono_literals;
@@ -393,45 +393,46 @@ TEST_CASE("the report says who waited for whom, and what helps") {
   (void)pass(slow);
   CHECK(slow.report().samples == 4);
   CHECK(slow.report().batches == 4);
-  CHECK(slow.report().waited_for_data >= 0.02);
-  CHECK(slow.report().seconds >= slow.report().waited_for_data);
+  CHECK(slow.report().data_wait_seconds >= 0.02);
+  CHECK(slow.report().seconds >= slow.report().data_wait_seconds);
   CHECK(slow.report().data_is_bottleneck());
   CHECK(slow.report().samples_per_second() > 0);
   auto ahead = watched(4, {.num_workers = 1}, [](int64_t) {});
   for (auto position = ahead.begin(); position != ahead.end(); ++position) std::this_thread::sleep_for(30ms);
   CHECK(ahead.report().seconds >= 0.12);
-  CHECK(ahead.report().data_waited >= 0.03);
+  CHECK(ahead.report().prefetched_seconds >= 0.03);
 
   CHECK(ahead.report().num_workers == 1);
   auto unsafe = watched(
       4, {.num_workers = 3, .prefetch_factor = INT64_MAX}, [](int64_t) {}, /*safe=*/false);
   CHECK(pass(unsafe) == Batches{{0}, {1}, {2}, {3}});
   CHECK(unsafe.report().num_workers == 1);  // number of workers that read
-  CHECK(unsafe.report().one_reader);
+  CHECK(unsafe.report().single_reader);
 
-  LoadReport report{.batches = 10, .samples = 640, .seconds = 2, .waited_for_data = 0.5, .data_waited = 0.25};
+  LoadingReport report{
+      .batches = 10, .samples = 640, .seconds = 2, .data_wait_seconds = 0.5, .prefetched_seconds = 0.25};
   const std::string numbers =
       "640 samples in 10 batches, 320 samples/s; the step waited 25.0 % of 2.000 s for data, batches waited 0.250 s "
       "for "
       "the step: ";
   CHECK(report.text() == numbers + "the data are the bottleneck; num_workers = 1 reads beside the step");
-  report.one_reader = true;
+  report.single_reader = true;
   CHECK(report.text() == numbers +
                              "the data are the bottleneck; num_workers = 1 reads beside the step, unless the "
                              "data are gathered on a device");
-  report.one_reader = false;
+  report.single_reader = false;
   report.num_workers = 2;
   CHECK(report.text() == numbers + "the data are the bottleneck; more than 2 workers, or a cheaper read, would help");
   report.num_workers = -1;  // a foreign loader
   CHECK(report.text() == numbers + "the data are the bottleneck; a cheaper read would help");
   report.num_workers = 2;
-  report.one_reader = true;
+  report.single_reader = true;
   CHECK(report.text() ==
         numbers + "the data are the bottleneck, and are read by one thread; a cheaper read would help");
   report.samples = 0;  // its batches have no rows
   CHECK(report.text().starts_with("10 batches; the step waited 25.0 % of 2.000 s for data, "));
   report.samples = 640;
-  report.waited_for_data = 0.02;
+  report.data_wait_seconds = 0.02;
   CHECK(
       report.text() ==
       "640 samples in 10 batches, 320 samples/s; the step waited 1.0 % of 2.000 s for data, batches waited 0.250 s for "
@@ -440,12 +441,12 @@ TEST_CASE("the report says who waited for whom, and what helps") {
 }
 
 TEST_CASE("what a loop waits for a later batch is of the time that its report tells") {
-  LoadClock clock({});
+  LoadingTimer clock({});
   clock.asked();
   clock.arrived(1);
   std::this_thread::sleep_for(20ms);
   clock.waited(20ms);
-  CHECK(clock.report()->seconds >= clock.report()->waited_for_data);
+  CHECK(clock.report()->seconds >= clock.report()->data_wait_seconds);
 }
 
 TEST_CASE("the report is a line at the end of each pass on request") {

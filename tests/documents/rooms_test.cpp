@@ -4,7 +4,7 @@
 #include <accelerate/trainer/trainer.hpp>
 
 #include "accelerate/data/loader_state.hpp"
-#include "accelerate/gradient/engine.hpp"
+#include "accelerate/gradient/gradient_reducer.hpp"
 #include "accelerate/tracking/png.hpp"
 #include "examples/basic_net.hpp"
 #include "examples/generated_data.hpp"
@@ -66,7 +66,7 @@ struct Texts {
 }  // namespace
 
 TEST_CASE("base: an error and a log line") {
-  const accelerate::Place place{.rank = 3, .world_size = 8, .host = "gpu-b"};
+  const accelerate::RankContext place{.rank = 3, .world_size = 8, .host = "gpu-b"};
   const int64_t batch_size = 0;
   const std::string what = "the disk";
   std::string line;
@@ -185,7 +185,7 @@ TEST_CASE("profile: a loop watched") {
 TEST_CASE("tracking: a run's numbers") {
   const testing::TemporaryFolder folder;
   const auto logs = folder.path.string();
-  const accelerate::Place place;
+  const accelerate::RankContext place;
   const int64_t step = 3;
   // block: docs/how_to/track.md: Track a run
   CHECK(testing::lines_of(folder.path / "digits/metrics.csv").size() == 2);

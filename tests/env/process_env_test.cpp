@@ -59,7 +59,7 @@ struct Lines {
       base::set_log_handler([this](base::LogLevel, std::string_view line) { all.emplace_back(line); });
   Lines() {
     base::set_log_level(base::LogLevel::debug);
-    base::forget_lines();
+    base::reset_log_once();
   }
   ~Lines() {
     base::set_log_handler(handler);
@@ -168,28 +168,28 @@ TEST_CASE("RANK and WORLD_SIZE that differ are refused when the rest is missing,
 }
 
 TEST_CASE("half a set beside the one that is taken is told in one debug line, unless it agrees or is always half") {
-  const auto said = [](const Variables& variables) {
+  const auto describe_variables = [](const Variables& variables) {
     Lines lines;
     env::read(variables);
     return lines.all;
   };
   using Said = std::vector<std::string>;
-  CHECK(said(with(open_mpi, {{"LOCAL_RANK", "0"}})) ==
+  CHECK(describe_variables(with(open_mpi, {{"LOCAL_RANK", "0"}})) ==
         Said{"environment: using Open MPI with rank 1 of 2, 1 of 2 here; LOCAL_RANK=0 is an incomplete set of torchrun "
              "and is ignored"});
-  CHECK(said(with(one_task_step, {{"WORLD_SIZE", "4"}})) ==
+  CHECK(describe_variables(with(one_task_step, {{"WORLD_SIZE", "4"}})) ==
         Said{"environment: using Slurm with rank 0 of 1, 0 of 1 here; WORLD_SIZE=4 is an incomplete set of torchrun "
              "and is ignored"});
-  CHECK(said(with(one_task_step, {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "1"}})) ==
+  CHECK(describe_variables(with(one_task_step, {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "1"}})) ==
         Said{"environment: using Slurm with rank 0 of 1, 0 of 1 here; RANK=0, WORLD_SIZE=1 and LOCAL_RANK=1 is an "
              "incomplete set of torchrun and is ignored"});
-  CHECK(said(with(one_task_step, {{"OMPI_COMM_WORLD_RANK", "1"}})) ==
+  CHECK(describe_variables(with(one_task_step, {{"OMPI_COMM_WORLD_RANK", "1"}})) ==
         Said{"environment: using Slurm with rank 0 of 1, 0 of 1 here; OMPI_COMM_WORLD_RANK=1 is an incomplete set of "
              "Open MPI and is ignored"});
-  CHECK(said(with(open_mpi, {{"RANK", "1"}, {"WORLD_SIZE", "2"}})).empty());
-  CHECK(said(with(torchrun, {{"PMIX_RANK", "9"}})).empty());
-  CHECK(said(with(torchrun, {{"PMI_RANK", "9"}, {"PMI_SIZE", "12"}})).empty());
-  CHECK(said(with(torchrun, {{"PMI_RANK", "9"}, {"MPI_LOCALRANKID", "7"}})).size() == 1);
+  CHECK(describe_variables(with(open_mpi, {{"RANK", "1"}, {"WORLD_SIZE", "2"}})).empty());
+  CHECK(describe_variables(with(torchrun, {{"PMIX_RANK", "9"}})).empty());
+  CHECK(describe_variables(with(torchrun, {{"PMI_RANK", "9"}, {"PMI_SIZE", "12"}})).empty());
+  CHECK(describe_variables(with(torchrun, {{"PMI_RANK", "9"}, {"MPI_LOCALRANKID", "7"}})).size() == 1);
 }
 
 TEST_CASE("sets are looked for in the order torchrun, Open MPI, PMI, PMIx, MVAPICH, Slurm") {
@@ -368,11 +368,11 @@ TEST_CASE("this process's variables are copied whole, values with = in them too"
 }
 
 TEST_CASE("every source has a name") {
-  CHECK(env::name(Source::single) == "single");
-  CHECK(env::name(Source::torchrun) == "torchrun");
-  CHECK(env::name(Source::open_mpi) == "Open MPI");
-  CHECK(env::name(Source::pmi) == "PMI");
-  CHECK(env::name(Source::mvapich) == "MVAPICH");
-  CHECK(env::name(Source::pmix) == "PMIx");
-  CHECK(env::name(Source::slurm) == "Slurm");
+  CHECK(env::launcher_name(Source::single) == "single");
+  CHECK(env::launcher_name(Source::torchrun) == "torchrun");
+  CHECK(env::launcher_name(Source::open_mpi) == "Open MPI");
+  CHECK(env::launcher_name(Source::pmi) == "PMI");
+  CHECK(env::launcher_name(Source::mvapich) == "MVAPICH");
+  CHECK(env::launcher_name(Source::pmix) == "PMIx");
+  CHECK(env::launcher_name(Source::slurm) == "Slurm");
 }

@@ -18,9 +18,9 @@ namespace {
 
 /// Warnings of one resolution.
 std::vector<std::string> warnings(const GivenSettings& given, const Variables& variables, const Config& config,
-                                  const accelerate::Place& place = {}) {
+                                  const accelerate::RankContext& place = {}) {
   std::vector<std::string> lines;
-  base::forget_lines();
+  base::reset_log_once();
   const auto before = base::set_log_handler([&](base::LogLevel, std::string_view line) { lines.emplace_back(line); });
   env::resolve_settings(given, variables, config, place);
   base::set_log_handler(before);
@@ -227,7 +227,7 @@ TEST_CASE("cpu and a GPU by name: the one from the stronger place holds, cpu whe
 
 TEST_CASE("a conflict is said once, however many Accelerators meet it") {
   std::vector<std::string> lines;
-  base::forget_lines();
+  base::reset_log_once();
   const auto before = base::set_log_handler([&](base::LogLevel, std::string_view line) { lines.emplace_back(line); });
   for (int accelerator = 0; accelerator < 3; ++accelerator) {
     env::resolve_settings({.gradient_accumulation_steps = 3}, variable, {});

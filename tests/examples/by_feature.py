@@ -32,9 +32,9 @@ FEATURES = {
     "several_models": (26, r"maker|judge|made|brightness|double|Each"),
     "torchscript": (18, r"script|argv|jit|answers"),
     "tracking": (9, r"argv|logging_dir|trackers|logged|end_training"),
-    "workers_from_main": (6, r"argv|workers|rank_main|^};$"),
+    "launch_workers": (6, r"argv|workers|rank_main|^};$"),
 }
-BASES = {"base", "existing_program"}
+BASES = {"base", "embed_in_program"}
 
 
 def code(path):
@@ -62,7 +62,7 @@ def check_differences(folder):
     assert there == set(FEATURES), f"the folder and the table differ by {there ^ set(FEATURES)}"
     wrong = []
     for name, (most, feature) in FEATURES.items():
-        base = code(folder / ("existing_program.cpp" if name == "embedded" else "base.cpp"))
+        base = code(folder / ("embed_in_program.cpp" if name == "embedded" else "base.cpp"))
         other = code(folder / f"{name}.cpp")
         said = difference(base, other, most, feature)
         wrong += [f"{name} {said}"] if said else []
@@ -136,7 +136,7 @@ def embedded(run, _):
     assert len(errors) == 1 and errors[0] < 0.1, errors
 
 
-def workers_from_main(run, _):
+def launch_workers(run, _):
     for ranks in (1, 2):
         run.learned(ranks)
 
@@ -156,8 +156,8 @@ def says(pattern, least=0.75):
 
 
 CHECKS = {
-    "character_gpt": character_gpt, "checkpoint": checkpoint, "embedded": embedded, "existing_program": embedded,
-    "several_models": several_models, "torchscript": torchscript, "tracking": tracking, "workers_from_main": workers_from_main,
+    "character_gpt": character_gpt, "checkpoint": checkpoint, "embedded": embedded, "embed_in_program": embedded,
+    "several_models": several_models, "torchscript": torchscript, "tracking": tracking, "launch_workers": launch_workers,
     "cross_validation": says(r"^(fold \d accuracy 0\.\d\d\d\n){4}$"),
     "early_stopping": says(r"^stopped early\n$", least=0.6),
     "inference": inference,

@@ -15,7 +15,7 @@ LISTED = {
     "text_blocks": ["FILE"], "tracking": ["FOLDER"], "trainer": ["--learning_rate"],
 }
 LISTED_BY_FEATURE = {"checkpoint": ["FOLDER", "EPOCHS"], "torchscript": ["FILE"], "tracking": ["FOLDER"],
-                     "workers_from_main": ["RANKS"]}
+                     "launch_workers": ["RANKS"]}
 UNEXPECTED = "The following argument was not expected: --no_such_option\nRun with --help for more information.\n"
 
 

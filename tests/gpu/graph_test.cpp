@@ -47,7 +47,7 @@ std::vector<at::Tensor> train(Precision precision, bool graphs, double dropout =
     seen.push_back(graphs ? step(images, labels) : function(images, labels).detach());
     scheduler.step();
   }
-  CHECK(step.why_plain() == "");
+  CHECK(step.not_captured_reason() == "");
   CHECK(step.graphs() == (graphs ? 1 : 0));
   seen.push_back(net->last->weight.detach());
   return seen;
@@ -57,7 +57,7 @@ std::vector<at::Tensor> train(Precision precision, bool graphs, double dropout =
 
 TEST_CASE("a graph trains as the plain step does: float32, bf16, fp16, clipping, a schedule") {
   for (const auto precision : {Precision::no, Precision::bf16, Precision::fp16}) {
-    CAPTURE(accelerate::env::name(precision));
+    CAPTURE(accelerate::env::mixed_precision_name(precision));
     const auto plain = train(precision, false), graphed = train(precision, true);
     const double tolerance = precision == Precision::no ? 1e-5 : 1e-2;
     for (size_t i = 0; i < plain.size(); ++i) CHECK(torch::allclose(graphed[i], plain[i], tolerance, tolerance));

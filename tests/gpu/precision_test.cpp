@@ -40,7 +40,7 @@ TEST_CASE("BasicNet learns in fp16 and bf16 on a GPU what it learns in float32, 
   const double full = learnt_in(Precision::no);
   CHECK(full > 95);
   for (const auto precision : {Precision::fp16, Precision::bf16}) {
-    CAPTURE(accelerate::env::name(precision));
+    CAPTURE(accelerate::env::mixed_precision_name(precision));
     CHECK(learnt_in(precision) == doctest::Approx(full).epsilon(0.5 / full));
   }
 }

@@ -70,7 +70,7 @@ std::vector<at::Tensor> gpu_losses(bool graphs) {
   const auto images = gpu_images(accelerator.process_index(), 0).to(accelerator.device(), torch::kFloat);
   std::vector<at::Tensor> seen;
   for (int i = 0; i < 12; ++i) seen.push_back(graphs ? step(images) : function(images).detach());
-  CHECK(step.why_plain() == "");
+  CHECK(step.not_captured_reason() == "");
   CHECK(step.graphs() == (graphs ? 1 : 0));
   return seen;
 }

@@ -46,7 +46,7 @@ int64_t per_step(const Step& step) {
 TEST_CASE("a step through the engine allocates at most 12 + 8 per bucket times more than the loop without it") {
   struct Row {
     std::string what;
-    EngineOptions options;
+    GradientReducerOptions options;
   };
   for (const Row& row : {Row{"one bucket", {}}, Row{"several", small_buckets()}}) {
     run_threads(2, [&](const Group& group) {
@@ -57,15 +57,15 @@ TEST_CASE("a step through the engine allocates at most 12 + 8 per bucket times m
         raw->with_extra(x).sum().backward();
       });
       auto net = built(make_net);
-      Engine engine(group, named(net), row.options);
+      GradientReducer gradient_reducer(group, named(net), row.options);
       const int64_t with_engine = per_step([&] {
         for (const auto& parameter : net->parameters())
           (void)parameter.mutable_grad();  // the plain loop also allocates its list
-        engine.zero_all();
+        gradient_reducer.zero_all();
         net->with_extra(x).sum().backward();
-        engine.before_step();
+        gradient_reducer.before_step();
       });
-      const auto buckets = static_cast<int64_t>(engine.plan().buckets.size());
+      const auto buckets = static_cast<int64_t>(gradient_reducer.plan().buckets.size());
       CAPTURE(row.what);
       CAPTURE(buckets);
       CHECK(with_engine - bare <= 12 + 8 * buckets);

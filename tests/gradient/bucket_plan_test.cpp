@@ -68,7 +68,7 @@ TEST_CASE("equal arguments make equal plans") {
 }
 
 TEST_CASE("a cap below one byte is refused, with the value in the message") {
-  const Place here{.rank = 1, .world_size = 2, .host = "gpu-a"};
+  const RankContext here{.rank = 1, .world_size = 2, .host = "gpu-a"};
   CHECK_THROWS_WITH((void)plan_buckets({}, {}, {.cap_bytes = 0}, here),
                     "[rank 1 of 2, gpu-a] plan_buckets: cap_bytes is 0, must be at least 1");
   CHECK_THROWS_WITH((void)plan_buckets({}, {}, {.first_cap_bytes = -4}, here),

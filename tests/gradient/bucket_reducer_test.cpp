@@ -32,7 +32,7 @@ class Noted final : public BucketReducer {
     calls_.emplace_back("forget");
     inner_.forget();
   }
-  [[nodiscard]] int64_t bytes_given() const override { return inner_.bytes_given(); }
+  [[nodiscard]] int64_t bytes_communicated() const override { return inner_.bytes_communicated(); }
 
  private:
   AllReduce inner_;
@@ -46,12 +46,12 @@ BucketPlan plan_of(const std::vector<std::vector<int64_t>>& buckets) {
   return plan;
 }
 
-std::string refusal(EngineOptions options, at::ScalarType last = at::kDouble) {
+std::string refusal(GradientReducerOptions options, at::ScalarType last = at::kDouble) {
   std::string said;
   auto net = built(make_net);
   net->extra->to(last);
   try {
-    const Engine engine(Group(), named(net), std::move(options));
+    const GradientReducer gradient_reducer(Group(), named(net), std::move(options));
   } catch (const accelerate::Error& error) {
     said = error.what();
   }
@@ -64,21 +64,22 @@ TEST_CASE("a reducer is asked for each bucket in order, start before finish, the
   run_threads(2, [](const Group& group) {
     Strings calls;
     auto net = built(make_net);
-    EngineOptions options{.plan = plan_of({{5, 4, 3}, {2, 1, 0}})};
+    GradientReducerOptions options{.plan = plan_of({{5, 4, 3}, {2, 1, 0}})};
     options.hook = CommHook([&](const Group& own) { return std::make_unique<Noted>(own, calls); });
-    Engine engine(group, named(net), options);
+    GradientReducer gradient_reducer(group, named(net), options);
     net->with_extra(batch(group.rank())).sum().backward();
     CHECK(calls == Strings{"start 0", "start 1 last with counts", "finish 0", "finish 1"});
     const int64_t numbers = 6 * 4 + 6 + 2 * (3 * 6 + 3);
-    CHECK(engine.bytes_given() >= numbers * 8);
-    CHECK(engine.bytes_given() < numbers * 8 + 6 * 64 + 2 * 128 + 6 * 8);  // aligned parameters and buckets, the counts
+    CHECK(gradient_reducer.bytes_communicated() >= numbers * 8);
+    CHECK(gradient_reducer.bytes_communicated() <
+          numbers * 8 + 6 * 64 + 2 * 128 + 6 * 8);  // aligned parameters and buckets, the counts
     // The hook has not declared that it keeps no state on the host.
-    CHECK(engine.reducer().why_not_recorded() ==
+    CHECK(gradient_reducer.reducer().not_capturable_reason() ==
           "the hook's reducer may decide on the host, which replays do not call; override its why_not_recorded() to "
           "say");
     calls.clear();
     net->to(torch::kFloat);
-    engine.before_step();
+    gradient_reducer.before_step();
     CHECK(calls == Strings{"forget"});
   });
 }
@@ -94,17 +95,17 @@ TEST_CASE("buckets that the options give are there before the first reduction, w
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
     const auto given = plan_of({{5, 4, 3}, {2, 1, 0}});
-    Engine engine(group, named(net), {.plan = given});
-    CHECK(engine.plan() == given);
+    GradientReducer gradient_reducer(group, named(net), {.plan = given});
+    CHECK(gradient_reducer.plan() == given);
     net->to(torch::kFloat);
-    engine.forward(true);
+    gradient_reducer.forward(true);
     net->with_extra(batch(group.rank()).to(torch::kFloat)).sum().backward();
-    engine.before_step();
+    gradient_reducer.before_step();
     CHECK(bit_equal(group, gradients_of(net->parameters())));
     net->to(torch::kDouble);
-    engine.forward(true);
+    gradient_reducer.forward(true);
     net->with_extra(batch(group.rank())).sum().backward();
-    CHECK(engine.plan() == given);
+    CHECK(gradient_reducer.plan() == given);
     CHECK(bit_equal(group, gradients_of(net->parameters())));
   });
 }

@@ -23,11 +23,11 @@ std::vector<at::Tensor> parameters(double scale, at::ScalarType dtype = at::kDou
 }
 
 at::Tensor flat_gradient(const std::vector<at::Tensor>& from) {
-  std::vector<at::Tensor> pieces;
+  std::vector<at::Tensor> parameter_shards;
   for (const at::Tensor& parameter : from) {
-    if (parameter.grad().defined()) pieces.push_back(parameter.grad().reshape({-1}));
+    if (parameter.grad().defined()) parameter_shards.push_back(parameter.grad().reshape({-1}));
   }
-  return torch::cat(pieces);
+  return torch::cat(parameter_shards);
 }
 
 }  // namespace
@@ -73,13 +73,13 @@ TEST_CASE("bfloat16 and float32 gradients have one norm, taken in float32") {
   auto mixed = parameters(2.0, at::kFloat);
   const auto half = parameters(3.0, at::kBFloat16);
   mixed.insert(mixed.end(), half.begin(), half.end());
-  std::vector<at::Tensor> pieces;
+  std::vector<at::Tensor> parameter_shards;
   for (const at::Tensor& parameter : mixed) {
-    if (parameter.grad().defined()) pieces.push_back(parameter.grad().reshape({-1}).to(at::kDouble));
+    if (parameter.grad().defined()) parameter_shards.push_back(parameter.grad().reshape({-1}).to(at::kDouble));
   }
   const at::Tensor norm = clip_norm_of(dense_gradients(mixed), 1.0);
   CHECK((norm.scalar_type() == at::kFloat));
-  CHECK(norm.item<double>() == doctest::Approx(torch::cat(pieces).norm().item<double>()).epsilon(1e-6));
+  CHECK(norm.item<double>() == doctest::Approx(torch::cat(parameter_shards).norm().item<double>()).epsilon(1e-6));
   CHECK((mixed.back().grad().scalar_type() == at::kBFloat16));
   CHECK(clip_norm_of(dense_gradients(mixed), 100.0).item<double>() == doctest::Approx(1.0).epsilon(1e-2));
 }

@@ -15,14 +15,14 @@ void check_equivalence(const Group& group, const MakeOptimizer& make_optimizer) 
   auto whole = built(make_net);
   auto optimizer = make_optimizer(net->parameters());
   auto whole_optimizer = make_optimizer(whole->parameters());
-  Engine engine(group, named(net), small_buckets());
+  GradientReducer gradient_reducer(group, named(net), small_buckets());
   double largest = 0;
   for (int64_t step = 0; step < 50; ++step) {
     std::vector<at::Tensor> batches;
     for (int64_t rank = 0; rank < group.size(); ++rank) batches.push_back(batch(rank, step));
-    engine.zero_all();
+    gradient_reducer.zero_all();
     net->with_extra(batches[static_cast<size_t>(group.rank())]).pow(2).mean().backward();
-    engine.before_step();
+    gradient_reducer.before_step();
     optimizer.step();
     whole_optimizer.zero_grad();
     whole->with_extra(torch::cat(batches)).pow(2).mean().backward();

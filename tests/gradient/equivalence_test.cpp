@@ -23,11 +23,11 @@ TEST_CASE("a window of k micro-batches trains like one batch") {
   });
   run_threads(2, [&](const Group& group) {
     auto net = built(make_net);
-    Engine engine(group, named(net), small_buckets());
+    GradientReducer gradient_reducer(group, named(net), small_buckets());
     for (int repeat = 0; repeat < 3; ++repeat) {
-      engine.zero_all();
+      gradient_reducer.zero_all();
       for (int64_t micro = 0; micro < 3; ++micro) {
-        engine.set_sync(micro == 2);
+        gradient_reducer.set_sync(micro == 2);
         (net->with_extra(batch(group.rank(), micro)).pow(2).mean() / 3.0).backward();
       }
       CHECK(same(gradients_of(net->parameters()), expected));

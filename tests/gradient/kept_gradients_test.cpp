@@ -16,10 +16,10 @@ void accumulate_batch(const NetPtr& net, int64_t rank, int64_t round = 0) {
   net->with_extra(batch(rank, round)).pow(2).sum().backward();
 }
 
-enum class DroppedBy { engine, stock, by_hand };
+enum class DroppedBy { gradient_reducer, stock, by_hand };
 
-void zero_by(Engine& engine, const NetPtr& net, DroppedBy zeroing) {
-  if (zeroing == DroppedBy::engine) return engine.zero_all();
+void zero_by(GradientReducer& gradient_reducer, const NetPtr& net, DroppedBy zeroing) {
+  if (zeroing == DroppedBy::gradient_reducer) return gradient_reducer.zero_all();
   if (zeroing == DroppedBy::stock) return torch::optim::SGD(net->parameters(), 0.1).zero_grad();
   for (const at::Tensor& parameter : net->parameters()) parameter.mutable_grad().reset();
 }
@@ -34,12 +34,12 @@ std::vector<const void*> gradient_identities(const NetPtr& net) {
 }  // namespace
 
 TEST_CASE("a gradient kept across zeroing keeps its value: 2 stays 2 when the next gradient is 5") {
-  for (const DroppedBy zeroing : {DroppedBy::engine, DroppedBy::stock, DroppedBy::by_hand}) {
+  for (const DroppedBy zeroing : {DroppedBy::gradient_reducer, DroppedBy::stock, DroppedBy::by_hand}) {
     run_threads(2, [&](const Group& group) {
       const at::Tensor w = torch::ones({1}, torch::dtype(at::kDouble).requires_grad(true));
-      Engine engine(group, {{"w", w}});
+      GradientReducer gradient_reducer(group, {{"w", w}});
       const auto drop = [&] {
-        if (zeroing == DroppedBy::engine) return engine.zero_all();
+        if (zeroing == DroppedBy::gradient_reducer) return gradient_reducer.zero_all();
         if (zeroing == DroppedBy::stock) return torch::optim::SGD(std::vector<at::Tensor>{w}, 0.1).zero_grad();
         w.mutable_grad().reset();
       };
@@ -62,14 +62,14 @@ TEST_CASE("a kept alias of a gradient (detached, a slice, a transposed view) kee
   const std::array<Alias, 4> aliases{
       [](const at::Tensor& grad) { return grad.detach(); }, [](const at::Tensor& grad) { return grad[1]; },
       [](const at::Tensor& grad) { return grad.t(); }, [](const at::Tensor& grad) { return grad.view({-1}).detach(); }};
-  for (const EngineOptions& options : {EngineOptions{}, small_buckets()}) {
+  for (const GradientReducerOptions& options : {GradientReducerOptions{}, small_buckets()}) {
     for (const Alias alias : aliases) {
       run_threads(3, [&](const Group& group) {
         auto net = built(make_net);
-        Engine engine(group, named(net), options);
+        GradientReducer gradient_reducer(group, named(net), options);
         std::vector<at::Tensor> kept, copies;
         for (int64_t round = 0; round < 4; ++round) {
-          zero_by(engine, net, round % 2 == 0 ? DroppedBy::engine : DroppedBy::stock);
+          zero_by(gradient_reducer, net, round % 2 == 0 ? DroppedBy::gradient_reducer : DroppedBy::stock);
           accumulate_batch(net, group.rank(), round);
           CHECK(same(gradients_of(net->parameters()),
                      truth(3, make_net, [&](const NetPtr& one, int64_t rank) { accumulate_batch(one, rank, round); }),
@@ -86,12 +86,12 @@ TEST_CASE("a kept alias of a gradient (detached, a slice, a transposed view) kee
 TEST_CASE("a graph that saved a gradient computes with the saved values after later backwards") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
-    Engine engine(group, named(net), small_buckets());
+    GradientReducer gradient_reducer(group, named(net), small_buckets());
     const at::Tensor factor = torch::full({}, 3.0, torch::dtype(at::kDouble).requires_grad(true));
     accumulate_batch(net, group.rank());
     const double sum = net->first->weight.grad().sum().item<double>();
     const at::Tensor scaled = (net->first->weight.grad() * factor).sum();
-    engine.zero_all();
+    gradient_reducer.zero_all();
     accumulate_batch(net, group.rank(), 1);
     scaled.backward();
     CHECK(factor.grad().item<double>() == doctest::Approx(sum).epsilon(1e-13));
@@ -102,11 +102,12 @@ TEST_CASE("zero_grad(false) zeroes a kept gradient in place, and later backwards
   for (const bool stock : {false, true}) {
     run_threads(2, [&](const Group& group) {
       auto net = built(make_net);
-      Engine engine(group, named(net), small_buckets());
+      GradientReducer gradient_reducer(group, named(net), small_buckets());
       accumulate_batch(net, group.rank());
       const at::Tensor kept = net->first->weight.grad();
       const at::Tensor alias = kept[0];
-      stock ? torch::optim::SGD(net->parameters(), 0.1).zero_grad(false) : engine.zero(net->parameters(), false);
+      stock ? torch::optim::SGD(net->parameters(), 0.1).zero_grad(false)
+            : gradient_reducer.zero(net->parameters(), false);
       CHECK(kept.abs().max().item<double>() == 0);
       CHECK(alias.abs().max().item<double>() == 0);
       accumulate_batch(net, group.rank(), 1);
@@ -128,7 +129,7 @@ TEST_CASE("zero_grad(false) zeroes a kept gradient in place, and later backwards
 TEST_CASE("in one bucket, a dropped gradient keeps its values while one that was not dropped accumulates in place") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
-    Engine engine(group, named(net));  // one bucket
+    GradientReducer gradient_reducer(group, named(net));  // one bucket
     accumulate_batch(net, group.rank());
     const at::Tensor dropped = net->first->weight.grad();
     const at::Tensor accumulating = net->second->weight.grad()[0];
@@ -139,7 +140,7 @@ TEST_CASE("in one bucket, a dropped gradient keeps its values while one that was
       CHECK(torch::equal(dropped, copy));
       CHECK(torch::equal(accumulating, net->second->weight.grad()[0]));
     }
-    engine.zero({net->second->weight}, false);
+    gradient_reducer.zero({net->second->weight}, false);
     CHECK(accumulating.abs().max().item<double>() == 0);
     CHECK(torch::equal(dropped, copy));
   });
@@ -148,16 +149,16 @@ TEST_CASE("in one bucket, a dropped gradient keeps its values while one that was
 TEST_CASE("a gradient kept without synchronisation keeps this rank's own values") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
-    Engine engine(group, named(net), small_buckets());
+    GradientReducer gradient_reducer(group, named(net), small_buckets());
     accumulate_batch(net, group.rank());  // creates the layout of the buckets
-    engine.zero_all();
-    engine.set_sync(false);
+    gradient_reducer.zero_all();
+    gradient_reducer.set_sync(false);
     accumulate_batch(net, group.rank(), 1);
     const at::Tensor kept = net->first->weight.grad();
     const at::Tensor copy = kept.clone();
-    engine.zero_all();
+    gradient_reducer.zero_all();
     accumulate_batch(net, group.rank(), 2);
-    engine.set_sync(true);
+    gradient_reducer.set_sync(true);
     accumulate_batch(net, group.rank(), 3);
     CHECK(torch::equal(kept, copy));
   });
@@ -166,15 +167,15 @@ TEST_CASE("a gradient kept without synchronisation keeps this rank's own values"
 TEST_CASE("zeroing a whole bucket in place leaves kept gradients that were dropped before") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
-    Engine engine(group, named(net));
+    GradientReducer gradient_reducer(group, named(net));
     accumulate_batch(net, group.rank());
     const at::Tensor kept = net->first->bias.grad();
     const at::Tensor copy = kept.clone();
     net->first->bias.mutable_grad().reset();
-    engine.zero(net->parameters(), false);
+    gradient_reducer.zero(net->parameters(), false);
     CHECK(torch::equal(kept, copy));
     CHECK_FALSE(net->first->bias.grad().defined());
-    (void)engine.gradients();
+    (void)gradient_reducer.gradients();
     CHECK(torch::equal(kept, copy));
   });
 }
@@ -186,15 +187,15 @@ TEST_CASE("a sparse gradient is zeroed in place, and a dropped one keeps its val
       table->weight.mutable_grad().reset();
       return table;
     });
-    Engine engine(group, named(net), small_buckets());
+    GradientReducer gradient_reducer(group, named(net), small_buckets());
     const auto backward = [&](int64_t row) { net(torch::tensor({row + group.rank()})).sum().backward(); };
     backward(1);
     const at::Tensor first = net->weight.grad();
-    engine.zero_all();
+    gradient_reducer.zero_all();
     backward(3);
     CHECK(first.to_dense().sum(1).nonzero().flatten().equal(torch::tensor({1, 2})));
     const at::Tensor second = net->weight.grad();
-    engine.zero(net->parameters(), false);
+    gradient_reducer.zero(net->parameters(), false);
     CHECK(second.to_dense().abs().max().item<double>() == 0);
   });
 }
@@ -202,14 +203,14 @@ TEST_CASE("a sparse gradient is zeroed in place, and a dropped one keeps its val
 TEST_CASE("PowerSGD reduces the same numbers whether or not gradients are kept") {
   const auto train = [](const Group& group, bool keeps) {
     auto net = built(make_net);
-    EngineOptions options;
+    GradientReducerOptions options;
     options.hook = accelerate::gradient::power_sgd_hook(
         {.matrix_approximation_rank = 1, .start_step = 1, .min_compression_rate = 0.5});
-    Engine engine(group, named(net), options);
+    GradientReducer gradient_reducer(group, named(net), options);
     std::vector<at::Tensor> kept;
     Grads last;
     for (int64_t round = 0; round < 5; ++round) {
-      engine.zero_all();
+      gradient_reducer.zero_all();
       accumulate_batch(net, group.rank(), round);
       last = gradients_of(net->parameters());
       for (const at::Tensor& parameter : net->parameters()) {
@@ -224,23 +225,23 @@ TEST_CASE("PowerSGD reduces the same numbers whether or not gradients are kept")
 TEST_CASE("the memory of gradients is reused as long as nobody holds them, and the buckets never move") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
-    Engine engine(group, named(net), small_buckets());
+    GradientReducer gradient_reducer(group, named(net), small_buckets());
     accumulate_batch(net, group.rank());
     const auto before = gradient_identities(net);
-    const auto flat = engine.gradients();
+    const auto flat = gradient_reducer.gradients();
     for (int64_t round = 1; round < 4; ++round) {
-      engine.zero_all();
+      gradient_reducer.zero_all();
       accumulate_batch(net, group.rank(), round);
       CHECK(gradient_identities(net) == before);
     }
     const at::Tensor kept = net->first->weight.grad();
-    engine.zero_all();
+    gradient_reducer.zero_all();
     accumulate_batch(net, group.rank());
     auto after = gradient_identities(net);
     CHECK(after[0] != before[0]);
     after[0] = before[0];
     CHECK(after == before);  // gradients that no other code holds stay in place
-    CHECK(engine.gradients()[0].is_same(flat[0]));
+    CHECK(gradient_reducer.gradients()[0].is_same(flat[0]));
     CHECK(kept.storage().nbytes() == kept.nbytes());  // a kept gradient does not keep its bucket alive
   });
 }
@@ -249,12 +250,12 @@ TEST_CASE("a graph that saved a gradient throws in backward after the gradient w
   for (const bool clips : {true, false}) {
     run_threads(2, [&](const Group& group) {
       auto net = built(make_net);
-      Engine engine(group, named(net));
+      GradientReducer gradient_reducer(group, named(net));
       accumulate_batch(net, group.rank());
       const at::Tensor factor = torch::ones({}, torch::dtype(at::kDouble).requires_grad(true));
       const at::Tensor scaled = (net->extra->weight.grad() * factor).sum();
       if (clips) {
-        (void)accelerate::gradient::clip_norm_of(engine.gradients(), 1e-3);
+        (void)accelerate::gradient::clip_norm_of(gradient_reducer.gradients(), 1e-3);
       } else {
         net->forward(batch(group.rank())).sum().backward();  // does not use extra
       }

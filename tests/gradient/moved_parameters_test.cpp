@@ -23,24 +23,24 @@ TEST_CASE("parameters of another dtype are averaged again, in buckets of that dt
     for (const Noticed noticed : {Noticed::at_forward, Noticed::by_run_backward, Noticed::at_join}) {
       run_threads(2, [&](const Group& group) {
         auto net = built(make_net);
-        Engine engine(group, named(net), small_buckets());
-        const std::vector<Engine*> engines{&engine};
+        GradientReducer gradient_reducer(group, named(net), small_buckets());
+        const std::vector<GradientReducer*> gradient_reducers{&gradient_reducer};
         for (int i = 0; i < steps_before; ++i) loss_backward(net, group.rank());
         for (const auto dtype : {at::kFloat, at::kDouble, at::kFloat}) {
           net->zero_grad();
           net->to(dtype);
           if (noticed == Noticed::at_join && group.rank() == 1) {
-            engine.join_backward();
+            gradient_reducer.join_backward();
             continue;
           }
-          if (noticed != Noticed::by_run_backward) engine.forward(true);
+          if (noticed != Noticed::by_run_backward) gradient_reducer.forward(true);
           const auto call = [&] { loss_backward(net, group.rank()); };
-          noticed == Noticed::by_run_backward ? run_backward(engines, group, call) : call();
+          noticed == Noticed::by_run_backward ? run_backward(gradient_reducers, group, call) : call();
           if (noticed == Noticed::at_join) continue;
           CHECK(same(gradients_of(net->parameters()), expected, dtype == at::kFloat ? 1e-4 : 1e-13));
           CHECK(bit_equal(group, gradients_of(net->parameters())));
-          engine.before_step();
-          CHECK(engine.plan().buckets.front().key == (dtype == at::kFloat ? "Float cpu" : "Double cpu"));
+          gradient_reducer.before_step();
+          CHECK(gradient_reducer.plan().buckets.front().key == (dtype == at::kFloat ? "Float cpu" : "Double cpu"));
         }
         CHECK(bit_equal(group, gradients_of(net->parameters())));
       });
@@ -52,12 +52,12 @@ TEST_CASE("a dtype and back loses the accumulators too") {
   const Grads expected = truth(2, make_net, loss_backward);
   run_threads(2, [&](const Group& group) {
     auto net = built(make_net);
-    Engine engine(group, named(net), small_buckets());
+    GradientReducer gradient_reducer(group, named(net), small_buckets());
     loss_backward(net, group.rank());
-    engine.zero_all();
+    gradient_reducer.zero_all();
     net->to(at::kFloat);
     net->to(at::kDouble);
-    engine.forward(true);
+    gradient_reducer.forward(true);
     loss_backward(net, group.rank());
     CHECK(same(gradients_of(net->parameters()), expected, 1e-4));
     CHECK(bit_equal(group, gradients_of(net->parameters())));
@@ -67,19 +67,19 @@ TEST_CASE("a dtype and back loses the accumulators too") {
 TEST_CASE("gradients follow their parameters: reduced ones may be stepped on, local ones are reduced with the next") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
-    Engine engine(group, named(net), small_buckets());
+    GradientReducer gradient_reducer(group, named(net), small_buckets());
     loss_backward(net, group.rank());
     const Grads before = gradients_of(net->parameters());
     net->to(at::kFloat);
-    engine.before_step();
+    gradient_reducer.before_step();
     CHECK((net->first->weight.grad().scalar_type() == at::kFloat));
     CHECK(same(gradients_of(net->parameters()), before, 1e-4));
-    engine.zero_all();
-    engine.set_sync(false);
+    gradient_reducer.zero_all();
+    gradient_reducer.set_sync(false);
     loss_backward(net, group.rank());
     net->to(at::kDouble);
-    CHECK_THROWS_AS(engine.before_step(), accelerate::Error);
-    engine.set_sync(true);
+    CHECK_THROWS_AS(gradient_reducer.before_step(), accelerate::Error);
+    gradient_reducer.set_sync(true);
     loss_backward(net, group.rank());
     for (size_t i = 0; i < before.size(); ++i)
       CHECK(torch::allclose(net->parameters()[i].grad(), before[i] * 2, 0, 1e-4));
@@ -90,31 +90,31 @@ TEST_CASE("gradients follow their parameters: reduced ones may be stepped on, lo
 TEST_CASE("a step after a backward that nobody saw, because the parameters had moved, is refused") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
-    Engine engine(group, named(net), small_buckets());
+    GradientReducer gradient_reducer(group, named(net), small_buckets());
     loss_backward(net, group.rank());
-    engine.zero_all();
+    gradient_reducer.zero_all();
     net->to(at::kFloat);
     loss_backward(net, group.rank());
-    CHECK_THROWS_WITH(engine.before_step(), doctest::Contains("is this rank's own, not the mean of 2 ranks"));
+    CHECK_THROWS_WITH(gradient_reducer.before_step(), doctest::Contains("is this rank's own, not the mean of 2 ranks"));
   });
 }
 
 TEST_CASE("a parameter that is frozen while it moves is hooked when it learns again") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
-    Engine engine(group, named(net), small_buckets());
+    GradientReducer gradient_reducer(group, named(net), small_buckets());
     loss_backward(net, group.rank());
-    engine.zero_all();
+    gradient_reducer.zero_all();
     net->second->weight.requires_grad_(false);
     net->to(at::kFloat);
-    engine.forward(true);
+    gradient_reducer.forward(true);
     loss_backward(net, group.rank());
     CHECK_FALSE(net->second->weight.grad().defined());
-    engine.zero_all();
+    gradient_reducer.zero_all();
     net->second->weight.requires_grad_(true);
-    engine.forward(true);
+    gradient_reducer.forward(true);
     loss_backward(net, group.rank());
     CHECK(bit_equal(group, gradients_of(net->parameters())));
-    engine.before_step();
+    gradient_reducer.before_step();
   });
 }

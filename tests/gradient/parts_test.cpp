@@ -81,19 +81,19 @@ TEST_CASE("ranges of a gradient are unscaled where they are; inf or NaN in one o
       const std::vector<int64_t> bounds{0, 4, 10, 10};
       const int64_t begin = bounds.at(static_cast<size_t>(group.rank()));
       const int64_t end = bounds.at(static_cast<size_t>(group.rank()) + 1);
-      const accelerate::state::Piece mine{.name = "w",
-                                          .sizes = {10},
-                                          .begin = begin,
-                                          .end = end,
-                                          .value = torch::zeros({end - begin}),
-                                          .gradient = whole.slice(0, begin, end).clone()};
-      std::vector<accelerate::state::Piece> pieces{mine};
+      const accelerate::state::ParameterShard mine{.name = "w",
+                                                   .sizes = {10},
+                                                   .begin = begin,
+                                                   .end = end,
+                                                   .value = torch::zeros({end - begin}),
+                                                   .gradient = whole.slice(0, begin, end).clone()};
+      std::vector<accelerate::state::ParameterShard> parameter_shards{mine};
       const accelerate::precision::GradScaler scaler({}, at::kCPU, {});
       const auto four = torch::full({}, 4.0);
-      const bool seen_here = scaler.unscale(dense_gradients(pieces), four).item<float>() > 0;
+      const bool seen_here = scaler.unscale(dense_gradients(parameter_shards), four).item<float>() > 0;
       CHECK(seen_here == (overflows && group.rank() == 1));
       if (!seen_here) CHECK(torch::equal(mine.gradient, torch::arange(begin, end, at::kFloat) / 4));
-      CHECK((scaler.unscale(dense_gradients(pieces), four, &group).item<float>() > 0) == overflows);
+      CHECK((scaler.unscale(dense_gradients(parameter_shards), four, &group).item<float>() > 0) == overflows);
     });
   }
 }
@@ -104,11 +104,11 @@ TEST_CASE("pieces give their gradients, sparse ones coalesced") {
   const auto indices = torch::tensor({{1, 1}}), values = torch::ones({2, 2});
   table.mutable_grad() = torch::sparse_coo_tensor(indices, values, {4, 2});
   plain.mutable_grad() = torch::full({3}, 2.0);
-  std::vector<accelerate::state::Piece> pieces;
+  std::vector<accelerate::state::ParameterShard> parameter_shards;
   for (const at::Tensor& parameter : {table, plain, unused}) {
-    pieces.push_back(accelerate::state::whole_piece("p", parameter));
+    parameter_shards.push_back(accelerate::state::whole_parameter("p", parameter));
   }
-  const auto gradients = dense_gradients(pieces);
+  const auto gradients = dense_gradients(parameter_shards);
   REQUIRE(gradients.size() == 2);
   CHECK(norm_of(gradients).item<double>() == doctest::Approx(std::sqrt(2 * 4.0 + 3 * 4.0)));
   clip_value_of(gradients, 0.5);
@@ -122,27 +122,27 @@ TEST_CASE("a norm that is not finite is told with the parameter's name; a finite
   first.mutable_grad() = torch::ones({3});
   second.mutable_grad() = torch::ones({2, 2});
   const at::Tensor unused = torch::zeros({5}, torch::requires_grad());  // has no gradient, so it does not count
-  std::vector<accelerate::state::Piece> pieces{accelerate::state::whole_piece("unused", unused),
-                                               accelerate::state::whole_piece("fc.weight", first),
-                                               accelerate::state::whole_piece("fc.bias", second)};
-  const auto norm = [&] { return norm_of(dense_gradients(pieces)); };
-  require_finite(norm(), pieces, {});
+  std::vector<accelerate::state::ParameterShard> parameter_shards{
+      accelerate::state::whole_parameter("unused", unused), accelerate::state::whole_parameter("fc.weight", first),
+      accelerate::state::whole_parameter("fc.bias", second)};
+  const auto norm = [&] { return norm_of(dense_gradients(parameter_shards)); };
+  require_finite(norm(), parameter_shards, {});
   second.mutable_grad()[0][1] = std::nan("");
   CHECK_THROWS_WITH(
-      require_finite(norm(), pieces, {}),
+      require_finite(norm(), parameter_shards, {}),
       "clip_grad_norm_: the norm of the gradients is nan: 1 of 2 gradients are not finite, the first that "
       "of fc.bias in 1 of its 4 elements; lower the learning rate, or switch error_if_nonfinite off to "
       "clip by it anyway");
   first.mutable_grad().fill_(kInfinity);
   second.mutable_grad().fill_(1);
   CHECK_THROWS_WITH(
-      require_finite(norm(), pieces, {}),
+      require_finite(norm(), parameter_shards, {}),
       "clip_grad_norm_: the norm of the gradients is inf: 1 of 2 gradients are not finite, the first that "
       "of fc.weight in 3 of its 3 elements; lower the learning rate, or switch error_if_nonfinite off to "
       "clip by it anyway");
   first.mutable_grad().fill_(3e38);
   CHECK_THROWS_WITH(
-      require_finite(norm_of(dense_gradients(pieces), 1.0), pieces, {}),
+      require_finite(norm_of(dense_gradients(parameter_shards), 1.0), parameter_shards, {}),
       "clip_grad_norm_: the norm of the gradients is inf, though each of the 2 is finite: it is above what "
       "Float holds; lower the learning rate or the loss, or switch error_if_nonfinite off to clip by it "
       "anyway");

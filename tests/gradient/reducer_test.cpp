@@ -47,22 +47,22 @@ void compare(int64_t ranks, const LossOf& loss_of, int64_t accumulate = 1, bool 
     auto theirs = built(make_net);
     torch::optim::SGD our_sgd(ours->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(0.01));
     torch::optim::SGD their_sgd(theirs->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(0.01));
-    Engine engine(group, named(ours), small_buckets());
+    GradientReducer gradient_reducer(group, named(ours), small_buckets());
     Oracle oracle(group.duplicate(), theirs->parameters(), find_unused);
     for (int64_t step = 0; step < 8; ++step) {
       CAPTURE(step);
-      engine.zero_all();
+      gradient_reducer.zero_all();
       // The Reducer's views make zero_grad() throw; those of this engine do not (engine_misuse_test).
       for (const auto& parameter : theirs->parameters()) parameter.mutable_grad().reset();
       for (int64_t micro = 0; micro < accumulate; ++micro) {
         const bool last = micro + 1 == accumulate;
         const int64_t round = step * accumulate + micro;
-        engine.set_sync(last);
+        gradient_reducer.set_sync(last);
         loss_of(ours, group.rank(), round).backward();
         const at::Tensor loss = loss_of(theirs, group.rank(), round);
         last ? oracle.backward(loss) : loss.backward();
       }
-      engine.before_step();
+      gradient_reducer.before_step();
       CHECK(same(gradients_of(ours->parameters()), gradients_of(theirs->parameters()), 0));
       our_sgd.step();
       their_sgd.step();

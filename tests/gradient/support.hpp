@@ -13,20 +13,20 @@
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/comm/group.hpp"
-#include "accelerate/gradient/engine.hpp"
+#include "accelerate/gradient/gradient_reducer.hpp"
 
 namespace gradient_testing {
 
 using accelerate::comm::Group;
-using accelerate::gradient::Engine;
-using accelerate::gradient::EngineOptions;
+using accelerate::gradient::GradientReducer;
+using accelerate::gradient::GradientReducerOptions;
 using accelerate::gradient::NamedTensor;
 
 using Grads = std::vector<at::Tensor>;
 inline constexpr std::chrono::seconds kTimeout{60};
 
 /// Buckets of a few parameters each, so that small models have several.
-inline EngineOptions small_buckets() { return {.buckets = {.cap_bytes = 200, .first_cap_bytes = 50}}; }
+inline GradientReducerOptions small_buckets() { return {.buckets = {.cap_bytes = 200, .first_cap_bytes = 50}}; }
 
 /// Text of the Error after its place, "[rank 1 of 2, host] ".
 inline std::string text_of(const std::function<void()>& call,
@@ -126,22 +126,22 @@ Grads truth(int64_t ranks, const Make& make, const Backward& backward) {
 /// Checks on every rank, in four rounds (the first determines the layout), that backward gives the mean of the ranks'
 /// own gradients, bit-equal on all ranks.
 template <typename Make, typename Backward>
-void check_means(int64_t ranks, const Make& make, const Backward& backward, EngineOptions options = small_buckets(),
-                 double tolerance = 1e-14) {
+void check_means(int64_t ranks, const Make& make, const Backward& backward,
+                 GradientReducerOptions options = small_buckets(), double tolerance = 1e-14) {
   const Grads expected = truth(ranks, make, backward);
   accelerate::comm::run_threads(
       ranks,
       [&](const Group& group) {
         auto model = built(make);
-        Engine engine(group, named(model), options);
+        GradientReducer gradient_reducer(group, named(model), options);
         for (int round = 0; round < 4; ++round) {
           CAPTURE(round);
-          engine.zero_all();
+          gradient_reducer.zero_all();
           backward(model, group.rank());
           const Grads seen = gradients_of(model->parameters());
           CHECK(same(seen, expected, tolerance));
           CHECK(bit_equal(group, seen));
-          CHECK_FALSE(engine.unreduced());
+          CHECK_FALSE(gradient_reducer.first_unreduced());
         }
       },
       kTimeout);

@@ -79,7 +79,7 @@ TEST_CASE("the number of micro-batches may change between calls, and a window th
 }
 
 TEST_CASE("zero micro-batches a step are refused, with the value in the message") {
-  const Place here{.rank = 0, .world_size = 2, .host = "gpu-a"};
+  const RankContext here{.rank = 0, .world_size = 2, .host = "gpu-a"};
   CHECK_THROWS_WITH((void)next_micro_batch({}, {.steps = 0}, false, here),
                     "[rank 0 of 2, gpu-a] accumulate: gradient_accumulation_steps is 0, must be at least 1");
 }

@@ -66,12 +66,12 @@ TEST_CASE("ranks with different numbers of batches train without hanging and end
       run_threads(static_cast<int64_t>(batches.size()), [&](const Group& group) {
         auto net = built(make_net);
         torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.01).weight_decay(0.1));
-        Engine engine(group, named(net), small_buckets());
-        UnevenJoin join(group.duplicate(), {{&engine}}, {.divide_by_all_ranks = divide_by_all});
+        GradientReducer gradient_reducer(group, named(net), small_buckets());
+        UnevenJoin join(group.duplicate(), {{&gradient_reducer}}, {.divide_by_all_ranks = divide_by_all});
         for (int64_t step = 0; step < batches[static_cast<size_t>(group.rank())]; ++step) {
-          engine.zero_all();
+          gradient_reducer.zero_all();
           net->forward(batch(group.rank(), step)).pow(2).sum().backward();
-          engine.before_step();
+          gradient_reducer.before_step();
           sgd.step();
         }
         join.finish();
@@ -85,15 +85,15 @@ TEST_CASE("ranks with different numbers of batches train without hanging and end
 TEST_CASE("after the region training goes on in step") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
-    Engine engine(group, named(net), small_buckets());
+    GradientReducer gradient_reducer(group, named(net), small_buckets());
     for (int epoch = 0; epoch < 2; ++epoch) {
-      const UnevenJoin join(group.duplicate(), {{&engine}});
+      const UnevenJoin join(group.duplicate(), {{&gradient_reducer}});
       for (int64_t step = 0; step <= group.rank(); ++step) {
-        engine.zero_all();
+        gradient_reducer.zero_all();
         net->forward(batch(group.rank(), step)).pow(2).sum().backward();
       }
     }
-    engine.zero_all();
+    gradient_reducer.zero_all();
     net->with_extra(batch(group.rank())).pow(2).sum().backward();
     CHECK(same(gradients_of(net->parameters()), truth(2, make_net, [](const NetPtr& n, int64_t rank) {
                  n->with_extra(batch(rank)).pow(2).sum().backward();
@@ -104,12 +104,12 @@ TEST_CASE("after the region training goes on in step") {
 TEST_CASE("buffer broadcasts in the region come from a rank that still has batches, and end equal") {
   run_threads(3, [](const Group& group) {
     auto net = built([] { return std::make_shared<NormedImpl>(); });
-    Engine engine(group, named(net), small_buckets());
+    GradientReducer gradient_reducer(group, named(net), small_buckets());
     BufferBroadcast buffers(group.duplicate(), buffers_of(*net));
-    UnevenJoin join(group.duplicate(), {{&engine, &buffers}});
+    UnevenJoin join(group.duplicate(), {{&gradient_reducer, &buffers}});
     const int64_t mine = 1 + group.rank();  // rank 2 has the most batches
     for (int64_t step = 0; step < mine; ++step) {
-      engine.zero_all();
+      gradient_reducer.zero_all();
       buffers.run();
       net->forward(batch(group.rank(), step)).pow(2).sum().backward();
     }
@@ -138,13 +138,13 @@ TEST_CASE("a model whose gradients another engine averages takes part with its b
 TEST_CASE("no_sync windows and run_backward work in the region") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
-    Engine engine(group, named(net), small_buckets());
-    const std::vector<Engine*> engines{&engine};
-    UnevenJoin join(group.duplicate(), {{&engine}});
+    GradientReducer gradient_reducer(group, named(net), small_buckets());
+    const std::vector<GradientReducer*> gradient_reducers{&gradient_reducer};
+    UnevenJoin join(group.duplicate(), {{&gradient_reducer}});
     const int64_t windows = group.rank() == 0 ? 3 : 1;
     for (int64_t micro = 0; micro < 2 * windows; ++micro) {
-      engine.set_sync(micro % 2 == 1);
-      run_backward(engines, group, [&] { net->forward(batch(group.rank(), micro)).pow(2).sum().backward(); });
+      gradient_reducer.set_sync(micro % 2 == 1);
+      run_backward(gradient_reducers, group, [&] { net->forward(batch(group.rank(), micro)).pow(2).sum().backward(); });
     }
     join.finish();
     CHECK(bit_equal(group, net->parameters()));
@@ -156,8 +156,8 @@ TEST_CASE("ranks whose steps differ are told so, on every rank") {
   run_threads(3, [&](const Group& group) {
     auto a = built(make_net);
     auto b = built(make_net);
-    Engine of_a(group.duplicate(), named(a));
-    Engine of_b(group.duplicate(), named(b));
+    GradientReducer of_a(group.duplicate(), named(a));
+    GradientReducer of_b(group.duplicate(), named(b));
     try {
       UnevenJoin join(group.duplicate(), {{&of_a}, {&of_b}});
       if (group.rank() < 2) (group.rank() == 0 ? a : b)->forward(batch(0)).sum().backward();
@@ -177,9 +177,9 @@ TEST_CASE("ranks whose steps differ are told so, on every rank") {
 TEST_CASE("a model can be in one region at a time") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
-    Engine engine(group, named(net));
-    UnevenJoin join(group.duplicate(), {{&engine}});
-    const auto second = [&] { const UnevenJoin other(group.duplicate(), {{&engine}}); };
+    GradientReducer gradient_reducer(group, named(net));
+    UnevenJoin join(group.duplicate(), {{&gradient_reducer}});
+    const auto second = [&] { const UnevenJoin other(group.duplicate(), {{&gradient_reducer}}); };
     CHECK_THROWS_WITH_AS(second(),
                          (accelerate::base::prefix(group.place()) +
                           "join_uneven_inputs: a model is in another join_uneven_inputs already; end that one first")

@@ -64,9 +64,11 @@ void run(const fs::path& project) {
   const auto loaded = accelerator.load_state();
   expect(accelerator, loaded.path == project / "checkpoints" / "checkpoint_0", "loaded " + loaded.path.string());
   expect(accelerator,
-         loaded.passed_over.size() == 1 && loaded.passed_over[0].starts_with("checkpoint_1: model.safetensors has ") &&
-             loaded.passed_over[0].ends_with(fmt::format(", on rank {}'s machine", accelerator.num_processes() / 2)),
-         fmt::format("passed over {}", fmt::join(loaded.passed_over, "; ")));
+         loaded.skipped_checkpoints.size() == 1 &&
+             loaded.skipped_checkpoints[0].starts_with("checkpoint_1: model.safetensors has ") &&
+             loaded.skipped_checkpoints[0].ends_with(
+                 fmt::format(", on rank {}'s machine", accelerator.num_processes() / 2)),
+         fmt::format("passed over {}", fmt::join(loaded.skipped_checkpoints, "; ")));
   expect(accelerator, net->weight.equal(weights), "the weights are others");
   std::string told;
   try {
@@ -88,8 +90,9 @@ void run(const fs::path& project) {
       fmt::format("not of one save on all machines: on rank 0's it is of step 2, on rank {}'s another of step 1",
                   accelerator.num_processes() / 2);
   expect(accelerator, again.path == project / "checkpoints" / "checkpoint_0", "then loaded " + again.path.string());
-  expect(accelerator, again.passed_over.size() == 1 && again.passed_over[0] == "checkpoint_1: " + differs,
-         fmt::format("then passed over {}", fmt::join(again.passed_over, "; ")));
+  expect(accelerator,
+         again.skipped_checkpoints.size() == 1 && again.skipped_checkpoints[0] == "checkpoint_1: " + differs,
+         fmt::format("then passed over {}", fmt::join(again.skipped_checkpoints, "; ")));
   told.clear();
   try {
     accelerator.load_state(project / "checkpoints" / "checkpoint_1");

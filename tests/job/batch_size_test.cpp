@@ -4,7 +4,7 @@
 #include <new>
 
 #include "accelerate/accelerate.hpp"
-#include "accelerate/device/out_of_memory.hpp"
+#include "accelerate/device/out_of_memory_error.hpp"
 #include "tests/testing.hpp"
 
 using accelerate::job::is_out_of_memory;
@@ -56,9 +56,9 @@ TEST_CASE("no size fits, or there is none to begin with: said with the size; oth
 
 TEST_CASE(
     "a device's memory that ran out is an Error of kind device, with what the allocator said, and is known again") {
-  const accelerate::Place here{.rank = 1, .world_size = 2, .host = "gpu-a"};
+  const accelerate::RankContext here{.rank = 1, .world_size = 2, .host = "gpu-a"};
   try {
-    accelerate::device::naming_out_of_memory(here, "forward", [] { throw of_a_device(); });
+    accelerate::device::with_out_of_memory_report(here, "forward", [] { throw of_a_device(); });
     FAIL_CHECK("no error");
   } catch (const accelerate::Error& error) {
     CHECK((error.kind() == accelerate::ErrorKind::device));
@@ -67,12 +67,12 @@ TEST_CASE(
           "find_executable_batch_size() look for one");
     CHECK(is_out_of_memory(error));
   }
-  CHECK(accelerate::device::naming_out_of_memory(here, "forward", [] { return 3; }) == 3);
+  CHECK(accelerate::device::with_out_of_memory_report(here, "forward", [] { return 3; }) == 3);
 }
 
 TEST_CASE("what is known to be there is said by kinds, with the largest tensors, and what else there may be") {
   const auto known = [] {
-    return std::vector<accelerate::device::KnownTensor>{{"a [1] Float", 4, "parameters"},
+    return std::vector<accelerate::device::MemoryEntry>{{"a [1] Float", 4, "parameters"},
                                                         {"b [512, 512] Float", 1 << 20, "optimizer"},
                                                         {"c [2] Float", 8, "parameters"},
                                                         {"d [512] Float", 2048, "optimizer_1"},
@@ -80,7 +80,7 @@ TEST_CASE("what is known to be there is said by kinds, with the largest tensors,
   };
   const auto run = [] { throw of_a_device(); };
   CHECK_THROWS_WITH(
-      accelerate::device::naming_out_of_memory({}, "backward", run, known),
+      accelerate::device::with_out_of_memory_report({}, "backward", run, known),
       "backward: CUDA out of memory. Tried to allocate 2 GiB; known to be there: 1.0 MiB in 5 tensors "
       "(parameters 12 bytes, optimizer 1.0 MiB, optimizer_1 2.0 KiB), the largest b [512, 512] Float (1.0 MiB), d "
       "[512] Float (2.0 KiB), c [2] Float (8 bytes); the rest is "

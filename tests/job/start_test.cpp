@@ -4,8 +4,8 @@
 #include <cstdlib>
 
 #include "accelerate/accelerate.hpp"
-#include "accelerate/device/choose.hpp"
 #include "accelerate/device/cpu_threads.hpp"
+#include "accelerate/device/device_selection.hpp"
 
 using accelerate::Accelerator;
 using accelerate::AcceleratorOptions;
@@ -31,7 +31,7 @@ std::string refusal_of_start(const AcceleratorOptions& options) {
   } catch (const accelerate::Error& error) {
     const std::string text = error.what();
     const auto place = text.find("] ");
-    return fmt::format("{}: {}", accelerate::base::name(error.kind()),
+    return fmt::format("{}: {}", accelerate::base::error_kind_name(error.kind()),
                        place == std::string::npos ? text : text.substr(place + 2));
   }
   return "no error";

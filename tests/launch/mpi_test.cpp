@@ -276,8 +276,8 @@ TEST_CASE("a rank that too little memory ends in MPI's start is named, and those
     const auto ran = launch({"--cpu", "--num_processes", "2", "--backend", "mpi", "sh", "-c",
                              "[ $RANK = 0 ] || ulimit -v " + kibibytes + "; exec " + program + " hello"});
     CAPTURE(ran.err);
-    const bool is_told = ran.err.find("accelerate_launch: worker 1 (") != std::string::npos;
-    CHECK(is_told == (ran.code != 0));
+    const bool has_reader_info = ran.err.find("accelerate_launch: worker 1 (") != std::string::npos;
+    CHECK(has_reader_info == (ran.code != 0));
     CHECK(ran.err.find("did not reach MPI_Init") == std::string::npos);
     if (kibibytes.size() < 5) CHECK(ran.code != 0);
   }
@@ -390,8 +390,9 @@ TEST_CASE("MPI ranks that crash are started again ten times, by a new PMIx serve
   REQUIRE(fd >= 0);
   setenv("TMPDIR", scratch.path.c_str(), 1);
   const int code = accelerate::launch::supervise(
-      plan_of,
-      {.restarts = {.max_restarts = 10, .backoff = std::chrono::milliseconds(1), .hopeless = 0}, .out = fd, .err = fd});
+      plan_of, {.restarts = {.max_restarts = 10, .backoff = std::chrono::milliseconds(1), .max_identical_failures = 0},
+                .out = fd,
+                .err = fd});
   unsetenv("TMPDIR");
   close(fd);
   CHECK(code == 0);

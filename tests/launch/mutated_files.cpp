@@ -2,14 +2,14 @@
 // Host files, config files and launcher messages with changed, cut, duplicated and mixed bytes.
 #include "accelerate/env/config_file.hpp"
 #include "accelerate/env/slurm.hpp"
-#include "launch/meet/message.hpp"
-#include "launch/plan/choose.hpp"
 #include "launch/plan/error.hpp"
 #include "launch/plan/hosts.hpp"
 #include "launch/plan/resolve.hpp"
+#include "launch/plan/runner_selection.hpp"
+#include "launch/rendezvous/message.hpp"
 #include "launch/run/failure_report.hpp"
-#include "launch/run/stillness.hpp"
-#include "launch/run/told_failure.hpp"
+#include "launch/run/hang_status.hpp"
+#include "launch/run/reported_failure.hpp"
 #include "launch/runners/frames.hpp"
 #include "tests/mutation.hpp"
 
@@ -52,23 +52,24 @@ mutation::Format slurm_variables() {
                                            {"SLURM_STEP_NUM_NODES", "2"},
                                            {"SLURM_STEP_NUM_TASKS", way % 3 == 1 ? text : "2"},
                                            {"SLURM_STEP_NODELIST", text}};
-            if (choose_runner({}, variables) == Runner::local) (void)with_slurm_place({}, variables);
+            if (choose_runner({}, variables) == Runner::local) (void)with_slurm_placement({}, variables);
           }};
 }
 
 mutation::Format messages() {
-  return {.whole = {message_of(Hello{.version = "1", .host = "a"}), message_of(Welcome{.job_id = "a", .port = 1}),
-                    message_of(End{.text = "x"}), message_of(Hung{.cause = "x"}),
-                    message_of(Stillness{.is_still = true, .ranks = {{.rank = 1, .beat = {.beats = 2, .call = "x"}}}})},
-          .read = [](const auto& folder, uint64_t) {
-            auto buffer = mutation::contents(folder / "x");
-            const auto message = take_message(buffer).value_or("");
-            const auto hello = read_hello(message);
-            if (hello) (void)mismatch({}, *hello);
-            const bool read =
-                hello || read_welcome(message) || read_end(message) || read_hung(message) || read_stillness(message);
-            if (!read) fail(accelerate::ErrorKind::peer, "no message");
-          }};
+  return {
+      .whole = {message_of(JoinRequest{.version = "1", .host = "a"}), message_of(JoinReply{.job_id = "a", .port = 1}),
+                message_of(JobFailure{.text = "x"}), message_of(HangNotice{.cause = "x"}),
+                message_of(HangStatus{.is_still = true, .ranks = {{.rank = 1, .beat = {.beats = 2, .call = "x"}}}})},
+      .read = [](const auto& folder, uint64_t) {
+        auto buffer = mutation::contents(folder / "x");
+        const auto message = take_message(buffer).value_or("");
+        const auto hello = parse_join_request(message);
+        if (hello) (void)mismatch({}, *hello);
+        const bool read = hello || parse_join_reply(message) || parse_job_failure(message) ||
+                          parse_hang_notice(message) || parse_hang_status(message);
+        if (!read) fail(accelerate::ErrorKind::peer, "no message");
+      }};
 }
 
 /// Input of an agent over ssh.
@@ -87,11 +88,11 @@ mutation::Format frames() {
 /// Output of srun in pieces.
 mutation::Format reports() {
   const Failure failure{.rank = 1, .pid = 12, .cause = "exit code 7"};
-  return {.whole = {"up\n" + failure_report(failure, {.host = "gpu-b", .among_others = true, .last_lines = "nan\n"}),
-                    failure_report({.rank = 0, .pid = 9, .cause = "signal 9 (killed)"}, {.among_others = true})},
+  return {.whole = {"up\n" + failure_report(failure, {.host = "gpu-b", .is_one_of_many = true, .last_lines = "nan\n"}),
+                    failure_report({.rank = 0, .pid = 9, .cause = "signal 9 (killed)"}, {.is_one_of_many = true})},
           .read = [](const auto& folder, uint64_t way) {
             const auto text = mutation::contents(folder / "x");
-            FirstToldFailure first;
+            FirstReportedFailure first;
             for (size_t at = 0, step = 1 + way % 64; at < text.size(); at += step) first.add(text.substr(at, step));
             if (!first.found()) fail(accelerate::ErrorKind::peer, "no failure is told");
           }};

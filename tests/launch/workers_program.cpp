@@ -59,7 +59,7 @@ void fails(const Main& main) {
     run_workers(main, 2, "", gloo());
     say("no error");
   } catch (const accelerate::Error& error) {
-    say(fmt::format("{}: {}", accelerate::base::name(error.kind()), error.what()));
+    say(fmt::format("{}: {}", accelerate::base::error_kind_name(error.kind()), error.what()));
   }
 }
 
@@ -67,7 +67,7 @@ void fails_with_fields() {
   try {
     run_workers(
         [](const std::string&) {
-          const accelerate::Place place{.rank = 1, .world_size = 2, .host = "gpu-b"};
+          const accelerate::RankContext place{.rank = 1, .world_size = 2, .host = "gpu-b"};
           on_rank(1, [&] {
             throw accelerate::Error(accelerate::ErrorKind::peer, place, "all_gather", "two\nlines", {3, 0});
           });

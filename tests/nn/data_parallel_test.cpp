@@ -7,9 +7,9 @@
 #include <mutex>
 #include <new>
 
-#include "accelerate/device/choose.hpp"
+#include "accelerate/device/device_selection.hpp"
 #include "accelerate/job/batch_size.hpp"
-#include "accelerate/nn/checkpoint.hpp"
+#include "accelerate/nn/activation_checkpoint.hpp"
 #include "accelerate/nn/convert.hpp"
 #include "accelerate/nn/data_parallel.hpp"
 #include "accelerate/precision/autocast.hpp"
@@ -321,12 +321,12 @@ TEST_CASE("copies compute at the same time") {
       const bool met = place->all.wait_for(lock, std::chrono::seconds(60), [&] { return place->there >= 3; });
       return torch::full({x.size(0)}, met ? 1.0 : 0.0);
     }
-    struct Place {
+    struct ReplicaPlacement {
       std::mutex mutex;
       std::condition_variable all;
       int there = 0;
     };
-    std::shared_ptr<Place> place = std::make_shared<Place>();  // clones share it
+    std::shared_ptr<ReplicaPlacement> place = std::make_shared<ReplicaPlacement>();  // clones share it
   };
   DataParallel parallel(std::make_shared<Meeting>(), kThree);
   CHECK(parallel(torch::ones({3})).equal(torch::ones({3})));

@@ -22,13 +22,14 @@ TEST_CASE("a checkpointed model is averaged in as many operations as a plain one
   const auto train = [&](bool checkpointed, bool plainly) {
     auto net = gradient_testing::built(gradient_testing::make_net);
     const auto own = group.duplicate();
-    gradient_testing::Engine engine(own, gradient_testing::named(net), gradient_testing::small_buckets());
-    const std::vector<gradient_testing::Engine*> engines{&engine};
+    gradient_testing::GradientReducer gradient_reducer(own, gradient_testing::named(net),
+                                                       gradient_testing::small_buckets());
+    const std::vector<gradient_testing::GradientReducer*> engines{&gradient_reducer};
     const auto part = [&](const at::Tensor& x) { return torch::dropout(net->with_extra(x), 0.5, true); };
     torch::manual_seed(static_cast<uint64_t>(5 + group.rank()));
     int64_t made = 0;
     for (int64_t round = 0; round < 3; ++round) {
-      engine.zero_all();
+      gradient_reducer.zero_all();
       const at::Tensor x = gradient_testing::batch(group.rank(), round);
       const auto run = [&] {
         const at::Tensor y = checkpointed ? accelerate::nn::checkpoint(part, x) : part(x);

@@ -6,8 +6,8 @@
 //
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "accelerate/gradient/engine.hpp"
-#include "accelerate/nn/checkpoint.hpp"
+#include "accelerate/gradient/gradient_reducer.hpp"
+#include "accelerate/nn/activation_checkpoint.hpp"
 #include "accelerate/nn/convert.hpp"
 #include "accelerate/nn/sync_batch_norm.hpp"
 #include "accelerate/nn/synchronized.hpp"
@@ -161,20 +161,20 @@ TORCH_MODULE(NormedNet);
 /// Six steps of SGD on uneven parts with gradients averaged during backward: parameters and buffers equal those of one
 /// process that computes on the whole batch.
 inline void check_trains_like_one_process(const Group& group, bool checkpointed) {
-  using accelerate::gradient::Engine;
+  using accelerate::gradient::GradientReducer;
   const Rows rows(group, false);
   auto net = gradient_testing::built([&] { return NormedNet(checkpointed); });
   auto alone = gradient_testing::built([] { return NormedNet(); });
   accelerate::nn::connect_sync_batchnorm(*net, group);
-  Engine engine(group.duplicate(), gradient_testing::named(net), gradient_testing::small_buckets());
+  GradientReducer gradient_reducer(group.duplicate(), gradient_testing::named(net), gradient_testing::small_buckets());
   torch::optim::SGD steps(net->parameters(), 0.1);
   torch::optim::SGD alone_steps(alone->parameters(), 0.1);
   for (int64_t step = 0; step < 6; ++step) {
     CAPTURE(step);
     const at::Tensor batch = numbers({rows.whole, 4}, step);
-    engine.zero_all();
+    gradient_reducer.zero_all();
     alone_steps.zero_grad();
-    // The engine takes the mean over ranks of sums over rows.
+    // The gradient_reducer takes the mean over ranks of sums over rows.
     const double share = static_cast<double>(group.size()) / static_cast<double>(rows.whole);
     (net(rows.of(batch)).pow(2).sum() * share).backward();
     (alone(batch).pow(2).sum() / static_cast<double>(rows.whole)).backward();

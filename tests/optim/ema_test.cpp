@@ -86,8 +86,8 @@ TEST_CASE("the batches that BatchNorm counted and masks are copied into an avera
 
 TEST_CASE("a count is left alone by an update that a flag cancels, and copied by the next") {
   const at::Tensor count = torch::tensor(int64_t{1}), weight = torch::ones({1});
-  ExponentialMovingAverage ema({accelerate::state::whole_piece("w", weight)}, {.decay = 0.5, .use_buffers = true},
-                               {accelerate::state::whole_piece("count", count)});
+  ExponentialMovingAverage ema({accelerate::state::whole_parameter("w", weight)}, {.decay = 0.5, .use_buffers = true},
+                               {accelerate::state::whole_parameter("count", count)});
   for (const float skip : {0.0F, 1.0F, 0.0F}) {
     count.add_(10);
     ema.update(torch::tensor(skip));
@@ -206,7 +206,7 @@ TEST_CASE("while averages are swapped in, an update and a second swap are refuse
 
 TEST_CASE("bfloat16 weights are averaged in float32, which keeps what they would round away") {
   const at::Tensor weight = torch::full({2}, 1.0, torch::kBFloat16);
-  ExponentialMovingAverage ema({accelerate::state::whole_piece("w", weight)}, {.decay = 0.999});
+  ExponentialMovingAverage ema({accelerate::state::whole_parameter("w", weight)}, {.decay = 0.999});
   ema.update();
   weight.fill_(2.0);
   for (int k = 0; k < 10; ++k) ema.update();
@@ -218,56 +218,56 @@ TEST_CASE("bfloat16 weights are averaged in float32, which keeps what they would
 }
 
 TEST_CASE("where a piece has a master, that is averaged and goes into the value") {
-  auto piece = accelerate::state::whole_piece("w", torch::full({1}, 1.0, torch::kBFloat16));
-  piece.master = torch::full({1}, 1.001F);
-  ExponentialMovingAverage ema({piece}, {.decay = 0.5});
-  piece.master.fill_(3.0);
+  auto param_shard = accelerate::state::whole_parameter("w", torch::full({1}, 1.0, torch::kBFloat16));
+  param_shard.master = torch::full({1}, 1.001F);
+  ExponentialMovingAverage ema({param_shard}, {.decay = 0.5});
+  param_shard.master.fill_(3.0);
   ema.update();
   CHECK(ema.averages()[0].item<float>() == 3.0F);
   auto averaged = ema.average_parameters();
-  CHECK(piece.value.item<float>() == 3.0F);
-  CHECK(piece.master.item<float>() == 3.0F);
+  CHECK(param_shard.value.item<float>() == 3.0F);
+  CHECK(param_shard.master.item<float>() == 3.0F);
 }
 
 TEST_CASE("where a piece has a master, that too is what it was when the averages go, whoever wrote to it meanwhile") {
-  auto piece = accelerate::state::whole_piece("w", torch::full({1}, 1.0, torch::kBFloat16));
-  piece.master = torch::full({1}, 1.001F);
-  ExponentialMovingAverage ema({piece}, {.decay = 0.5});
+  auto param_shard = accelerate::state::whole_parameter("w", torch::full({1}, 1.0, torch::kBFloat16));
+  param_shard.master = torch::full({1}, 1.001F);
+  ExponentialMovingAverage ema({param_shard}, {.decay = 0.5});
   {
     auto averaged = ema.average_parameters();
-    piece.master.fill_(3.0);
+    param_shard.master.fill_(3.0);
   }
-  CHECK(piece.master.item<float>() == 1.001F);
-  CHECK(piece.value.item<float>() == 1.0F);
+  CHECK(param_shard.master.item<float>() == 1.001F);
+  CHECK(param_shard.value.item<float>() == 1.0F);
 }
 
 TEST_CASE("a range of a weight is averaged and swapped in as the whole one is there, and the rest stays") {
-  const at::Tensor whole = torch::linspace(-1, 1, 10, torch::kDouble), shared_out = whole.clone();
-  const accelerate::state::Piece range{.name = "w",
-                                       .sizes = {10},
-                                       .begin = 3,
-                                       .end = 7,
-                                       .key = shared_out.unsafeGetTensorImpl(),
-                                       .value = shared_out.narrow(0, 3, 4)};
-  ExponentialMovingAverage of_whole({accelerate::state::whole_piece("w", whole)}, {.decay = 0.9});
+  const at::Tensor whole = torch::linspace(-1, 1, 10, torch::kDouble), sharded = whole.clone();
+  const accelerate::state::ParameterShard range{.name = "w",
+                                                .sizes = {10},
+                                                .begin = 3,
+                                                .end = 7,
+                                                .key = sharded.unsafeGetTensorImpl(),
+                                                .value = sharded.narrow(0, 3, 4)};
+  ExponentialMovingAverage of_whole({accelerate::state::whole_parameter("w", whole)}, {.decay = 0.9});
   ExponentialMovingAverage of_range({range}, {.decay = 0.9});
   for (int64_t k = 1; k <= 4; ++k) {
     whole.mul_(1.25).sub_(0.125 * static_cast<double>(k));
-    shared_out.copy_(whole);
+    sharded.copy_(whole);
     of_whole.update();
     of_range.update();
   }
-  const at::Tensor own = shared_out.clone(), average = of_whole.averages()[0].narrow(0, 3, 4);
+  const at::Tensor own = sharded.clone(), average = of_whole.averages()[0].narrow(0, 3, 4);
   CHECK(of_range.averages()[0].sizes() == at::IntArrayRef({4}));
   CHECK(torch::allclose(of_range.averages()[0], average, 0, 1e-14));
   CHECK_FALSE(torch::allclose(average, own.narrow(0, 3, 4), 0, 0.1));
   {
     auto averaged = of_range.average_parameters();
-    CHECK(torch::allclose(shared_out.narrow(0, 3, 4), average, 0, 1e-14));
-    CHECK(torch::equal(shared_out.narrow(0, 0, 3), own.narrow(0, 0, 3)));
-    CHECK(torch::equal(shared_out.narrow(0, 7, 3), own.narrow(0, 7, 3)));
+    CHECK(torch::allclose(sharded.narrow(0, 3, 4), average, 0, 1e-14));
+    CHECK(torch::equal(sharded.narrow(0, 0, 3), own.narrow(0, 0, 3)));
+    CHECK(torch::equal(sharded.narrow(0, 7, 3), own.narrow(0, 7, 3)));
   }
-  CHECK(torch::equal(shared_out, own));
+  CHECK(torch::equal(sharded, own));
 }
 
 TEST_CASE("an update is one call, however many weights there are of a dtype") {
@@ -334,7 +334,7 @@ TEST_CASE("state of another model is refused with both sides, and nothing change
 }
 
 TEST_CASE("decays that mean nothing are refused") {
-  const std::vector<accelerate::state::Piece> none;
+  const std::vector<accelerate::state::ParameterShard> none;
   CHECK_THROWS_WITH(ExponentialMovingAverage(none, {.decay = 1.5}),
                     "ExponentialMovingAverage: decay is 1.5, must be from 0 to 1");
   CHECK_THROWS_WITH(ExponentialMovingAverage(none, {.decay = std::numeric_limits<double>::quiet_NaN()}),

@@ -17,7 +17,7 @@ template <typename Gradients>
 int64_t refused_steps(const Make& make, int64_t steps, const Parameters& stock, const Parameters& ours,
                       const Gradients& set) {
   auto stock_optimizer = make(stock), our_optimizer = make(ours);
-  auto fused = FusedStep::recognise(*our_optimizer);
+  auto fused = FusedStep::for_optimizer(*our_optimizer);
   REQUIRE(fused);
   int64_t refused = 0;
   for (int64_t step = 0; step < steps; ++step) {
@@ -75,7 +75,7 @@ TEST_CASE("what does not lie like its parameter is stepped as the stock optimize
 TEST_CASE("a state that was loaded with other strides is laid out like its parameter") {
   const Parameters stock = parameters(), ours = parameters();
   torch::optim::AdamW stock_optimizer(stock, 0.01), our_optimizer(ours, 0.01);
-  auto fused = FusedStep::recognise(our_optimizer);
+  auto fused = FusedStep::for_optimizer(our_optimizer);
   for (int64_t step = 0; step < 3; ++step) {
     set_gradients(stock, step);
     set_gradients(ours, step);
@@ -90,7 +90,7 @@ TEST_CASE("a state that was loaded with other strides is laid out like its param
 TEST_CASE("a parameter without gradient is left alone and keeps its own count of steps") {
   const Parameters stock = parameters(), ours = parameters();
   torch::optim::AdamW stock_optimizer(stock, 0.01), our_optimizer(ours, 0.01);
-  auto fused = FusedStep::recognise(our_optimizer);
+  auto fused = FusedStep::for_optimizer(our_optimizer);
   for (int64_t step = 0; step < 6; ++step) {
     set_gradients(stock, step);
     set_gradients(ours, step);
@@ -108,7 +108,7 @@ TEST_CASE("groups keep their own options, and options changed between steps coun
         {torch::optim::OptimizerParamGroup({list[0]}), torch::optim::OptimizerParamGroup({list[1], list[2]})},
         torch::optim::SGDOptions(0.1));
     static_cast<torch::optim::SGDOptions&>(optimizer.param_groups()[1].options()).lr(0.5).momentum(0.5);
-    auto fused = FusedStep::recognise(optimizer);
+    auto fused = FusedStep::for_optimizer(optimizer);
     for (int64_t step = 0; step < 4; ++step) {
       set_gradients(list, step);
       optimizer.param_groups()[0].options().set_lr(0.1 / static_cast<double>(step + 1));
@@ -126,7 +126,7 @@ TEST_CASE("groups keep their own options, and options changed between steps coun
 TEST_CASE("float32 and bfloat16 parameters step side by side") {
   const Parameters list{torch::ones({4}).requires_grad_(), torch::ones({4}, at::kBFloat16).requires_grad_()};
   torch::optim::AdamW optimizer(list, 0.1);
-  auto fused = FusedStep::recognise(optimizer);
+  auto fused = FusedStep::for_optimizer(optimizer);
   for (const auto& parameter : list) parameter.mutable_grad() = torch::ones_like(parameter);
   CHECK(fused->step());
   CHECK(list[0][0].item<double>() == doctest::Approx(0.899).epsilon(1e-3));
@@ -136,7 +136,7 @@ TEST_CASE("float32 and bfloat16 parameters step side by side") {
 TEST_CASE("stock and fused steps alternate on one state, and saved state continues") {
   const Parameters stock = parameters(), ours = parameters();
   torch::optim::AdamW stock_optimizer(stock, 0.01), first(ours, 0.01), second(ours, 0.01);
-  auto fused = FusedStep::recognise(first);
+  auto fused = FusedStep::for_optimizer(first);
   for (int64_t step = 0; step < 4; ++step) {
     set_gradients(stock, step);
     set_gradients(ours, step);
@@ -150,7 +150,7 @@ TEST_CASE("stock and fused steps alternate on one state, and saved state continu
   std::stringstream file;
   torch::save(first, file);
   torch::load(second, file);
-  auto resumed = FusedStep::recognise(second);
+  auto resumed = FusedStep::for_optimizer(second);
   set_gradients(stock, 9);
   set_gradients(ours, 9);
   stock_optimizer.step();
@@ -161,7 +161,7 @@ TEST_CASE("stock and fused steps alternate on one state, and saved state continu
 TEST_CASE("gradients that the kernels do not know are refused before anything changes") {
   const Parameters list{torch::ones({3, 2}).requires_grad_(), torch::ones({2}).requires_grad_()};
   torch::optim::SGD optimizer(list, 0.1);
-  auto fused = FusedStep::recognise(optimizer);
+  auto fused = FusedStep::for_optimizer(optimizer);
   list[0].mutable_grad() = torch::ones({3, 2});
   list[1].mutable_grad() = torch::ones({2}).to_sparse();
   CHECK_FALSE(fused->step());
@@ -175,14 +175,14 @@ TEST_CASE("other optimizers, subclasses included, keep their own step") {
   const Parameters list = parameters();
   torch::optim::LBFGS lbfgs(list, 0.1);
   MySgd mine(list, torch::optim::SGDOptions(0.1));
-  CHECK_FALSE(FusedStep::recognise(lbfgs));
-  CHECK_FALSE(FusedStep::recognise(mine));
+  CHECK_FALSE(FusedStep::for_optimizer(lbfgs));
+  CHECK_FALSE(FusedStep::for_optimizer(mine));
 }
 
 TEST_CASE("gradients do not live on in the step's lists") {
   const Parameters list = parameters();
   torch::optim::AdamW optimizer(list, 0.01);
-  auto fused = FusedStep::recognise(optimizer);
+  auto fused = FusedStep::for_optimizer(optimizer);
   set_gradients(list, 0);
   CHECK(fused->step());
   CHECK(list[0].grad().use_count() == 1);
@@ -192,7 +192,7 @@ TEST_CASE("gradients are divided by the scale, in place") {
   for (const Make& make : one_of_each()) {
     const Parameters stock = parameters(), ours = parameters();
     auto stock_optimizer = make(stock), our_optimizer = make(ours);
-    auto fused = FusedStep::recognise(*our_optimizer);
+    auto fused = FusedStep::for_optimizer(*our_optimizer);
     for (int64_t step = 0; step < 3; ++step) {
       set_gradients(stock, step);
       set_gradients(ours, step);
@@ -209,7 +209,7 @@ TEST_CASE("a step with the skip flag set changes no parameter and no state, and 
   for (const Make& make : with_dampening()) {
     const Parameters stock = parameters(), ours = parameters();
     auto stock_optimizer = make(stock), our_optimizer = make(ours);
-    auto fused = FusedStep::recognise(*our_optimizer);
+    auto fused = FusedStep::for_optimizer(*our_optimizer);
     for (const bool skip : {true, false, true, false}) {
       set_gradients(stock, skip ? 1 : 2);
       set_gradients(ours, skip ? 1 : 2);
@@ -217,7 +217,7 @@ TEST_CASE("a step with the skip flag set changes no parameter and no state, and 
       REQUIRE(fused->step({.skip = torch::tensor(skip ? 1.0F : 0.0F)}));
       CHECK(largest_difference(stock, ours) < 1e-12);
     }
-    fused->take_back_cancelled();
+    fused->discard_skipped_steps();
     set_gradients(stock, 3);
     set_gradients(ours, 3);
     stock_optimizer->step();
@@ -230,7 +230,7 @@ TEST_CASE("a first step that was cancelled leaves nothing that the stock step tr
   for (const Make& make : with_dampening()) {
     const Parameters stock = parameters(), ours = parameters();
     auto stock_optimizer = make(stock), our_optimizer = make(ours);
-    auto fused = FusedStep::recognise(*our_optimizer);
+    auto fused = FusedStep::for_optimizer(*our_optimizer);
     for (const Parameters& list : {stock, ours}) set_gradients(list, 1);
     REQUIRE(fused->step({.skip = torch::tensor(1.0F)}));
     our_optimizer->step();
@@ -246,7 +246,7 @@ TEST_CASE("after a kernel that threw the step can be made again, and updates onc
     ours.insert(ours.begin(), float8);
     stock.insert(stock.begin(), float8);
     auto stock_optimizer = make(stock), our_optimizer = make(ours);
-    auto fused = FusedStep::recognise(*our_optimizer);
+    auto fused = FusedStep::for_optimizer(*our_optimizer);
     set_gradients({ours.begin() + 1, ours.end()}, 0);
     set_gradients({stock.begin() + 1, stock.end()}, 0);
     float8.mutable_grad() = torch::zeros({4}).to(torch::kFloat8_e5m2);
@@ -267,7 +267,7 @@ TEST_CASE("RMSprop shares large parameters and many small ones out among LibTorc
       Parameters list{torch::randn({211, 1009}, dtype).requires_grad_(), torch::empty({0}, dtype).requires_grad_()};
       for (int i = 0; i < 40; ++i) list.push_back(torch::randn({1 + 97 * i}, dtype).requires_grad_());
       torch::optim::RMSprop optimizer(list, torch::optim::RMSpropOptions(0.01).momentum(0.9).centered(true));
-      auto fused = FusedStep::recognise(optimizer);
+      auto fused = FusedStep::for_optimizer(optimizer);
       for (int64_t step = 0; step < 3; ++step) {
         set_gradients(list, step);
         REQUIRE(fused->step({.scale = torch::tensor(4.0F)}));
@@ -293,7 +293,7 @@ TEST_CASE("half of what RMSprop writes is another thread's, where LibTorch has t
     auto state = std::make_unique<torch::optim::RMSpropParamState>();
     state->square_avg(torch::from_blob(fresh, {bytes / 4}));
     optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(state);
-    auto fused = FusedStep::recognise(optimizer);
+    auto fused = FusedStep::for_optimizer(optimizer);
     parameter.mutable_grad() = torch::ones_like(parameter);
     const auto all_before = page_faults(RUSAGE_SELF), own_before = page_faults(RUSAGE_THREAD);
     REQUIRE(fused->step());
@@ -309,7 +309,7 @@ TEST_CASE("a backward that saved a parameter notices that a step has changed it"
   for (const Make& make : one_of_each()) {
     const Parameters ours = parameters();
     auto optimizer = make(ours);
-    auto fused = FusedStep::recognise(*optimizer);
+    auto fused = FusedStep::for_optimizer(*optimizer);
     const at::Tensor loss = (ours[0] * ours[0]).sum();
     set_gradients(ours, 0);
     REQUIRE(fused->step());
@@ -320,7 +320,7 @@ TEST_CASE("a backward that saved a parameter notices that a step has changed it"
 TEST_CASE("a gradient whose memory holds its negative is left to the stock step") {
   const at::Tensor parameter = torch::ones({1}).requires_grad_();
   torch::optim::RMSprop optimizer({parameter}, 0.01);
-  auto fused = FusedStep::recognise(optimizer);
+  auto fused = FusedStep::for_optimizer(optimizer);
   parameter.mutable_grad() = at::imag(torch::complex(torch::ones({1}), torch::ones({1})).conj());
   REQUIRE(parameter.grad().is_neg());
   CHECK_FALSE(fused->step());

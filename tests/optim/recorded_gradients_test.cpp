@@ -89,7 +89,7 @@ double after(const Make& make, at::ScalarType dtype) {
     if (refuses_late_ones(*run->optimizer)) run->optimizer = make(run->list);
   }
   const bool whole = refuses_late_ones(*stock.optimizer);
-  auto fused = FusedStep::recognise(*ours.optimizer);
+  auto fused = FusedStep::for_optimizer(*ours.optimizer);
   for (int64_t step = 0; step < steps; ++step) {
     for (Run* run : {&stock, &ours}) {
       if (!whole) {
@@ -102,7 +102,7 @@ double after(const Make& make, at::ScalarType dtype) {
     if (step == 120) {
       stock.reload(whole);
       ours.reload(whole);
-      fused = FusedStep::recognise(*ours.optimizer);
+      fused = FusedStep::for_optimizer(*ours.optimizer);
     }
     stock.optimizer->step();
     REQUIRE(fused->step());

@@ -55,12 +55,12 @@ inline std::vector<Make> one_of_each() {
 }
 
 /// Pieces that each contain a whole parameter.
-inline std::vector<accelerate::state::Piece> pieces_of(const Parameters& list) {
-  std::vector<accelerate::state::Piece> pieces;
+inline std::vector<accelerate::state::ParameterShard> pieces_of(const Parameters& list) {
+  std::vector<accelerate::state::ParameterShard> parameter_shards;
   for (size_t i = 0; i < list.size(); ++i) {
-    pieces.push_back(accelerate::state::whole_piece(std::to_string(i), list[i]));
+    parameter_shards.push_back(accelerate::state::whole_parameter(std::to_string(i), list[i]));
   }
-  return pieces;
+  return parameter_shards;
 }
 
 }  // namespace optim_testing

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/comm/group.hpp"
-#include "accelerate/precision/late_read.hpp"
+#include "accelerate/precision/async_scalar_read.hpp"
 #include "accelerate/precision/scaler_state_json.hpp"
 
 using accelerate::precision::GradScaler;
@@ -16,7 +16,7 @@ namespace precision = accelerate::precision;
 
 namespace {
 
-const accelerate::Place kHere{.rank = 1, .world_size = 2, .host = "gpu-b"};
+const accelerate::RankContext kHere{.rank = 1, .world_size = 2, .host = "gpu-b"};
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
@@ -28,7 +28,7 @@ float found_in(const std::vector<at::Tensor>& gradients, double scale = 4.0) {
 
 std::string refusal_of_options(const GradScalerOptions& options) {
   try {
-    precision::check(options, kHere);
+    precision::check_grad_scaler_options(options, kHere);
   } catch (const accelerate::Error& error) {
     CHECK(error.kind() == accelerate::ErrorKind::usage);
     return error.what();
@@ -171,7 +171,7 @@ TEST_CASE("options that cannot work are refused with their value") {
 }
 
 TEST_CASE("numbers of the CPU have arrived at once") {
-  const precision::LateRead read(torch::tensor({1.0F, 5.0F}));
+  const precision::AsyncScalarRead read(torch::tensor({1.0F, 5.0F}));
   CHECK(read.arrived());
   read.wait();
   CHECK(read[1] == 5.0F);

@@ -10,10 +10,10 @@ namespace precision = accelerate::precision;
 
 namespace {
 
-const accelerate::Place kRankOne{.rank = 1, .world_size = 2, .host = "gpu-b"};
+const accelerate::RankContext kRankOne{.rank = 1, .world_size = 2, .host = "gpu-b"};
 
 void check_on(const Policy& policy, const char* device, const LowPrecision& can) {
-  precision::check(policy, c10::Device(device), can, kRankOne);
+  precision::check_precision_policy(policy, c10::Device(device), can, kRankOne);
 }
 
 }  // namespace

@@ -422,7 +422,7 @@ TEST_CASE("our loader of the user's structs: each rank reads its share, gather_f
 }
 
 TEST_CASE("a pass without any batch is no error, but says so once") {
-  accelerate::base::forget_lines();
+  accelerate::base::reset_log_once();
   std::vector<std::string> lines;
   const auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
   Accelerator accelerator({.cpu = true});
@@ -439,7 +439,7 @@ TEST_CASE("a pass without any batch is no error, but says so once") {
 
 TEST_CASE("a pass without any batch says why: too few for the ranks, skipped, left out by drop_last") {
   const auto said = [](const accelerate::AcceleratorOptions& options, const auto& walk) {
-    accelerate::base::forget_lines();
+    accelerate::base::reset_log_once();
     std::set<std::string> lines;
     const auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) {
       lines.emplace(line.substr(line.find("loader: this rank has no batch in a whole pass: ") + 48));
@@ -468,7 +468,7 @@ TEST_CASE("a pass without any batch says why: too few for the ranks, skipped, le
   CHECK(said({}, prepared([] { return counting(3, 2, {.drop_last = true}); })) ==
         Lines{"3 samples are fewer than the 4 of one step (batches of 2, 2 ranks), and drop_last drops them"});
 
-  accelerate::base::forget_lines();
+  accelerate::base::reset_log_once();
   std::vector<std::string> lines;
   const auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
   on_ranks(2,
@@ -491,14 +491,14 @@ TEST_CASE("a pass without any batch says why: too few for the ranks, skipped, le
 TEST_CASE("a loader of the user's is told its rank and world, and reads only its share") {
   struct Mine {
     int64_t rank = 0, world = 1;
-    std::vector<torch::Tensor> share{};
+    std::vector<torch::Tensor> shard_spec{};
     void shard(int64_t r, int64_t w) { rank = r, world = w; }
     auto begin() {
-      share.clear();
-      for (const auto& one : torch::randperm(32).view({world, -1})[rank].split(4)) share.push_back(one);
-      return share.begin();
+      shard_spec.clear();
+      for (const auto& one : torch::randperm(32).view({world, -1})[rank].split(4)) shard_spec.push_back(one);
+      return shard_spec.begin();
     }
-    auto end() { return share.end(); }
+    auto end() { return shard_spec.end(); }
     [[nodiscard]] int64_t size() const { return 8 / world; }
   };
   std::mutex mutex;

@@ -144,7 +144,7 @@ TEST_CASE("every use of an empty handle is refused, with its name and what to do
   check_refused("PreparedModel", [&] { (void)model->w; });
   check_refused("PreparedModel", [&] { (void)*model; });
   check_refused("PreparedModel", [&] { (void)model.parameters(); });
-  check_refused("PreparedModel", [&] { (void)model.pieces(); });
+  check_refused("PreparedModel", [&] { (void)model.parameter_shards(); });
   check_refused("PreparedModel", [&] { model.train(); });
   check_refused("PreparedModel", [&] { model.eval(); });
   check_refused("PreparedModel", [&] { model.zero_grad(); });
@@ -243,15 +243,15 @@ TEST_CASE("Accelerator::skip_first_batches() takes a type-erased loader") {
 }
 
 TEST_CASE("no part of an Accelerator is copied or moved out of it") {
-  CHECK_FALSE(std::is_constructible_v<accelerate::Processes, Accelerator&>);
-  CHECK_FALSE(std::is_constructible_v<accelerate::Processes, Accelerator>);
+  CHECK_FALSE(std::is_constructible_v<accelerate::ProcessInfo, Accelerator&>);
+  CHECK_FALSE(std::is_constructible_v<accelerate::ProcessInfo, Accelerator>);
   CHECK_FALSE(std::is_constructible_v<accelerate::Checkpoints, Accelerator>);
-  CHECK_FALSE(std::is_constructible_v<accelerate::TrackedRun, Accelerator&>);
-  CHECK_FALSE(std::is_constructible_v<accelerate::TrackedRun, Accelerator>);
-  CHECK_FALSE(std::is_assignable_v<accelerate::Processes&, Accelerator&>);
-  CHECK_FALSE(std::is_assignable_v<accelerate::Processes&, Accelerator>);
+  CHECK_FALSE(std::is_constructible_v<accelerate::TrackingFacade, Accelerator&>);
+  CHECK_FALSE(std::is_constructible_v<accelerate::TrackingFacade, Accelerator>);
+  CHECK_FALSE(std::is_assignable_v<accelerate::ProcessInfo&, Accelerator&>);
+  CHECK_FALSE(std::is_assignable_v<accelerate::ProcessInfo&, Accelerator>);
   CHECK_FALSE(std::is_assignable_v<accelerate::Checkpoints&, Accelerator>);
-  CHECK_FALSE(std::is_assignable_v<accelerate::TrackedRun&, Accelerator>);
+  CHECK_FALSE(std::is_assignable_v<accelerate::TrackingFacade&, Accelerator>);
   CHECK(std::is_move_constructible_v<Accelerator>);
   CHECK(std::is_move_assignable_v<Accelerator>);
   CHECK_FALSE(std::is_copy_constructible_v<Accelerator>);

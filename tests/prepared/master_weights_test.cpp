@@ -7,7 +7,7 @@
 #include "accelerate/optim/fused_step.hpp"
 
 using accelerate::prepared::MasterWeights;
-using accelerate::state::Piece;
+using accelerate::state::ParameterShard;
 
 namespace {
 
@@ -19,7 +19,7 @@ at::Tensor parameter_near_one(c10::MemoryFormat format) {
 }
 
 // A rank's shard of it: a view of the parameter's memory.
-Piece range_of(const at::Tensor& parameter, int64_t begin, int64_t end, double gradient) {
+ParameterShard range_of(const at::Tensor& parameter, int64_t begin, int64_t end, double gradient) {
   const auto value = parameter.detach().as_strided({end - begin}, {1}, begin);
   return {.name = "w",
           .sizes = parameter.sizes().vec(),
@@ -39,13 +39,13 @@ TEST_CASE("a range of a parameter is stepped on in that range of its master, and
     MasterWeights masters;
     masters.keep({{"w", parameter}});
     torch::optim::SGD sgd({parameter}, torch::optim::SGDOptions(1.0));
-    auto fused = accelerate::optim::FusedStep::recognise(sgd);
+    auto fused = accelerate::optim::FusedStep::for_optimizer(sgd);
     for (int step = 0; step < 100; ++step) {
-      std::vector<Piece> pieces{range_of(parameter, 5, 12, 0.0001)};
-      masters.lend(pieces);
-      REQUIRE(pieces[0].master.sizes() == at::IntArrayRef({7}));
-      REQUIRE(fused->step(pieces));
-      masters.stepped_on(pieces);
+      std::vector<ParameterShard> parameter_shards{range_of(parameter, 5, 12, 0.0001)};
+      masters.attach_masters(parameter_shards);
+      REQUIRE(parameter_shards[0].master.sizes() == at::IntArrayRef({7}));
+      REQUIRE(fused->step(parameter_shards));
+      masters.mark_stepped(parameter_shards);
     }
     const auto in_memory = [](const at::Tensor& tensor) { return tensor.detach().as_strided({24}, {1}, 0); };
     const at::Tensor master = masters.of({parameter})[0];
@@ -63,9 +63,9 @@ TEST_CASE("a whole piece has the master itself, a piece of another parameter non
   const at::Tensor other = torch::ones({3}, torch::requires_grad());
   MasterWeights masters;
   masters.keep({{"w", parameter}});
-  std::vector<Piece> pieces{accelerate::state::whole_piece("w", parameter),
-                            accelerate::state::whole_piece("other", other)};
-  masters.lend(pieces);
-  CHECK(pieces[0].master.is_same(masters.of({parameter})[0]));
-  CHECK_FALSE(pieces[1].master.defined());
+  std::vector<ParameterShard> parameter_shards{accelerate::state::whole_parameter("w", parameter),
+                                               accelerate::state::whole_parameter("other", other)};
+  masters.attach_masters(parameter_shards);
+  CHECK(parameter_shards[0].master.is_same(masters.of({parameter})[0]));
+  CHECK_FALSE(parameter_shards[1].master.defined());
 }

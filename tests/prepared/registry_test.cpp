@@ -10,7 +10,7 @@ namespace {
 
 /// Parts of an Accelerator on one rank, with access to the registry.
 struct Bench {
-  std::shared_ptr<Shared> shared = std::make_shared<Shared>();
+  std::shared_ptr<AcceleratorState> shared = std::make_shared<AcceleratorState>();
 
   template <typename Object>
   auto prepare(Object&& object) {
@@ -104,7 +104,7 @@ TEST_CASE("a loader goes with its last handle, a model stays until it is forgott
 }
 
 TEST_CASE("handles keep what they share when the Accelerator is gone, and let go of it with the last of them") {
-  std::weak_ptr<Shared> watched;
+  std::weak_ptr<AcceleratorState> watched;
   OneWeight net;
   auto sgd = sgd_of(net);
   {

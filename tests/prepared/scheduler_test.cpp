@@ -37,7 +37,7 @@ Rates rates(int64_t ranks, int steps, SchedulerUnit unit,
 
 std::vector<std::string> logged(const std::function<void()>& run) {
   std::vector<std::string> lines;
-  accelerate::base::forget_lines();
+  accelerate::base::reset_log_once();
   auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
   run();
   accelerate::base::set_log_handler(std::move(before));

@@ -11,12 +11,12 @@ namespace device = accelerate::device;
 
 TEST_CASE("ranks of one machine share its cores, without a variable of the launcher's") {
   unsetenv("OMP_NUM_THREADS");  // from the environment of the test run
-  const auto share = device::threads_per_rank(device::physical_cores(), testing::world().size(), {});
+  const auto shard_spec = device::threads_per_rank(device::physical_cores(), testing::world().size(), {});
   const int before = at::get_num_threads();
-  device::set_threads(share + 3);
+  device::set_threads(shard_spec + 3);
   {
     accelerate::Accelerator accelerator(testing::world(), {});
-    CHECK(at::get_num_threads() == share);
+    CHECK(at::get_num_threads() == shard_spec);
   }
   device::set_threads(before);
 }

@@ -35,7 +35,7 @@ struct SharedFolder {
 std::string mark_of(int64_t rank) { return "turn of rank " + std::to_string(rank); }
 
 /// Each rank in turn runs a range that has its name.
-void take_turns() {
+void run_in_rank_order() {
   const auto& world = testing::world();
   for (int64_t turn = 0; turn < world.size(); ++turn) {
     if (turn == world.rank()) {
@@ -53,7 +53,7 @@ TEST_CASE("the merged trace has each rank's operators under its name, on one clo
   const auto& world = testing::world();
   const SharedFolder folder;
   Profiler profiler({.output_trace_dir = folder.path + "/traces"}, world, at::kCPU);
-  take_turns();
+  run_in_rank_order();
   profiler.stop();
   if (world.rank() == 0) {
     const auto whole = Json::parse(testing::text_of(folder.path + "/traces/profile.json"));

@@ -181,18 +181,20 @@ TEST_CASE("the ranges go through NVTX itself to whoever listens to a process: as
   ::unsetenv("NVTX_INJECTION64_PATH");
   void* const library = ::dlopen(listener.c_str(), RTLD_NOW | RTLD_NOLOAD);
   REQUIRE_MESSAGE(library != nullptr, "NVTX did not load it");
-  const auto heard = [&](const char* what) { return reinterpret_cast<int (*)()>(::dlsym(library, what))(); };  // NOLINT
-  CHECK(heard("steps_begun") == 3);
-  CHECK(heard("products_begun") == 3);
-  CHECK(heard("ranges_begun") >= 6);
-  CHECK(heard("ranges_ended") == heard("ranges_begun"));
+  const auto clear_wakeup = [&](const char* what) {
+    return reinterpret_cast<int (*)()>(::dlsym(library, what))();
+  };  // NOLINT
+  CHECK(clear_wakeup("steps_begun") == 3);
+  CHECK(clear_wakeup("products_begun") == 3);
+  CHECK(clear_wakeup("ranges_begun") >= 6);
+  CHECK(clear_wakeup("ranges_ended") == clear_wakeup("ranges_begun"));
   ::dlclose(library);
 }
 
 TEST_CASE("nvtx on a LibTorch without CUDA is a line of the log, and nothing else") {
   KnownRanges ranges;
   ranges.is_there = false;
-  accelerate::base::forget_lines();
+  accelerate::base::reset_log_once();
   std::vector<std::string> lines;
   const auto before = accelerate::base::set_log_handler(
       [&](accelerate::base::LogLevel, std::string_view line) { lines.emplace_back(line); });
@@ -246,7 +248,7 @@ TEST_CASE("quotes in a range's name are escaped in the rank's trace and in the w
 TEST_CASE("a trace that is no JSON is a line of the log; the rest is written") {
   const testing::TemporaryFolder folder;
   const auto own = std::filesystem::path(folder.path) / "profile_0.json";
-  accelerate::base::forget_lines();
+  accelerate::base::reset_log_once();
   std::vector<std::string> lines;
   const auto before = accelerate::base::set_log_handler(
       [&](accelerate::base::LogLevel, std::string_view line) { lines.emplace_back(line); });

@@ -52,7 +52,7 @@ function(expect promise)
 endfunction()
 
 expect("one line sums up what was found"
-       SAYS "Accelerate 0.1.0: LibTorch 2.11.0 in ${FOLDER}/libtorch-2.11.0; CUDA no (this LibTorch has none); NCCL no (needs a LibTorch with CUDA (the PyPI package torch));"
+       SAYS "Accelerate 0.2.0: LibTorch 2.11.0 in ${FOLDER}/libtorch-2.11.0; CUDA no (this LibTorch has none); NCCL no (needs a LibTorch with CUDA (the PyPI package torch));"
             "fmt LibTorch's, header-only"
        OPTIONS ${torch})
 expect("a LibTorch is also found by CMAKE_PREFIX_PATH"
@@ -151,7 +151,7 @@ expect("another word than AUTO, ON, OFF is refused for CUDA" FAILS
 expect("tests need the launcher" FAILS
        SAYS "Accelerate: the tests start their ranks with accelerate_launch; give -DACCELERATE_BUILD_LAUNCHER=ON, or -DACCELERATE_BUILD_TESTS=OFF."
        OPTIONS ${torch} -DACCELERATE_BUILD_TESTS=ON -DACCELERATE_BUILD_LAUNCHER=OFF)
-expect("tests do without the examples" SAYS "Accelerate 0.1.0: LibTorch 2.11.0"
+expect("tests do without the examples" SAYS "Accelerate 0.2.0: LibTorch 2.11.0"
        OPTIONS ${torch} -DACCELERATE_BUILD_TESTS=ON -DACCELERATE_BUILD_EXAMPLES=OFF)
 expect("another word than AUTO, ON, OFF is refused" FAILS
        SAYS "Accelerate: ACCELERATE_WITH_MPI is 'maybe', must be AUTO, ON or OFF."

@@ -103,27 +103,29 @@ TEST_CASE("includes that the table forbids are named with file, both rooms and h
   tree.write("accelerate/comm/group.hpp", "#include <ATen/core/Tensor.h>\n#include \"accelerate/base/error.hpp\"\n");
   tree.write("accelerate/data/loader.cpp", "  #  include \"accelerate/comm/group.hpp\"  // why\n");
   tree.write("accelerate/env/deep/er.hpp", "#include \"accelerate/comm/group.hpp\"\n");
-  tree.write("accelerate/gradient/engine.cpp", "#include <accelerate/optim/fused_step.hpp>\n");
+  tree.write("accelerate/gradient/gradient_reducer.cpp", "#include <accelerate/optim/fused_step.hpp>\n");
   tree.write("accelerate/accelerator.hpp",
              "#include \"accelerate/prepared/model.hpp\"\n#include \"launch/run/spawn.hpp\"\n");
   tree.write("accelerate/data/facade.cpp", "#include \"accelerate/accelerator.hpp\"\n");
   tree.write("accelerate/comm/mpi/channel.cpp", "#include \"accelerate/comm/threads/backend.hpp\"\n");
-  tree.write("accelerate/comm/core/worker.hpp", "#include \"accelerate/comm/group.hpp\"\n");
+  tree.write("accelerate/comm/core/worker_thread.hpp", "#include \"accelerate/comm/group.hpp\"\n");
   tree.write("accelerate/tree/tree.cpp", "#include \"accelerate/comm/core/reduce_op.hpp\"\n");
   tree.write("launch/plan/plan.cpp", "#include \"accelerate/comm/group.hpp\"\n#include <c10/util/Exception.h>\n");
-  CHECK(layers::violations(tree.root) ==
-        Lines{"accelerate/accelerator.hpp: facade may not include launch/run (launch/run/spawn.hpp)",
-              "accelerate/base/log.cpp: base may not include LibTorch (torch/types.h)",
-              "accelerate/comm/core/worker.hpp: comm/core may not include comm (accelerate/comm/group.hpp)",
-              "accelerate/comm/mpi/channel.cpp: comm/mpi may not include comm/threads "
-              "(accelerate/comm/threads/backend.hpp)",
-              "accelerate/data/facade.cpp: data may not include facade (accelerate/accelerator.hpp)",
-              "accelerate/data/loader.cpp: data may not include comm (accelerate/comm/group.hpp)",
-              "accelerate/env/deep/er.hpp: env may not include comm (accelerate/comm/group.hpp)",
-              "accelerate/gradient/engine.cpp: gradient may not include optim (accelerate/optim/fused_step.hpp)",
-              "accelerate/tree/tree.cpp: tree may not include comm/core (accelerate/comm/core/reduce_op.hpp)",
-              "launch/plan/plan.cpp: launch/plan may not include LibTorch (c10/util/Exception.h)",
-              "launch/plan/plan.cpp: launch/plan may not include comm (accelerate/comm/group.hpp)"});
+  CHECK(
+      layers::violations(tree.root) ==
+      Lines{
+          "accelerate/accelerator.hpp: facade may not include launch/run (launch/run/spawn.hpp)",
+          "accelerate/base/log.cpp: base may not include LibTorch (torch/types.h)",
+          "accelerate/comm/core/worker_thread.hpp: comm/core may not include comm (accelerate/comm/group.hpp)",
+          "accelerate/comm/mpi/channel.cpp: comm/mpi may not include comm/threads "
+          "(accelerate/comm/threads/backend.hpp)",
+          "accelerate/data/facade.cpp: data may not include facade (accelerate/accelerator.hpp)",
+          "accelerate/data/loader.cpp: data may not include comm (accelerate/comm/group.hpp)",
+          "accelerate/env/deep/er.hpp: env may not include comm (accelerate/comm/group.hpp)",
+          "accelerate/gradient/gradient_reducer.cpp: gradient may not include optim (accelerate/optim/fused_step.hpp)",
+          "accelerate/tree/tree.cpp: tree may not include comm/core (accelerate/comm/core/reduce_op.hpp)",
+          "launch/plan/plan.cpp: launch/plan may not include LibTorch (c10/util/Exception.h)",
+          "launch/plan/plan.cpp: launch/plan may not include comm (accelerate/comm/group.hpp)"});
 }
 
 TEST_CASE("a room that the table does not know is refused") {

@@ -66,7 +66,7 @@ class Machine:
         return subprocess.run(**self.command(*words), capture_output=True, timeout=60)
 
     def script(self, text):
-        sources = "set -euo pipefail; source cmake/setup/say.sh; source cmake/setup/packages.sh; source cmake/setup/libtorch.sh; "
+        sources = "set -euo pipefail; source cmake/setup/log.sh; source cmake/setup/packages.sh; source cmake/setup/libtorch.sh; "
         return ["-c", sources + text]
 
     def recorded(self):
@@ -99,7 +99,7 @@ class Commands(OnAMachine):
             self.assertEqual((result.returncode, result.stderr), (1, f"run: {told}\n"))
 
     def test_an_unknown_preset_is_refused_with_those_there_are(self):
-        result = self.machine.run("-c", "source cmake/setup/say.sh; source cmake/setup/build.sh; build_all quick")
+        result = self.machine.run("-c", "source cmake/setup/log.sh; source cmake/setup/build.sh; build_all quick")
         self.assertEqual((result.returncode, result.stderr),
                          (1, "run: there is no preset 'quick'; there are release, debug, asan and tsan\n"))
 

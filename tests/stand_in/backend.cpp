@@ -98,7 +98,7 @@ Backend::Backend(c10d::Store& store, const std::string& name, int rank, int size
       side_(take_owned_stream(device.index())),
       timeout_(timeout) {}
 
-Backend::~Backend() { give_back(side_); }
+Backend::~Backend() { restore_gradient(side_); }
 
 void Backend::drain() { queue_of(side_).wait(); }
 

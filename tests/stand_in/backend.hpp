@@ -11,7 +11,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
-#include "tests/stand_in/meeting.hpp"
+#include "tests/stand_in/collective_meeting.hpp"
 
 namespace stand_in {
 

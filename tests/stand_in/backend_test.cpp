@@ -56,7 +56,7 @@ TEST_CASE("a wait makes the stream wait and not the host; without it the numbers
     CHECK(at::equal(future->value().toTensorVector()[0].cpu(), torch::full({1000}, 6.0)));
   });
   stand_in::set_delay(0);
-  CHECK_FALSE(stand_in::take_races().empty());
+  CHECK_FALSE(stand_in::detect_races().empty());
 }
 
 TEST_CASE("what c10d asks of a backend beyond Group's calls") {
@@ -69,7 +69,7 @@ TEST_CASE("what c10d asks of a backend beyond Group's calls") {
     if (rank == 1) CHECK(at::equal(mine[0].cpu(), torch::arange(6) + 20));
     backend.barrier({})->wait();
   });
-  CHECK(stand_in::take_races() == stand_in::kNoRaces);
+  CHECK(stand_in::detect_races() == stand_in::kNoRaces);
 }
 
 TEST_CASE("sums are made in rank order: every run gives the same bits") {

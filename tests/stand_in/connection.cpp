@@ -41,7 +41,7 @@ class DeviceConnection final : public Connection {
   std::shared_ptr<Connection> split(const Subgroup& part) override {
     return std::make_shared<DeviceConnection>(origin_, part.name, part.rank, static_cast<int64_t>(part.ranks.size()));
   }
-  void give_up() noexcept override { backend_->give_up("a rank gave up"); }
+  void abort_operations() noexcept override { backend_->give_up("a rank gave up"); }
   void check() override {
     if (const auto failure = backend_->failure())
       throw PeerLost("an earlier operation on the device failed: " + *failure);

@@ -32,7 +32,7 @@ at::Tensor upload(const at::Tensor& host, const c10::Stream& stream) {
 }
 
 /// True if races were recorded. Clears them for the next case.
-bool races() { return !stand_in::take_races().empty(); }
+bool races() { return !stand_in::detect_races().empty(); }
 
 void synchronize() { at::accelerator::synchronizeDevice(0); }
 
@@ -58,7 +58,7 @@ TEST_CASE("a consumer that does not wait for the copy stream has wrong numbers, 
   CHECK(races());
   synchronize();
   stand_in::set_delay(0);
-  stand_in::take_races();
+  stand_in::detect_races();
   const auto sum = (upload(host, side_stream()) * 2).sum();
   CHECK(races());  // without any delay
   synchronize();
@@ -75,7 +75,7 @@ TEST_CASE("a side stream that does not wait for the compute stream has wrong num
   CHECK(races());
   stand_in::set_delay(0);
   synchronize();
-  stand_in::take_races();
+  stand_in::detect_races();
 }
 
 TEST_CASE("events order streams without a wait of the host") {
@@ -133,7 +133,7 @@ TEST_CASE("the trace says which job waits for which") {
   CHECK(stand_in::ordered(sum, difference));
   CHECK_FALSE(stand_in::ordered(product, difference));
   synchronize();
-  stand_in::take_races();
+  stand_in::detect_races();
 }
 
 TEST_CASE("waits of the host are counted where CUDA has them") {
@@ -225,6 +225,6 @@ TEST_CASE("training needs no shape that the host would have to wait for") {
     torch::nn::functional::cross_entropy(net->forward(images), labels).backward();
     sgd.step();
   }
-  CHECK(stand_in::never_deferred() == std::vector<std::string>{});
-  CHECK(stand_in::take_races() == stand_in::kNoRaces);
+  CHECK(stand_in::synchronous_operators() == std::vector<std::string>{});
+  CHECK(stand_in::detect_races() == stand_in::kNoRaces);
 }

@@ -17,7 +17,7 @@ Tensors after_four_steps(const Options& options, at::Device device) {
   auto net = stand_in::made_alike([] { return stand_in::SmallNet(); });
   net->to(device);
   Optimizer stock(net->parameters(), options);
-  const auto fused = accelerate::optim::FusedStep::recognise(stock);
+  const auto fused = accelerate::optim::FusedStep::for_optimizer(stock);
   auto generator = at::make_generator<at::CPUGeneratorImpl>(uint64_t{3});
   const auto number = at::TensorOptions(device).dtype(at::kFloat);
   const auto scale = torch::full({}, 4.0, number);
@@ -30,7 +30,7 @@ Tensors after_four_steps(const Options& options, at::Device device) {
     CHECK(fused->step({.scale = scale, .skip = torch::full({}, skip, number)}));
     CHECK(waits() == before);
   }
-  fused->take_back_cancelled();
+  fused->discard_skipped_steps();
   Tensors all = net->parameters();
   for (const auto& parameter : net->parameters()) all.push_back(parameter.grad());
   return stand_in::to_cpu(all);
@@ -38,7 +38,7 @@ Tensors after_four_steps(const Options& options, at::Device device) {
 
 /// \param tolerance  0 for equal bits; on a GPU up to rounding.
 template <typename Optimizer, typename Options>
-void steps_alike(const Options& options, double tolerance = 0) {
+void steps_in_lockstep(const Options& options, double tolerance = 0) {
   const stand_in::DefaultDtype dtype(accelerate::Precision::no);
   if (stand_in::on_gpu()) tolerance = std::max(tolerance, 1e-9);
   const auto expected = after_four_steps<Optimizer>(options, at::kCPU);
@@ -53,17 +53,17 @@ void steps_alike(const Options& options, double tolerance = 0) {
 }  // namespace
 
 TEST_CASE("a scale and a skip flag on the device are read there: the CPU's bits, and no wait of the host") {
-  steps_alike<torch::optim::SGD>(torch::optim::SGDOptions(0.1).momentum(0.9));
-  steps_alike<torch::optim::Adam>(torch::optim::AdamOptions(1e-2).amsgrad(true));
-  steps_alike<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-2));
-  steps_alike<torch::optim::Adagrad>(torch::optim::AdagradOptions(1e-2).lr_decay(0.1));
+  steps_in_lockstep<torch::optim::SGD>(torch::optim::SGDOptions(0.1).momentum(0.9));
+  steps_in_lockstep<torch::optim::Adam>(torch::optim::AdamOptions(1e-2).amsgrad(true));
+  steps_in_lockstep<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-2));
+  steps_in_lockstep<torch::optim::Adagrad>(torch::optim::AdagradOptions(1e-2).lr_decay(0.1));
 }
 
 TEST_CASE("RMSprop is made of other operators on a device: the CPU's numbers to rounding, and no wait of the host") {
   using torch::optim::RMSpropOptions;
-  steps_alike<torch::optim::RMSprop>(RMSpropOptions(1e-3).eps(1e-4), 1e-6);
-  steps_alike<torch::optim::RMSprop>(RMSpropOptions(1e-3).eps(1e-2).momentum(0.9).centered(true).weight_decay(0.1),
-                                     1e-5);
+  steps_in_lockstep<torch::optim::RMSprop>(RMSpropOptions(1e-3).eps(1e-4), 1e-6);
+  steps_in_lockstep<torch::optim::RMSprop>(
+      RMSpropOptions(1e-3).eps(1e-2).momentum(0.9).centered(true).weight_decay(0.1), 1e-5);
 }
 
 TEST_CASE("a flag above 1, as ranks add them up, skips too; NaN gradients then leave no trace") {
@@ -75,7 +75,7 @@ TEST_CASE("a flag above 1, as ranks add them up, skips too; NaN gradients then l
     for (torch::optim::Optimizer* optimizer :
          {static_cast<torch::optim::Optimizer*>(&rmsprop), static_cast<torch::optim::Optimizer*>(&adamw)}) {
       weight.mutable_grad() = torch::full({3}, std::nan(""), device);
-      const auto fused = accelerate::optim::FusedStep::recognise(*optimizer);
+      const auto fused = accelerate::optim::FusedStep::for_optimizer(*optimizer);
       CHECK(fused->step({.skip = torch::full({}, 2.0, device)}));
       CHECK(at::equal(weight.detach().cpu(), torch::ones({3})));
     }
@@ -89,14 +89,14 @@ TEST_CASE("steps that a flag cancelled are not taken from the counts of state th
   const auto device = stand_in::device();
   const auto weight = torch::ones({3}).to(device).requires_grad_();
   torch::optim::AdamW optimizer({weight}, 0.1);
-  const auto fused = accelerate::optim::FusedStep::recognise(optimizer);
+  const auto fused = accelerate::optim::FusedStep::for_optimizer(optimizer);
   weight.mutable_grad() = torch::ones({3}, device);
   for (int step = 0; step < 3; ++step) CHECK(fused->step({.skip = torch::ones({}, device)}));
   auto loaded = std::make_unique<torch::optim::AdamWParamState>();
   loaded->step(5);
   optimizer.state()[weight.unsafeGetTensorImpl()] = std::move(loaded);
   CHECK(fused->step({.skip = torch::zeros({}, device)}));
-  fused->take_back_cancelled();
+  fused->discard_skipped_steps();
   CHECK(static_cast<torch::optim::AdamWParamState&>(*optimizer.state().begin()->second).step() == 6);
 }
 
@@ -104,9 +104,9 @@ TEST_CASE("an average of weights and a copied count on the device take the skip 
   using accelerate::optim::EmaWarmup;
   const auto averaged = [](at::Device device, EmaWarmup warmup) {
     const auto weight = torch::ones({3}), count = torch::zeros({}, torch::kLong);
-    accelerate::optim::ExponentialMovingAverage ema({accelerate::state::whole_piece("w", weight)},
+    accelerate::optim::ExponentialMovingAverage ema({accelerate::state::whole_parameter("w", weight)},
                                                     {.decay = 0.75, .warmup = warmup, .use_buffers = true},
-                                                    {accelerate::state::whole_piece("count", count)});
+                                                    {accelerate::state::whole_parameter("count", count)});
     weight.set_data(weight.to(device));
     count.set_data(count.to(device));
     int64_t step = 0;

@@ -52,10 +52,10 @@ TORCH_MODULE(TwoHeads);
 template <typename Step>
 void check_graphs(const Accelerator& accelerator, const Step& step, int64_t graphs) {
   if (accelerator.device().is_cpu()) {
-    CHECK(step.why_plain() == "the CPU has no graphs");
+    CHECK(step.not_captured_reason() == "the CPU has no graphs");
     CHECK(step.graphs() == 0);
   } else {
-    CHECK(step.why_plain() == "");
+    CHECK(step.not_captured_reason() == "");
     CHECK(step.graphs() == graphs);
   }
 }
@@ -158,8 +158,8 @@ std::string runs_plain(const Make& make, AcceleratorOptions options = {}, int64_
     auto& [model, optimizer, loader] = job.prepared;
     auto step = accelerator.graphed_step(make(accelerator, model, optimizer), kWarmAtOnce);
     for (auto& [images, labels] : loader) step(images, labels);
-    if (!accelerator.device().is_cpu() && accelerator.is_main_process()) why = step.why_plain();
-    CHECK((step.graphs() == 0 && !step.why_plain().empty()));
+    if (!accelerator.device().is_cpu() && accelerator.is_main_process()) why = step.not_captured_reason();
+    CHECK((step.graphs() == 0 && !step.not_captured_reason().empty()));
     return stand_in::state_of(model);
   };
   stand_in::same_as_on_cpu(body, options, {ranks}, 200);
@@ -306,7 +306,7 @@ TEST_CASE("a hook that keeps something on the host is not recorded, with a reaso
             check_graphs(accelerator, step, 1);
           } else if (!accelerator.device().is_cpu()) {
             CHECK(step.graphs() == 0);
-            CHECK(step.why_plain() ==
+            CHECK(step.not_captured_reason() ==
                   "PowerSGD keeps count and factors from one reduction to the next, which a replay would not");
           }
           return stand_in::state_of(model);
@@ -346,7 +346,7 @@ TEST_CASE("there is a graph for each shape, up to the limit") {
         for (auto& [images, labels] : loader) step(images, labels);
       }
       CHECK(step.graphs() == limit);
-      CHECK(step.why_plain() ==
+      CHECK(step.not_captured_reason() ==
             (limit == 2 ? "" : "there are 1 graphs, as many as max_graphs; inputs of other shapes are not recorded"));
     });
   }
@@ -457,7 +457,7 @@ TEST_CASE("an optimizer that steps with numbers of the host, and a schedule with
       auto [model, optimizer] = accelerator.prepare(net, own);
       auto step = accelerator.graphed_step(step_and(nothing)(accelerator, model, optimizer));
       step(images.to(accelerator.device()), labels.to(accelerator.device()));
-      CHECK(step.why_plain() ==
+      CHECK(step.not_captured_reason() ==
             "optimizer steps with numbers of the host; SGD, Adam, AdamW, Adagrad and RMSprop do not");
       accelerator.free_memory();
     }
@@ -467,8 +467,9 @@ TEST_CASE("an optimizer that steps with numbers of the host, and a schedule with
                                          })(accelerator, model, optimizer),
                                          kWarmAtOnce);
     for (int i = 0; i < 4; ++i) step(images.to(accelerator.device()), labels.to(accelerator.device()));
-    CHECK(step.why_plain().find("scheduler.step: scheduler is moved within a step that is recorded, where its replays "
-                                "would not move it; call it after the graphed step") != std::string::npos);
+    CHECK(step.not_captured_reason().find(
+              "scheduler.step: scheduler is moved within a step that is recorded, where its replays "
+              "would not move it; call it after the graphed step") != std::string::npos);
     CHECK(scheduler->steps() == 4);
   });
 }
@@ -494,7 +495,7 @@ TEST_CASE("a first gradient in the step that would be recorded is named, and the
           }
           CHECK(step.graphs() == 0);
           if (!accelerator.device().is_cpu()) {
-            CHECK(step.why_plain().find(
+            CHECK(step.not_captured_reason().find(
                       "a parameter of shape [5, 16] has its first gradient in a step that is recorded, must have had "
                       "one before: its averages would begin anew in each replay") != std::string::npos);
           }
@@ -554,7 +555,7 @@ TEST_CASE("in fp16 an optimizer that keeps gradients of the step back from it is
       step(overflows ? images * kInfinity : images, labels);
       others.zero_grad();
     }
-    why = step.why_plain();
+    why = step.not_captured_reason();
     Tensors all = stand_in::to_cpu(net->parameters());
     all.push_back(torch::tensor({accelerator.loss_scale()}));
     return all;
@@ -576,18 +577,18 @@ TEST_CASE("two models on two ranks are not recorded, nor is a step of local SGD"
   stand_in::on_devices(2, [](Accelerator& accelerator) {
     auto model = accelerator.prepare(stand_in::made_alike([] { return PlainNet(); }));
     auto step = accelerator.graphed_step([](const at::Tensor& x) { return x; });
-    CHECK(step.why_plain().empty());
+    CHECK(step.not_captured_reason().empty());
     {
       auto local = accelerator.local_sgd(model, 2);
-      CHECK(step.why_plain() == "local SGD counts steps on the host");
+      CHECK(step.not_captured_reason() == "local SGD counts steps on the host");
     }
-    CHECK(step.why_plain().empty());
+    CHECK(step.not_captured_reason().empty());
   });
   stand_in::on_devices(2, [](Accelerator& accelerator) {
     auto [a, b] = accelerator.prepare(stand_in::made_alike([] { return PlainNet(); }),
                                       stand_in::made_alike([] { return PlainNet(); }));
     auto step = accelerator.graphed_step([](const at::Tensor& x) { return x; });
-    CHECK(step.why_plain() == "in each backward the 2 ranks exchange which of 2 models it reached");
+    CHECK(step.not_captured_reason() == "in each backward the 2 ranks exchange which of 2 models it reached");
   });
 }
 
@@ -681,7 +682,7 @@ TEST_CASE("a recording comes after what the caller's stream was given, and befor
     const auto x = torch::zeros({1}).to(stand_in::device());
     const auto graph = accelerate::device::find_graphs(stand_in::tested_type())->make();
     x.add_(1);
-    accelerate::device::record(
+    accelerate::device::capture_graph(
         *graph, stand_in::device(), [&] { x.mul_(3); }, [&] { x.add_(100); });
     x.add_(10);
     CHECK(x.item<double>() == 13);
@@ -696,7 +697,7 @@ TEST_CASE("the stand-in records as CUDA does: side streams join and come back, t
   const auto x = torch::zeros({1}).to(stand_in::device());
   const auto record = [&](const std::function<void()>& work) {
     auto graph = graphs->make();
-    accelerate::device::record(
+    accelerate::device::capture_graph(
         *graph, stand_in::device(), [] {}, work);
     return graph;
   };

@@ -90,7 +90,7 @@ TEST_CASE("a graph from before a recorded step throws after the replay, as it do
         },
         {.warmup_steps = 1});
     for (int i = 0; i < 3; ++i) step(x, y);
-    REQUIRE(step.why_plain().empty());
+    REQUIRE(step.not_captured_reason().empty());
     const auto before = stand_in::loss_of(model(x), y);
     step(x, y);
     CHECK_THROWS_WITH(before.backward(), doctest::Contains(kChangedUnderGraph));

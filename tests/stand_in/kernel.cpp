@@ -56,7 +56,7 @@ void Call::run() {
   refuse_mixed_devices();
   if (!device_) device_ = c10::Device(kType, current_device());
   take_generator();
-  look_at_results();
+  inspect_results();
   const c10::DeviceGuard guard(*device_);
   std::optional<Stack> shapes;
   if (later_) shapes = shapes_of(op_, name_, meta_);
@@ -113,8 +113,9 @@ at::Tensor Call::take(const at::Tensor& tensor, bool write, bool out, at::Tensor
   if (!tensor.defined()) return tensor;
   if (!is_ours(tensor)) {
     // Scalars and indices may be on the host, as with CUDA.
-    const bool may_be_ours = tensor.is_cpu() && (tensor.dim() == 0 || name_.find("index") != std::string::npos);
-    if (!may_be_ours) stranger_ = tensor.device();
+    const bool could_be_launcher_message =
+        tensor.is_cpu() && (tensor.dim() == 0 || name_.find("index") != std::string::npos);
+    if (!could_be_launcher_message) stranger_ = tensor.device();
     // clone() drops the wrapped-number flag, which affects type promotion.
     const bool wrapped = tensor.unsafeGetTensorImpl()->is_wrapped_number();
     return for_meta = wrapped ? tensor : tensor.clone();
@@ -141,7 +142,7 @@ void Call::take_generator() {
   }
 }
 
-void Call::look_at_results() {
+void Call::inspect_results() {
   const auto& returns = schema_.returns();
   alias_.assign(returns.size(), -1);
   host_result_ = op_.hasTag(at::Tag::dynamic_output_shape);

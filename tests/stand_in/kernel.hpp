@@ -31,7 +31,7 @@ class Call {
   /// Converts an argument for the CPU kernel, and in for_meta for the meta kernel.
   at::Tensor take(const at::Tensor& tensor, bool write, bool out, at::Tensor& for_meta);
   void refuse_mixed_devices() const;
-  void look_at_results();
+  void inspect_results();
 
   void run_later(const torch::jit::Stack& shapes);
   void run_now();

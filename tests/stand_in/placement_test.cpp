@@ -197,8 +197,8 @@ TEST_CASE("a module that moved to the device, or away from it, is reduced there 
           const auto first = step();
           net->to(from_cpu ? accelerator.device() : at::Device(at::kCPU));
           const auto again = step();
-          const bool same_place = !from_cpu || accelerator.device().is_cpu();
-          CHECK((again == first) == same_place);
+          const bool same_storage = !from_cpu || accelerator.device().is_cpu();
+          CHECK((again == first) == same_storage);
           for (const auto& tensor : stand_in::state_of(net)) CHECK(tensor.device() == accelerator.device());
           return stand_in::state_of(net);
         },

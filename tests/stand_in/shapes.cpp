@@ -109,7 +109,7 @@ Rule rule_for(const std::string& name) {
 
 bool known_to_fail(const std::string& name) {
   const std::lock_guard lock(world().mutex);
-  return world().never_deferred.contains(name);
+  return world().synchronous_operators.contains(name);
 }
 
 }  // namespace
@@ -123,7 +123,7 @@ std::optional<Stack> shapes_of(const c10::OperatorHandle& op, const std::string&
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
   } catch (const c10::NotImplementedError&) {
     const std::lock_guard lock(world().mutex);
-    world().never_deferred.insert(name);
+    world().synchronous_operators.insert(name);
     return std::nullopt;
   }
   return stack;

@@ -41,7 +41,7 @@ int64_t pinned_allocations();
 
 /// Conflicting accesses without an order (no event, no host wait) since the last call, one line each. Independent of
 /// timing: one run without any delay finds them.
-std::vector<std::string> take_races();
+std::vector<std::string> detect_races();
 
 /// Selects slow streams: main for default streams, side for the others.
 enum class Slow { all, main, side };
@@ -72,6 +72,6 @@ void start_trace();
 std::vector<Launch> take_trace();
 
 /// Operators with shapes unknown in advance, for which the host waited for the device's stream.
-std::vector<std::string> never_deferred();
+std::vector<std::string> synchronous_operators();
 
 }  // namespace stand_in

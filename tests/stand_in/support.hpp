@@ -31,11 +31,11 @@ inline void at_every_pace(const std::function<void()>& body, int microseconds = 
   if (on_gpu()) return body();
   const auto run = [&](const std::string& pace, int delay, Slow slow) {
     INFO("pace: ", pace);
-    take_races();
+    detect_races();
     set_delay(delay, slow);
     body();
     set_delay(0);
-    CHECK(take_races() == kNoRaces);
+    CHECK(detect_races() == kNoRaces);
   };
   run("no delay", 0, Slow::all);
   run("slow side streams", microseconds, Slow::side);

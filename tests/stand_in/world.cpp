@@ -66,7 +66,7 @@ c10::Stream take_owned_stream(c10::DeviceIndex device) {
               " are taken");
 }
 
-void give_back(const c10::Stream& stream) {
+void restore_gradient(const c10::Stream& stream) {
   const std::lock_guard lock(world().mutex);
   world().owned.at(static_cast<size_t>(stream.device_index())).erase(static_cast<int>(stream.id()));
 }
@@ -114,7 +114,7 @@ int64_t host_waits_here() { return waits_here; }
 int64_t pageable_uploads(c10::DeviceIndex device) { return world().pageable_uploads.at(static_cast<size_t>(device)); }
 int64_t pinned_allocations() { return world().pinned_allocations; }
 
-std::vector<std::string> take_races() {
+std::vector<std::string> detect_races() {
   const std::lock_guard lock(world().mutex);
   return std::exchange(world().races, {});
 }
@@ -145,9 +145,9 @@ std::vector<Launch> take_trace() {
   return std::exchange(world().trace, std::nullopt).value_or(std::vector<Launch>{});
 }
 
-std::vector<std::string> never_deferred() {
+std::vector<std::string> synchronous_operators() {
   const std::lock_guard lock(world().mutex);
-  return {world().never_deferred.begin(), world().never_deferred.end()};
+  return {world().synchronous_operators.begin(), world().synchronous_operators.end()};
 }
 
 }  // namespace stand_in

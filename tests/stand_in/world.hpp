@@ -39,7 +39,7 @@ struct World {
   std::optional<std::vector<Launch>> trace;
   std::map<int, std::shared_ptr<struct Capture>> captures;  ///< by number_of(stream): capturing streams
   std::map<const char*, size_t> pinned;                     ///< start address and bytes
-  std::set<std::string> never_deferred;
+  std::set<std::string> synchronous_operators;
   std::array<std::atomic<int64_t>, kMostDevices> host_waits{};
   std::array<std::atomic<int64_t>, kMostDevices> pageable_uploads{};
   std::atomic<int64_t> pinned_allocations{0};
@@ -62,7 +62,7 @@ c10::Stream stream_at(c10::DeviceIndex device, int index);
 c10::Stream next_pool_stream(c10::DeviceIndex device);
 /// A stream for exclusive use until it is returned: a collective that waits on it blocks no other work.
 c10::Stream take_owned_stream(c10::DeviceIndex device);
-void give_back(const c10::Stream& stream);
+void restore_gradient(const c10::Stream& stream);
 
 int number_of(const c10::Stream& stream);
 Queue& queue_of(const c10::Stream& stream);

@@ -18,7 +18,7 @@ namespace {
 /// Collects log lines during its lifetime; the log level is warning.
 struct LogLines {
   LogLines() {
-    base::forget_lines();
+    base::reset_log_once();
     base::set_log_level(LogLevel::warning);
     before = base::set_log_handler([this](LogLevel, std::string_view line) { lines.emplace_back(line); });
   }
@@ -67,8 +67,8 @@ TEST_CASE("a logger has its own level, else the library's; what is dropped is no
   const Logger silent(0, 1, {}, {.level = LogLevel::error});
   silent.warning("{}", Counted{&formatted});
   CHECK(log.lines == Lines{"[rank 0] 1"});
-  CHECK(talkative.says(LogLevel::info));
-  CHECK_FALSE(silent.says(LogLevel::warning));
+  CHECK(talkative.logs_on_this_rank(LogLevel::info));
+  CHECK_FALSE(silent.logs_on_this_rank(LogLevel::warning));
   base::set_log_level(LogLevel::debug);
   usual.debug("now");
   CHECK(log.lines.size() == 2);

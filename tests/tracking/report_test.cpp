@@ -35,7 +35,7 @@ std::string refusal(const std::filesystem::path& folder) {
   try {
     (void)read_logged_folder(folder);
   } catch (const accelerate::Error& error) {
-    return std::string(name(error.kind())) + ": " + error.what();
+    return std::string(error_kind_name(error.kind())) + ": " + error.what();
   }
   return "";
 }

@@ -38,7 +38,7 @@ struct Diary : Tracker {
 /// Collects log lines during its lifetime.
 struct LogLines {
   LogLines() {
-    base::forget_lines();
+    base::reset_log_once();
     before = base::set_log_handler([this](base::LogLevel, std::string_view line) { lines.emplace_back(line); });
   }
   ~LogLines() { base::set_log_handler(before); }
@@ -50,13 +50,13 @@ std::string refusal(const std::function<void()>& call) {
   try {
     call();
   } catch (const accelerate::Error& error) {
-    return std::string(name(error.kind())) + ": " + error.what();
+    return std::string(error_kind_name(error.kind())) + ": " + error.what();
   }
   return "";
 }
 
-const accelerate::Place rank_0{.rank = 0, .world_size = 2, .host = "a"};
-const accelerate::Place rank_1{.rank = 1, .world_size = 2, .host = "a"};
+const accelerate::RankContext rank_0{.rank = 0, .world_size = 2, .host = "a"};
+const accelerate::RankContext rank_1{.rank = 1, .world_size = 2, .host = "a"};
 
 }  // namespace
 

@@ -5,15 +5,15 @@
 
 #include "accelerate/trainer/arguments.hpp"
 
-using accelerate::Place;
+using accelerate::RankContext;
 using namespace accelerate::trainer;
 
 namespace {
 
 std::string refusal(const TrainingArguments& arguments, bool has_eval_dataset = true) {
   try {
-    check(arguments,
-          {.has_eval_dataset = has_eval_dataset, .place = Place{.rank = 3, .world_size = 8, .host = "gpu-b"}});
+    check_training_arguments(arguments, {.has_eval_dataset = has_eval_dataset,
+                                         .place = RankContext{.rank = 3, .world_size = 8, .host = "gpu-b"}});
   } catch (const accelerate::Error& error) {
     CHECK(error.kind() == accelerate::ErrorKind::usage);
     const std::string text = error.what(), place = "[rank 3 of 8, gpu-b] TrainingArguments: ";
@@ -106,7 +106,7 @@ TEST_CASE(
   CHECK(refusal({.run_name = "mine"}) == "run_name is \"mine\", " + what);
   CHECK(refusal({.output_dir = "x", .logging_dir = "logs"}) == "logging_dir is \"logs\", " + what);
   CHECK(refusal({.report_to = {"none"}, .logging_dir = "logs", .run_name = "mine"}).empty());
-  CHECK_NOTHROW(check({.logging_dir = "logs", .run_name = "mine"}, {.has_own_trackers = true}));
+  CHECK_NOTHROW(check_training_arguments({.logging_dir = "logs", .run_name = "mine"}, {.has_own_trackers = true}));
 }
 
 TEST_CASE("greater is better for all metrics but losses, unless it is said otherwise") {

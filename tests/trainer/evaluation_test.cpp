@@ -238,8 +238,8 @@ TEST_CASE("outputs without the filling's value, bool and unsigned ones, are int6
         CHECK(filled.to(torch::kLong).equal(torch::tensor({{1, -100, -100}, {1, 1, -100}, {1, 1, 1}}, torch::kLong)));
         trainer.ragged = false;
         const auto whole = trainer.predict(triples(3)).predictions;
-        const bool stays = whole.scalar_type() == type;
-        CHECK(stays);
+        const bool is_still_valid = whole.scalar_type() == type;
+        CHECK(is_still_valid);
         CHECK(whole.to(torch::kLong).equal(torch::ones({3, 2}, torch::kLong)));
       }
     });

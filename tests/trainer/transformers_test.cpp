@@ -134,7 +134,7 @@ TEST_CASE("a warm-up that is longer than the training ends with it, under every 
   for (const auto type :
        {SchedulerType::linear, SchedulerType::cosine, SchedulerType::cosine_with_restarts, SchedulerType::polynomial,
         SchedulerType::constant_with_warmup, SchedulerType::inverse_sqrt}) {
-    CAPTURE(accelerate::trainer::name(type));
+    CAPTURE(accelerate::trainer::scheduler_type_name(type));
     const auto run = train_plainly({.per_device_train_batch_size = 1,
                                     .num_train_epochs = 1,
                                     .learning_rate = 0.1,
@@ -150,7 +150,7 @@ TEST_CASE("a warm-up that is longer than the training ends with it, under every 
 TEST_CASE("a warm-up of as many steps as the training is made under every schedule") {
   for (const auto type :
        {SchedulerType::linear, SchedulerType::cosine, SchedulerType::cosine_with_restarts, SchedulerType::polynomial}) {
-    CAPTURE(accelerate::trainer::name(type));
+    CAPTURE(accelerate::trainer::scheduler_type_name(type));
     const auto run = train_plainly({.per_device_train_batch_size = 1,
                                     .max_steps = 2,
                                     .learning_rate = 0.1,

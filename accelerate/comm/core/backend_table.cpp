@@ -12,11 +12,11 @@
 namespace accelerate::comm {
 namespace {
 
-constexpr std::string_view kAsked = "backend (ACCELERATE_BACKEND)";
+constexpr std::string_view kRequestedBy = "backend (ACCELERATE_BACKEND)";
 
 /// True if Open MPI or a PMIx server started the ranks of this job. Variables of an enclosing job do not count: with
 /// torchrun inside mpirun or srun, every rank inherits the single MPI identity of its agent.
-bool has_mpi_wire_up(const env::Variables& variables, const Place& place) {
+bool has_mpi_wire_up(const env::Variables& variables, const RankContext& place) {
   using env::find;
   if (const auto size = find(variables, "OMPI_COMM_WORLD_SIZE")) {
     return size == std::to_string(place.world_size) &&
@@ -52,17 +52,17 @@ std::string device_name(c10::DeviceType device) {
   return device == c10::DeviceType::CUDA ? "GPU" : c10::DeviceTypeName(device, /*lower_case=*/true);
 }
 
-const BackendRow& must_be_built(const BackendRow& row, const Place& place, std::string_view asked_by) {
+const BackendRow& must_be_built(const BackendRow& row, const RankContext& place, std::string_view asked_by) {
   if (row.connect != nullptr) return row;
   base::fail(ErrorKind::environment, place, "connect", "{} is '{}', which this build lacks; {}", asked_by, row.name,
              row.missing);
 }
 
 [[noreturn]] void refuse_on_this_device(const BackendRow& asked, std::span<const BackendRow* const> table,
-                                        const Place& place) {
+                                        const RankContext& place) {
   base::fail(ErrorKind::environment, place, "connect",
-             "{} is '{}', which needs a {}, and this rank computes on the CPU; use {}, or unset it", kAsked, asked.name,
-             device_name(asked.device), choice_for(c10::DeviceType::CPU, table));
+             "{} is '{}', which needs a {}, and this rank computes on the CPU; use {}, or unset it", kRequestedBy,
+             asked.name, device_name(asked.device), choice_for(c10::DeviceType::CPU, table));
 }
 
 struct Rows {
@@ -81,7 +81,7 @@ Rows& rows() {
 
 std::optional<std::string> asked_backend(const env::Variables& variables, const ConnectOptions& options) {
   const auto asked = options.backend ? options.backend : env::find(variables, "ACCELERATE_BACKEND");
-  return asked == env::any_backend ? std::nullopt : asked;
+  return asked == env::kAnyBackend ? std::nullopt : asked;
 }
 
 }  // namespace
@@ -99,14 +99,14 @@ void add_backend(const BackendRow& row) {
 }
 
 const BackendRow& choose_backend(const env::Variables& variables, const ConnectOptions& options,
-                                 std::span<const BackendRow* const> table, const Place& place) {
+                                 std::span<const BackendRow* const> table, const RankContext& place) {
   if (const auto asked = asked_backend(variables, options)) {
     const BackendRow* row = find_named(*asked, table);
     if (row == nullptr) {
-      base::fail(ErrorKind::usage, place, "connect", "{} is '{}', must be {}", kAsked, *asked,
+      base::fail(ErrorKind::usage, place, "connect", "{} is '{}', must be {}", kRequestedBy, *asked,
                  choice_for(c10::DeviceType::CPU, table));
     }
-    if (row->device == c10::DeviceType::CPU) return must_be_built(*row, place, kAsked);
+    if (row->device == c10::DeviceType::CPU) return must_be_built(*row, place, kRequestedBy);
     if (!options.device || options.device->type() != row->device) refuse_on_this_device(*row, table, place);
     // The name of the device's own backend is not a request for a CPU backend.
   }
@@ -115,7 +115,8 @@ const BackendRow& choose_backend(const env::Variables& variables, const ConnectO
   return must_be_built(*find_named("gloo", table), place, "the backend for CPU tensors");
 }
 
-const BackendRow& device_backend(c10::DeviceType device, std::span<const BackendRow* const> table, const Place& place) {
+const BackendRow& device_backend(c10::DeviceType device, std::span<const BackendRow* const> table,
+                                 const RankContext& place) {
   if (const BackendRow* row = find_for(device, table)) {
     return must_be_built(*row, place, fmt::format("the backend for {} tensors", device_name(device)));
   }

@@ -45,10 +45,11 @@ void add_backend(const BackendRow& row);
 /// \throws Error (usage) for an unknown name; Error (environment) for a backend that is not built, and for nccl without
 ///         a GPU.
 const BackendRow& choose_backend(const env::Variables& variables, const ConnectOptions& options,
-                                 std::span<const BackendRow* const> table, const Place& place);
+                                 std::span<const BackendRow* const> table, const RankContext& place);
 
 /// Selects the backend for tensors of a device other than the CPU. Pure function.
 /// \throws Error (environment) if no backend supports the device type or the backend is not built.
-const BackendRow& device_backend(c10::DeviceType device, std::span<const BackendRow* const> table, const Place& place);
+const BackendRow& device_backend(c10::DeviceType device, std::span<const BackendRow* const> table,
+                                 const RankContext& place);
 
 }  // namespace accelerate::comm

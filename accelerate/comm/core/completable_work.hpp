@@ -26,7 +26,7 @@ class CompletableWork : public c10d::Work {
   bool wait(std::chrono::milliseconds timeout) override {
     const bool limited = timeout > std::chrono::milliseconds(0);
     const auto now = std::chrono::steady_clock::now();
-    if (!ended_by(limited ? now + timeout : std::chrono::steady_clock::time_point::max())) throw DeadlinePassed();
+    if (!ended_by(limited ? now + timeout : std::chrono::steady_clock::time_point::max())) throw DeadlineExceeded();
     return true;
   }
 

@@ -10,16 +10,16 @@
 #include <vector>
 
 #include "accelerate/base/error.hpp"
-#include "accelerate/comm/core/call_signature.hpp"
+#include "accelerate/comm/core/collective_fingerprint.hpp"
 #include "accelerate/comm/core/connect_options.hpp"
-#include "accelerate/comm/core/failure_report.hpp"
+#include "accelerate/comm/core/peer_error_text.hpp"
 #include "accelerate/env/process_env.hpp"
 
 namespace accelerate::comm {
 
 /// A wait reached its deadline. Contains the missing ranks if the backend knows them.
-struct DeadlinePassed : std::runtime_error {
-  explicit DeadlinePassed(std::vector<int64_t> missing_ranks = {})
+struct DeadlineExceeded : std::runtime_error {
+  explicit DeadlineExceeded(std::vector<int64_t> missing_ranks = {})
       : std::runtime_error("deadline passed"), missing(std::move(missing_ranks)) {}
   std::vector<int64_t> missing;
 };
@@ -30,16 +30,16 @@ struct PeerLost : std::runtime_error {
 };
 
 /// A member left the group and will join no further operation. Contains its rank in the group.
-struct MemberLeft : std::runtime_error {
-  explicit MemberLeft(int64_t member) : std::runtime_error("a member left"), rank(member) {}
+struct PeerLeft : std::runtime_error {
+  explicit PeerLeft(int64_t member) : std::runtime_error("a member left"), rank(member) {}
   int64_t rank;
 };
 
 /// The ranks announced operations that do not match.
-struct SignaturesDiffer : std::runtime_error {
-  SignaturesDiffer(std::vector<CallSignature> all_signatures, Agreement needed)
+struct FingerprintMismatch : std::runtime_error {
+  FingerprintMismatch(std::vector<CollectiveFingerprint> all_signatures, Agreement needed)
       : std::runtime_error("signatures differ"), signatures(std::move(all_signatures)), agreement(needed) {}
-  std::vector<CallSignature> signatures;
+  std::vector<CollectiveFingerprint> signatures;
   Agreement agreement;
 };
 
@@ -66,18 +66,18 @@ class Connection {
 
   /// Passes the fingerprint of the next operation to a backend that compares it within the operation. Returns false if
   /// the backend does not compare.
-  virtual bool announce(const CallSignature&, Agreement) { return false; }
+  virtual bool announce(const CollectiveFingerprint&, Agreement) { return false; }
 
   /// True if reduce_scatter is a separate operation with a deadline. If false, an all-reduce of the whole tensor is
   /// used.
   [[nodiscard]] virtual bool reduces_rows() const { return true; }
 
   /// After a failed operation: diagnosis of the peers ("no response from rank 1."), or "".
-  virtual PeerReport ask_after_peers(const CallSignature&) { return {}; }
+  virtual PeerReport diagnose_peers(const CollectiveFingerprint&) { return {}; }
 
   /// Called if the group is broken, or if an exception unwinds this rank out of it. Nothing may wait for peers
   /// afterwards.
-  virtual void give_up() noexcept {}
+  virtual void abort_operations() noexcept {}
 
   /// \throws PeerLost if an operation has failed for which the host did not wait. Operations of an accelerator are
   ///         asynchronous, and their results are invalid then.
@@ -96,7 +96,7 @@ struct ConnectionContext {
   const env::ProcessEnv& process;
   const ConnectOptions& options;
   const env::Variables& variables;
-  Place place{};
+  RankContext place{};
   std::string name = "world";
   c10::intrusive_ptr<c10d::Store> store{};  ///< null unless the row sets uses_store
 };

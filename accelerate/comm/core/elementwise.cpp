@@ -7,7 +7,7 @@
 
 #include <stdexcept>
 
-#include "accelerate/comm/core/call_signature.hpp"
+#include "accelerate/comm/core/collective_fingerprint.hpp"
 
 namespace accelerate::comm {
 namespace {

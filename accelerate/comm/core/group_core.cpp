@@ -10,16 +10,16 @@
 
 #include "accelerate/base/heartbeat.hpp"
 #include "accelerate/base/log.hpp"
-#include "accelerate/comm/core/failure_report.hpp"
-#include "accelerate/comm/core/within.hpp"
+#include "accelerate/comm/core/deadline_call.hpp"
+#include "accelerate/comm/core/peer_error_text.hpp"
 
 namespace accelerate::comm {
 namespace {
 
 /// Returns "operation 3 ([4] float32)". Messages between two ranks have no number.
-std::string where(const CallSignature& signature) {
-  if (signature.sequence == 0) return fmt::format("a message ({})", describe(signature));
-  return fmt::format("operation {} ({})", signature.sequence, describe(signature));
+std::string where(const CollectiveFingerprint& signature) {
+  if (signature.sequence == 0) return fmt::format("a message ({})", describe_fingerprint(signature));
+  return fmt::format("operation {} ({})", signature.sequence, describe_fingerprint(signature));
 }
 
 std::string missing_text(const std::vector<int64_t>& missing) {
@@ -29,7 +29,7 @@ std::string missing_text(const std::vector<int64_t>& missing) {
 
 }  // namespace
 
-std::string_view name_of(Operation operation) { return name(operation); }
+std::string_view name_of(Operation operation) { return collective_name(operation); }
 
 Connection& GroupCore::connection_of(const at::Tensor& tensor, Operation operation) const {
   check_dense(operation, tensor);
@@ -40,7 +40,7 @@ Connection& GroupCore::connection_of(const at::Tensor& tensor, Operation operati
              on_device ? "CPU and " + c10::DeviceTypeName(device->type(), false) : "CPU");
 }
 
-void GroupCore::refuse_broken(const CallSignature& signature) {
+void GroupCore::refuse_broken(const CollectiveFingerprint& signature) {
   if (broken_) fail_broken(name_of(signature.operation));
 }
 
@@ -61,45 +61,45 @@ void GroupCore::check(std::string_view asked_by) {
 }
 
 GroupCore::~GroupCore() {
-  if (on_device && std::uncaught_exceptions() > 0) on_device->give_up();
+  if (on_device && std::uncaught_exceptions() > 0) on_device->abort_operations();
 }
 
-void GroupCore::number(CallSignature& signature) {
+void GroupCore::number(CollectiveFingerprint& signature) {
   refuse_broken(signature);
   check_dimensions(signature.operation, signature.shape.size());
   signature.sequence = ++sequence_;
-  base::beat_begun({.operation = accelerate::comm::name(signature.operation),
-                    .group = name,
-                    .sequence = signature.sequence,
-                    .dtype = signature.dtype ? dtype_name(*signature.dtype) : std::string_view(),
-                    .shape = {signature.shape.data(), signature.shape.size()}});
+  base::record_collective({.operation = collective_name(signature.operation),
+                           .group = name,
+                           .sequence = signature.sequence,
+                           .dtype = signature.dtype ? dtype_name(*signature.dtype) : std::string_view(),
+                           .shape = {signature.shape.data(), signature.shape.size()}});
 }
 
 /// Compares operations over a separate connection.
-struct OneSequence {
+struct CollectiveSequenceChecker {
   GroupPtr over{};
   std::mutex mutex{};  // backward threads may call concurrently
 };
 
-void compare_in_one_sequence(const GroupPtr& group, const GroupPtr& duplicate) {
-  if (!group->one_sequence) {
-    group->one_sequence = std::make_shared<OneSequence>();
-    CallSignature signature{.operation = Operation::duplicate};
+void share_sequence_checker(const GroupPtr& group, const GroupPtr& duplicate) {
+  if (!group->sequence_checker) {
+    group->sequence_checker = std::make_shared<CollectiveSequenceChecker>();
+    CollectiveFingerprint signature{.operation = Operation::duplicate};
     Subgroup part{.name = group->name + "/debug", .ranks = all_ranks(group->size), .rank = group->rank};
-    group->one_sequence->over = group->make_part(signature, part);
+    group->sequence_checker->over = group->make_part(signature, part);
   }
-  duplicate->one_sequence = group->one_sequence;
+  duplicate->sequence_checker = group->sequence_checker;
   duplicate->is_duplicate = true;
 }
 
 /// Does not compare shapes, because two models may fill their buckets in a different order on another rank.
-void GroupCore::compare_in_sequence(const CallSignature& signature) {
-  const std::lock_guard lock(one_sequence->mutex);
-  CallSignature mine = signature;
+void GroupCore::check_sequence(const CollectiveFingerprint& signature) {
+  const std::lock_guard lock(sequence_checker->mutex);
+  CollectiveFingerprint mine = signature;
   mine.root = is_duplicate ? 1 : 0;
-  const auto signatures = one_sequence->over->exchange(mine);
-  const auto call = [](const CallSignature& of) {
-    return fmt::format("{} ({}){}", name_of(of.operation), describe(of),
+  const auto signatures = sequence_checker->over->exchange(mine);
+  const auto call = [](const CollectiveFingerprint& of) {
+    return fmt::format("{} ({}){}", name_of(of.operation), describe_fingerprint(of),
                        of.root == 0 ? "" : " on a duplicate of the group");
   };
   for (size_t r = 0; r < signatures.size(); ++r) {
@@ -112,9 +112,9 @@ void GroupCore::compare_in_sequence(const CallSignature& signature) {
   }
 }
 
-void GroupCore::begin(CallSignature& signature, Agreement agreement, Connection& connection) {
+void GroupCore::begin(CollectiveFingerprint& signature, Agreement agreement, Connection& connection) {
   number(signature);
-  if (one_sequence) compare_in_sequence(signature);
+  if (sequence_checker) check_sequence(signature);
   bool compared = false;
   try {
     connection.check();
@@ -126,30 +126,31 @@ void GroupCore::begin(CallSignature& signature, Agreement agreement, Connection&
   compare(exchange(signature), agreement);
 }
 
-std::vector<CallSignature> GroupCore::begin_with_signatures(CallSignature& signature, Agreement agreement) {
+std::vector<CollectiveFingerprint> GroupCore::begin_with_fingerprints(CollectiveFingerprint& signature,
+                                                                      Agreement agreement) {
   number(signature);
-  if (one_sequence) compare_in_sequence(signature);
+  if (sequence_checker) check_sequence(signature);
   cpu->announce(signature, agreement);
   auto signatures = exchange(signature);
   compare(signatures, agreement);
   return signatures;
 }
 
-std::vector<CallSignature> GroupCore::exchange(const CallSignature& mine) {
+std::vector<CollectiveFingerprint> GroupCore::exchange(const CollectiveFingerprint& mine) {
   at::Tensor input = tensor_of(mine);
   at::Tensor output = at::empty({size * input.numel()}, at::kLong);
   run(*cpu, mine, false, [&](c10d::Backend& backend) {
     return backend._allgather_base(output, input, {.timeout = timeout, .asyncOp = false});
   });
-  std::vector<CallSignature> signatures;
+  std::vector<CollectiveFingerprint> signatures;
   signatures.reserve(static_cast<size_t>(size));
   const std::span all(output.const_data_ptr<int64_t>(), static_cast<size_t>(output.numel()));
   for (size_t r = 0; r < static_cast<size_t>(size); ++r)
-    signatures.push_back(decode(all.subspan(r * CallSignature::kWords)));
+    signatures.push_back(decode(all.subspan(r * CollectiveFingerprint::kWords)));
   return signatures;
 }
 
-void GroupCore::compare(const std::vector<CallSignature>& signatures, Agreement agreement) {
+void GroupCore::compare(const std::vector<CollectiveFingerprint>& signatures, Agreement agreement) {
   const auto& mine = signatures.at(static_cast<size_t>(rank));
   if (auto text = disagreement(signatures, static_cast<size_t>(rank), agreement, job_ranks)) {
     break_with(fmt::format("operation {} ({}): {}", mine.sequence, name_of(mine.operation), *text));
@@ -157,13 +158,13 @@ void GroupCore::compare(const std::vector<CallSignature>& signatures, Agreement 
   }
 }
 
-void GroupCore::wait(c10d::Work& work, const CallSignature& signature, std::chrono::milliseconds limit,
+void GroupCore::wait(c10d::Work& work, const CollectiveFingerprint& signature, std::chrono::milliseconds limit,
                      bool on_stream) {
   const bool was_broken = broken_;
   // In a broken group a pending operation may never end, because the remaining ones were dropped.
   if (was_broken && !work.isCompleted()) refuse_broken(signature);
   const auto begun = Clock::now();
-  const base::BeatWait beat(signature.sequence);
+  const base::HeartbeatWaitScope beat(signature.sequence);
   try {
     // With a deadline NCCL's wait blocks the host. Without one only the stream waits, and NCCL's watchdog detects
     // timeouts.
@@ -178,31 +179,31 @@ void GroupCore::wait(c10d::Work& work, const CallSignature& signature, std::chro
   }
 }
 
-void GroupCore::fail_operation(const CallSignature& signature, std::chrono::milliseconds limit,
+void GroupCore::fail_operation(const CollectiveFingerprint& signature, std::chrono::milliseconds limit,
                                Clock::duration waited) {
   std::string text;
   PeerReport peers;
   try {
     throw;
-  } catch (const SignaturesDiffer& error) {
+  } catch (const FingerprintMismatch& error) {
     // If two signatures differ, every rank's signature differs from at least one of them.
     text = disagreement(error.signatures, static_cast<size_t>(rank), error.agreement, job_ranks).value();
   } catch (const PeerLost& error) {
     text = fmt::format("{} cannot end: {}", where(signature), error.what());
-  } catch (const MemberLeft& error) {
+  } catch (const PeerLeft& error) {
     text = fmt::format("{} cannot end: rank {} aborted after an error of its own", where(signature),
                        job_ranks.at(static_cast<size_t>(error.rank)));
-  } catch (const DeadlinePassed& error) {
+  } catch (const DeadlineExceeded& error) {
     text = fmt::format("waited {:g} s in {}", seconds(limit), where(signature));
     for (const int64_t member : error.missing) peers.missing_ranks.push_back(job_ranks.at(static_cast<size_t>(member)));
     peers.text = missing_text(peers.missing_ranks);
-    if (peers.text.empty()) peers = cpu->ask_after_peers(signature);
+    if (peers.text.empty()) peers = cpu->diagnose_peers(signature);
     text += peers.text.empty() ? "." : "; " + peers.text;
   } catch (const std::exception& error) {
     const bool late = waited >= limit * 9 / 10;
     base::log(base::LogLevel::debug, place, "{}: the backend reports: {}", name_of(signature.operation),
               reason_of(error));
-    peers = cpu->ask_after_peers(signature);
+    peers = cpu->diagnose_peers(signature);
     text = late ? fmt::format("waited {:g} s in {}", seconds(limit), where(signature))
                 : fmt::format("{} lost the connection to a peer", where(signature));
     text += peers.text.empty() ? "." : "; " + peers.text;
@@ -222,13 +223,13 @@ void GroupCore::break_with(const std::string& why, const std::vector<int64_t>& m
     }
     broken_ = true;
   }
-  cpu->give_up();
-  if (on_device) on_device->give_up();
+  cpu->abort_operations();
+  if (on_device) on_device->abort_operations();
 }
 
 void PendingOperation::wait(std::chrono::milliseconds limit) {
   if (finished) return;
-  limit = std::clamp(limit, std::chrono::milliseconds(1), kLongestWait);  // in c10d, 0 means no limit
+  limit = std::clamp(limit, std::chrono::milliseconds(1), kMaxWait);  // in c10d, 0 means no limit
   if (work) group->wait(*work, signature, limit, !wire.is_cpu());
   finished = true;
   work.reset();
@@ -249,7 +250,7 @@ PendingPtr shared_by_handles(PendingOperation pending) {
   return {new PendingOperation(std::move(pending)), drop};
 }
 
-GroupPtr GroupCore::make_part(const CallSignature& signature, Subgroup part) {
+GroupPtr GroupCore::make_part(const CollectiveFingerprint& signature, Subgroup part) {
   for (const int64_t member : part.ranks) part.job_ranks.push_back(job_ranks.at(static_cast<size_t>(member)));
   auto child = std::make_shared<GroupCore>();
   child->place = place;
@@ -276,10 +277,10 @@ void GroupCore::check_rank(Operation operation, std::string_view what, int64_t v
 }
 
 void GroupCore::check_dimensions(Operation operation, size_t dimensions) const {
-  if (dimensions <= CallSignature::kMaxDims) return;
+  if (dimensions <= CollectiveFingerprint::kMaxDims) return;
   refuse(operation, fmt::format("the tensor has {} dimensions, at most {} are supported; flatten it before, "
                                 "and restore its shape afterwards",
-                                dimensions, CallSignature::kMaxDims));
+                                dimensions, CollectiveFingerprint::kMaxDims));
 }
 
 void GroupCore::check_dense(Operation operation, const at::Tensor& tensor) const {
@@ -294,15 +295,16 @@ void GroupCore::check_rows(Operation operation, const at::Tensor& whole, const a
                     whole.sizes().slice(1) == part.sizes().slice(1) && whole.dtype() == part.dtype() &&
                     whole.device() == part.device();
   if (fits) return;
-  refuse(operation, fmt::format("{} does not hold {} parts of {}", describe(signature_of(operation, whole)), size,
-                                describe(signature_of(operation, part))));
+  refuse(operation,
+         fmt::format("{} does not hold {} parts of {}", describe_fingerprint(fingerprint_of(operation, whole)), size,
+                     describe_fingerprint(fingerprint_of(operation, part))));
 }
 
 void GroupCore::refuse(Operation operation, std::string_view message) const {
   throw Error(ErrorKind::usage, place, name_of(operation), message);
 }
 
-at::Tensor tensor_of(const CallSignature& signature) {
+at::Tensor tensor_of(const CollectiveFingerprint& signature) {
   const auto words = encode(signature);
   at::Tensor tensor = at::empty({static_cast<int64_t>(words.size())}, at::kLong);
   std::copy(words.begin(), words.end(), tensor.mutable_data_ptr<int64_t>());

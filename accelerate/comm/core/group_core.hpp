@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "accelerate/comm/core/call_signature.hpp"
+#include "accelerate/comm/core/collective_fingerprint.hpp"
 #include "accelerate/comm/core/connection.hpp"
 #include "accelerate/comm/core/reduce_op.hpp"
 
@@ -21,7 +21,7 @@ namespace accelerate::comm {
 using Clock = std::chrono::steady_clock;
 
 struct GroupCore;
-struct OneSequence;
+struct CollectiveSequenceChecker;
 using GroupPtr = std::shared_ptr<GroupCore>;
 
 struct GroupCore {
@@ -31,7 +31,7 @@ struct GroupCore {
   /// During stack unwinding the connections abort first, because the peers may never join the pending operations.
   ~GroupCore();
 
-  Place place{};
+  RankContext place{};
   int64_t rank = 0;
   int64_t size = 1;
   std::vector<int64_t> job_ranks{};  ///< members as ranks of the job, for messages
@@ -46,31 +46,33 @@ struct GroupCore {
 
   /// Debug mode: compares the operations of this group and its duplicates as one sequence. Null if there are no
   /// duplicates.
-  std::shared_ptr<OneSequence> one_sequence{};
+  std::shared_ptr<CollectiveSequenceChecker> sequence_checker{};
   bool is_duplicate = false;  ///< true if this group is a duplicate in that sequence
 
   [[nodiscard]] bool single() const { return cpu == nullptr; }
   [[nodiscard]] Connection& connection_of(const at::Tensor& tensor, Operation operation) const;
 
   /// Numbers the operation, rejects it on a broken group, and compares it across ranks if requested.
-  void begin(CallSignature& signature, Agreement agreement, Connection& connection);
-  void refuse_broken(const CallSignature& signature);
+  void begin(CollectiveFingerprint& signature, Agreement agreement, Connection& connection);
+  void refuse_broken(const CollectiveFingerprint& signature);
   /// \throws Error on a broken group. Breaks the group if an asynchronous operation has failed.
   void check(std::string_view asked_by);
   /// First half of begin(), for operations that exchange their signatures in any case.
-  void number(CallSignature& signature);
+  void number(CollectiveFingerprint& signature);
   /// Calls number() and exchange(), and always compares.
-  std::vector<CallSignature> begin_with_signatures(CallSignature& signature, Agreement agreement);
+  std::vector<CollectiveFingerprint> begin_with_fingerprints(CollectiveFingerprint& signature, Agreement agreement);
   /// Returns every rank's signature, by one all-gather of equal parts.
-  std::vector<CallSignature> exchange(const CallSignature& mine);
+  std::vector<CollectiveFingerprint> exchange(const CollectiveFingerprint& mine);
   /// \throws Error if the signatures do not match.
-  void compare(const std::vector<CallSignature>& signatures, Agreement agreement);
+  void compare(const std::vector<CollectiveFingerprint>& signatures, Agreement agreement);
 
   /// Waits, and converts every exception of a backend to an Error of kind peer.
-  void wait(c10d::Work& work, const CallSignature& signature, std::chrono::milliseconds limit, bool on_stream = false);
+  void wait(c10d::Work& work, const CollectiveFingerprint& signature, std::chrono::milliseconds limit,
+            bool on_stream = false);
   /// Starts and waits for one operation of a backend.
   template <typename Begin>
-  void run(Connection& connection, const CallSignature& signature, bool on_stream, const Begin& begin_operation) {
+  void run(Connection& connection, const CollectiveFingerprint& signature, bool on_stream,
+           const Begin& begin_operation) {
     const auto begun = Clock::now();
     c10::intrusive_ptr<c10d::Work> work;
     try {
@@ -81,7 +83,7 @@ struct GroupCore {
     if (work) wait(*work, signature, timeout, on_stream);
   }
   /// Inside a catch block: breaks the group and throws the Error of kind peer for it.
-  [[noreturn]] void fail_operation(const CallSignature& signature, std::chrono::milliseconds limit,
+  [[noreturn]] void fail_operation(const CollectiveFingerprint& signature, std::chrono::milliseconds limit,
                                    Clock::duration waited);
   /// Rejects every later call with this reason and abandons pending operations.
   void break_with(const std::string& why, const std::vector<int64_t>& missing_ranks = {});
@@ -94,10 +96,10 @@ struct GroupCore {
   [[noreturn]] void refuse(Operation operation, std::string_view message) const;
 
   /// Creates a group of some of the ranks. Collective.
-  std::shared_ptr<GroupCore> make_part(const CallSignature& signature, Subgroup part);
+  std::shared_ptr<GroupCore> make_part(const CollectiveFingerprint& signature, Subgroup part);
 
  private:
-  void compare_in_sequence(const CallSignature& signature);
+  void check_sequence(const CollectiveFingerprint& signature);
   [[noreturn]] void fail_broken(std::string_view asked_by);
 
   std::atomic<int64_t> sequence_ = 0;
@@ -111,7 +113,7 @@ struct GroupCore {
 struct PendingOperation {
   GroupPtr group{};
   c10::intrusive_ptr<c10d::Work> work{};
-  CallSignature signature{};
+  CollectiveFingerprint signature{};
   at::Tensor target{};  ///< the user's tensor
   at::Tensor dense{};   ///< the target, or a contiguous copy that is copied back
   at::Tensor wire{};    ///< `dense` in the dtype and shape of the backend
@@ -130,13 +132,13 @@ PendingPtr shared_by_handles(PendingOperation pending);
 std::string_view name_of(Operation operation);
 
 /// Largest tag of send and recv: MPI guarantees tags up to 32767, of which the library reserves two.
-constexpr int64_t kLargestTag = 32765;
+constexpr int64_t kMaxTag = 32765;
 
 /// Returns a signature as [kWords] int64 in its own memory, because a backend may still use it after an abandoned wait.
-at::Tensor tensor_of(const CallSignature& signature);
+at::Tensor tensor_of(const CollectiveFingerprint& signature);
 
 /// Debug mode: from now on the operations of both groups, and of earlier duplicates, are compared as one sequence.
-void compare_in_one_sequence(const GroupPtr& group, const GroupPtr& duplicate);
+void share_sequence_checker(const GroupPtr& group, const GroupPtr& duplicate);
 
 /// Returns 0, 1 .. size-1.
 std::vector<int64_t> all_ranks(int64_t size);

@@ -64,7 +64,7 @@ std::optional<WireFormat> wire_format_of(at::ScalarType dtype, ReduceOp op) {
   return std::nullopt;
 }
 
-std::string_view name(ReduceOp op) {
+std::string_view reduce_op_name(ReduceOp op) {
   switch (op) {
     case ReduceOp::sum:
       return "sum";

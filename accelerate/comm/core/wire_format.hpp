@@ -27,7 +27,7 @@ struct WireFormat {
 /// integers, or max and min of complex numbers.
 std::optional<WireFormat> wire_format_of(at::ScalarType dtype, ReduceOp op);
 
-std::string_view name(ReduceOp op);
+std::string_view reduce_op_name(ReduceOp op);
 
 /// Converts to c10d's reduction. Not for mean, which is a sum on the wire, divided afterwards.
 c10d::ReduceOp to_c10d(ReduceOp op);

@@ -9,15 +9,15 @@
 #include "accelerate/base/error.hpp"
 #include "accelerate/base/log.hpp"
 #include "accelerate/comm/core/backend_table.hpp"
-#include "accelerate/comm/core/call_signature.hpp"
+#include "accelerate/comm/core/collective_fingerprint.hpp"
 #include "accelerate/comm/core/connection.hpp"
-#include "accelerate/comm/core/failure_report.hpp"
+#include "accelerate/comm/core/deadline_call.hpp"
 #include "accelerate/comm/core/group_core.hpp"
-#include "accelerate/comm/core/within.hpp"
-#include "accelerate/comm/gloo/last_words.hpp"
+#include "accelerate/comm/core/peer_error_text.hpp"
+#include "accelerate/comm/gloo/terminate_message.hpp"
 #include "accelerate/comm/rendezvous/interfaces.hpp"
-#include "accelerate/comm/rendezvous/peer_inquiry.hpp"
 #include "accelerate/comm/rendezvous/sockets.hpp"
+#include "accelerate/comm/rendezvous/store_peer_diagnosis.hpp"
 
 namespace accelerate::comm {
 namespace {
@@ -44,10 +44,10 @@ Devices devices_for(const ConnectionContext& context) {
   return devices;
 }
 
-KeptStore kept_store(const ConnectionContext& context) {
+StoreConnectionInfo kept_store(const ConnectionContext& context) {
   return {.store = context.store,
           .address = text(store_of(context.process)),
-          .keeper = context.process.agent_store ? "torchrun's agent beside rank 0" : "rank 0"};
+          .store_owner = context.process.agent_store ? "torchrun's agent beside rank 0" : "rank 0"};
 }
 
 c10::intrusive_ptr<Gloo> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int64_t rank,
@@ -57,7 +57,7 @@ c10::intrusive_ptr<Gloo> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   // Gloo keeps the timeout while the store answers. If the store hangs, the call is abandoned one second later.
   const auto make = [=] {
-    tell_arrival(*store, name, rank);
+    announce_arrival(*store, name, rank);
     auto gloo = c10::make_intrusive<Gloo>(c10::make_intrusive<c10d::PrefixStore>(name, store), static_cast<int>(rank),
                                           static_cast<int>(size), options);
     // A connected rank could close its pairs while other ranks still connect theirs, which then fail with "Connection
@@ -71,21 +71,21 @@ c10::intrusive_ptr<Gloo> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
   };
   std::optional<c10::intrusive_ptr<Gloo>> gloo;
   try {
-    gloo = within(deadline + std::chrono::seconds(1), make);
+    gloo = run_with_deadline(deadline + std::chrono::seconds(1), make);
   } catch (const std::exception&) {
     if (std::chrono::steady_clock::now() < deadline - timeout / 10) throw;  // not a timeout
   }
-  if (!gloo) throw DeadlinePassed(not_arrived(store, name, size));
+  if (!gloo) throw DeadlineExceeded(missing_ranks_in_store(store, name, size));
   return *std::move(gloo);
 }
 
 class GlooConnection : public Connection {
  public:
-  GlooConnection(c10::intrusive_ptr<Gloo> gloo, KeptStore kept, std::string prefix, int64_t rank,
+  GlooConnection(c10::intrusive_ptr<Gloo> gloo, StoreConnectionInfo kept, std::string prefix, int64_t rank,
                  std::vector<int64_t> job_ranks)
       : Connection("gloo", c10d::ProcessGroup::BackendType::GLOO, gloo),
         gloo_(std::move(gloo)),
-        kept_(std::move(kept)),
+        store_info_(std::move(kept)),
         prefix_(std::move(prefix)),
         rank_(rank),
         job_ranks_(std::move(job_ranks)) {}
@@ -95,9 +95,9 @@ class GlooConnection : public Connection {
     const auto size = static_cast<int64_t>(part.ranks.size());
     try {
       return std::make_shared<GlooConnection>(
-          make_gloo(kept_.store, part.name, part.rank, size, options->timeout, options->devices), kept_, part.name,
-          part.rank, part.job_ranks);
-    } catch (DeadlinePassed& late) {  // has ranks of the part
+          make_gloo(store_info_.store, part.name, part.rank, size, options->timeout, options->devices), store_info_,
+          part.name, part.rank, part.job_ranks);
+    } catch (DeadlineExceeded& late) {  // has ranks of the part
       for (auto& rank : late.missing) rank = part.ranks.at(static_cast<size_t>(rank));
       throw;
     }
@@ -106,22 +106,22 @@ class GlooConnection : public Connection {
   /// LibTorch's version is an all-reduce with a handle that never completes and has no deadline.
   [[nodiscard]] bool reduces_rows() const override { return false; }
 
-  PeerReport ask_after_peers(const CallSignature& signature) override {
-    return ask_peers(kept_, prefix_, signature, rank_, job_ranks_);
+  PeerReport diagnose_peers(const CollectiveFingerprint& signature) override {
+    return diagnose_peers_over_store(store_info_, prefix_, signature, rank_, job_ranks_);
   }
 
-  void give_up() noexcept override {
+  void abort_operations() noexcept override {
     // Leaks one reference, because the destructor would wait for operations that hang.
-    if (!left_behind_.exchange(true)) c10::raw::intrusive_ptr::incref(gloo_.get());
+    if (!abandoned_.exchange(true)) c10::raw::intrusive_ptr::incref(gloo_.get());
   }
 
  private:
   c10::intrusive_ptr<Gloo> gloo_;
-  KeptStore kept_;
+  StoreConnectionInfo store_info_;
   std::string prefix_;
   int64_t rank_;
   std::vector<int64_t> job_ranks_;
-  std::atomic<bool> left_behind_ = false;  // two threads may fail at once
+  std::atomic<bool> abandoned_ = false;  // two threads may fail at once
 };
 
 /// Reports gloo's error with the ranks that report no failure of their own, because a rank may die while others
@@ -132,14 +132,15 @@ class GlooConnection : public Connection {
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begun);
   base::log(base::LogLevel::debug, context.place, "connect: gloo failed: {}", error.what());
   std::string text = connect_failure("gloo", process.world_size, context.options.timeout, waited, reason_of(error));
-  const PeerReport peers = ask_peers(kept_store(context), context.name, {.operation = Operation::barrier}, process.rank,
-                                     all_ranks(process.world_size));
+  const PeerReport peers =
+      diagnose_peers_over_store(kept_store(context), context.name, {.operation = Operation::barrier}, process.rank,
+                                all_ranks(process.world_size));
   if (!peers.text.empty()) text += "; " + peers.text;
   throw Error(ErrorKind::peer, context.place, "connect", text, peers.missing_ranks);
 }
 
 std::shared_ptr<Connection> connect_gloo(const ConnectionContext& context) {
-  say_what_gloo_ends_for(context.place);
+  install_terminate_message(context.place);
   const auto& process = context.process;
   const Devices devices = devices_for(context);
   const auto begun = Clock::now();
@@ -148,7 +149,7 @@ std::shared_ptr<Connection> connect_gloo(const ConnectionContext& context) {
         make_gloo(context.store, context.name, process.rank, process.world_size, context.options.timeout, devices);
     return std::make_shared<GlooConnection>(std::move(gloo), kept_store(context), context.name, process.rank,
                                             all_ranks(process.world_size));
-  } catch (const DeadlinePassed& late) {
+  } catch (const DeadlineExceeded& late) {
     if (!late.missing.empty()) throw;
     fail_to_connect(context, late, begun);
   } catch (const std::exception& error) {

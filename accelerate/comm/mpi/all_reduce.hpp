@@ -21,14 +21,15 @@ namespace accelerate::comm {
 class MpiAllReduce {
  public:
   /// \param elsewhere  Ranks on other machines.
-  MpiAllReduce(MPI_Comm communicator, std::shared_ptr<MpiHandshake> handshake, std::vector<bool> elsewhere);
+  MpiAllReduce(MPI_Comm communicator, std::shared_ptr<MpiHandshake> handshake, std::vector<bool> is_on_other_host);
 
   /// The results are bit-identical on all ranks.
-  void run(const at::Tensor& tensor, ReduceOp op, const AnnouncedCall& call, const Turn& turn);
+  void run(const at::Tensor& tensor, ReduceOp op, const AnnouncedCall& call, const TaskContext& call_context);
   /// \param tensor  P equal parts in sequence. This rank's part becomes the reduction; the other parts are overwritten.
-  void reduce_scatter(const at::Tensor& tensor, ReduceOp op, const AnnouncedCall& call, const Turn& turn);
+  void reduce_scatter(const at::Tensor& tensor, ReduceOp op, const AnnouncedCall& call,
+                      const TaskContext& call_context);
   /// \param tensor  P equal parts in sequence. Each part becomes the part of its rank.
-  void all_gather(const at::Tensor& tensor, const AnnouncedCall& call, const Turn& turn);
+  void all_gather(const at::Tensor& tensor, const AnnouncedCall& call, const TaskContext& call_context);
 
  private:
   struct Part {
@@ -40,14 +41,14 @@ class MpiAllReduce {
   using Parts = std::vector<Part>;
 
   /// Adds up the parts of all ranks in rank order, on every rank.
-  void add_up(Part own);
+  void sum_all(Part own);
   /// Each of these is one round of the ring.
-  void sum_parts(const Parts& parts, const Turn& turn);
-  void copy_parts(const Parts& parts, const Turn& turn);
+  void sum_parts(const Parts& parts, const TaskContext& call_context);
+  void copy_parts(const Parts& parts, const TaskContext& call_context);
   /// Calls each(parts) for slices of the parts that fit into the cache.
   template <typename Each>
   void in_slices(const at::Tensor& tensor, const Each& each) const;
-  [[nodiscard]] Parts shared_out(Part whole) const;
+  [[nodiscard]] Parts split_into_parts(Part whole) const;
   [[nodiscard]] size_t index(int rank) const { return static_cast<size_t>((rank % size_ + size_) % size_); }
   void reduce_into(char* into, const char* from, int64_t bytes) const;
 

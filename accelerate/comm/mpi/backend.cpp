@@ -14,8 +14,8 @@
 #include "accelerate/comm/core/wire_format.hpp"
 #include "accelerate/comm/mpi/all_reduce.hpp"
 #include "accelerate/comm/mpi/channel.hpp"
-#include "accelerate/comm/mpi/inquiry.hpp"
 #include "accelerate/comm/mpi/mailbox.hpp"
+#include "accelerate/comm/mpi/mpi_peer_diagnosis.hpp"
 
 namespace accelerate::comm {
 namespace {
@@ -28,40 +28,41 @@ using c10d::OpType;
 struct MpiShared {
   MpiShared(std::shared_ptr<MpiRuntime> runtime, MPI_Comm communicator)
       : channel(std::move(runtime), communicator),
-        by_messages(communicator, channel.handshake(), channel.runtime().elsewhere(communicator)) {}
+        by_messages(communicator, channel.handshake(), channel.runtime().is_on_other_host(communicator)) {}
 
-  void all_reduce(const Tensors& tensors, ReduceOp op, const MpiTurn& turn) {
+  void all_reduce(const Tensors& tensors, ReduceOp op, const MpiCallContext& call_context) {
     for (const auto& tensor : tensors) {
       // throws for unsupported reductions
       const auto type_and_op = channel.runtime().reduction(tensor.scalar_type(), op);
       if (channel.has_few_ranks()) {
-        by_messages.run(tensor, op, turn.call, turn.turn);
+        by_messages.run(tensor, op, call_context.call, call_context.call_context);
       } else {
-        channel.all_reduce(tensor, type_and_op, turn);
+        channel.all_reduce(tensor, type_and_op, call_context);
       }
     }
   }
 
-  void reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const MpiTurn& turn) {
-    if (!channel.has_few_ranks()) return channel.reduce_scatter(output, input, op, turn);
+  void reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
+                      const MpiCallContext& call_context) {
+    if (!channel.has_few_ranks()) return channel.reduce_scatter(output, input, op, call_context);
     static_cast<void>(channel.runtime().reduction(input.scalar_type(), op));  // throws for unsupported reductions
     // The ring overwrites its parts. The copy is a member, because MPI may still write to it. The executing thread may
     // have autograd or inference mode enabled, so the result is copied to the user's tensor as memory.
     input_copy = input.detach().clone();
-    by_messages.reduce_scatter(input_copy, op, turn.call, turn.turn);
+    by_messages.reduce_scatter(input_copy, op, call_context.call, call_context.call_context);
     const int64_t bytes = byte_count(output);
     std::copy_n(at_byte(input_copy, channel.rank() * bytes), bytes, at_byte(output, 0));
     input_copy.reset();
   }
 
-  void all_gather(const at::Tensor& output, const at::Tensor& input, const MpiTurn& turn) {
+  void all_gather(const at::Tensor& output, const at::Tensor& input, const MpiCallContext& call_context) {
     if (!channel.has_few_ranks() || channel.handshake()->carries(byte_count(input))) {
-      return channel.all_gather(output, input, turn);
+      return channel.all_gather(output, input, call_context);
     }
     const int64_t bytes = byte_count(input);
     char* const own = at_byte(output, channel.rank() * bytes);
     if (own != at_byte(input, 0)) std::copy_n(at_byte(input, 0), bytes, own);
-    by_messages.all_gather(output, turn.call, turn.turn);
+    by_messages.all_gather(output, call_context.call, call_context.call_context);
   }
 
   MpiChannel channel;
@@ -72,7 +73,7 @@ struct MpiShared {
 };
 
 /// Maximum time in which an idle thread ends on a busy machine.
-constexpr std::chrono::milliseconds kThreadEnds{500};
+constexpr std::chrono::milliseconds kThreadExitTime{500};
 
 class MpiBackend : public c10d::Backend {
  public:
@@ -83,84 +84,91 @@ class MpiBackend : public c10d::Backend {
         mailbox_(std::make_shared<MpiMailbox>(channel(), job_ranks, timeout)),
         job_ranks_(std::move(job_ranks)),
         timeout_(timeout),
-        worker_(std::make_shared<Worker>(timeout)) {}
+        worker_(std::make_shared<WorkerThread>(timeout)) {}
 
   /// Completes abandoned operations, because other ranks may wait for them. During stack unwinding it only waits until
   /// the thread is idle, and informs the ranks that wait for this one.
   ~MpiBackend() override {
     const bool unwinding = std::uncaught_exceptions() > 0;
-    const auto patience = unwinding || given_up_ ? kThreadEnds : timeout_;
+    const auto patience = unwinding || aborted_ ? kThreadExitTime : timeout_;
     const bool operations_ended = worker_->stop(patience);
     // The exception may belong to another group. If this group is intact, the other ranks are informed, so that they do
     // not wait until their timeout.
     const bool leaves = unwinding && operations_ended && !shared_->failure && !MpiRuntime::finalized();
-    if (leaves) leave();
-    const bool messages_ended = mailbox_->finish_dropped(patience);
-    if (leaves && messages_ended) mailbox_->leave();
+    if (leaves) announce_departure();
+    const bool messages_ended = mailbox_->finish_abandoned(patience);
+    if (leaves && messages_ended) mailbox_->announce_departure();
     if (!messages_ended || !operations_ended) shared_->channel.runtime().skip_finalize();
   }
 
   const std::string getBackendName() const override { return "mpi"; }
 
-  void announce(const CallSignature& signature, Agreement agreement) { announced_ = {signature, agreement}; }
+  void announce(const CollectiveFingerprint& signature, Agreement agreement) { announced_ = {signature, agreement}; }
 
-  void give_up() noexcept {
-    given_up_ = true;
+  void abort_operations() noexcept {
+    aborted_ = true;
     shared_->channel.runtime().skip_finalize();
     worker_->abandon();
   }
 
-  PeerReport ask_after_peers(const CallSignature& signature) {
+  PeerReport diagnose_peers(const CollectiveFingerprint& signature) {
     if (asked_.exchange(true) || !shared_->channel.runtime().usable()) return {};
-    keep_for_ever(shared_, {});
-    return ask_by_messages(shared_->channel, signature, job_ranks_);
+    leak_until_exit(shared_, {});
+    return diagnose_by_messages(shared_->channel, signature, job_ranks_);
   }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     const ReduceOp op = from_c10d(options.reduceOp, "mpi");
     return submit(OpType::ALLREDUCE, tensors, call_of(Operation::all_reduce, tensors.at(0), op), by_waiter(options),
-                  [op](auto& mpi, const Tensors& all, const MpiTurn& turn) { mpi.all_reduce(all, op, turn); });
+                  [op](auto& mpi, const Tensors& all, const MpiCallContext& call_context) {
+                    mpi.all_reduce(all, op, call_context);
+                  });
   }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
     auto call = call_of(Operation::broadcast, tensors.at(0), std::nullopt, options.rootRank);
     const auto root = static_cast<int>(options.rootRank);
-    return submit(
-        OpType::BROADCAST, tensors, std::move(call), by_waiter(options),
-        [root](auto& mpi, const Tensors& all, const MpiTurn& turn) { mpi.channel.broadcast(all, root, turn); });
+    return submit(OpType::BROADCAST, tensors, std::move(call), by_waiter(options),
+                  [root](auto& mpi, const Tensors& all, const MpiCallContext& call_context) {
+                    mpi.channel.broadcast(all, root, call_context);
+                  });
   }
 
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override {
     return submit(OpType::_ALLGATHER_BASE, {output, input}, call_of(Operation::all_gather, input), always(options),
-                  [](auto& mpi, const Tensors& all, const MpiTurn& turn) { mpi.all_gather(all[0], all[1], turn); });
+                  [](auto& mpi, const Tensors& all, const MpiCallContext& call_context) {
+                    mpi.all_gather(all[0], all[1], call_context);
+                  });
   }
 
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
     return submit(OpType::ALLGATHER, outputs.at(0), call_of(Operation::all_gather, inputs.at(0)), always(options),
-                  [input = inputs.at(0)](auto& mpi, const Tensors& all, const MpiTurn& turn) {
-                    mpi.channel.all_gather_list(all, input, turn);
+                  [input = inputs.at(0)](auto& mpi, const Tensors& all, const MpiCallContext& call_context) {
+                    mpi.channel.all_gather_list(all, input, call_context);
                   });
   }
 
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_rows,
                         std::vector<int64_t>& input_rows, const c10d::AllToAllOptions& options) override {
-    return submit(OpType::ALLTOALL_BASE, {output, input}, call_of(Operation::all_to_all), always(options),
-                  [from = output_rows, to = input_rows](auto& mpi, const Tensors& all, const MpiTurn& turn) {
-                    mpi.channel.all_to_all(all[0], from, all[1], to, turn);
-                  });
+    return submit(
+        OpType::ALLTOALL_BASE, {output, input}, call_of(Operation::all_to_all), always(options),
+        [from = output_rows, to = input_rows](auto& mpi, const Tensors& all, const MpiCallContext& call_context) {
+          mpi.channel.all_to_all(all[0], from, all[1], to, call_context);
+        });
   }
 
   WorkPtr barrier(const c10d::BarrierOptions& options) override {
-    return submit(OpType::BARRIER, {}, call_of(Operation::barrier), always(options),
-                  [](auto& mpi, const Tensors&, const MpiTurn& turn) { mpi.channel.barrier(turn); });
+    return submit(
+        OpType::BARRIER, {}, call_of(Operation::barrier), always(options),
+        [](auto& mpi, const Tensors&, const MpiCallContext& call_context) { mpi.channel.barrier(call_context); });
   }
 
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
     const ReduceOp op = from_c10d(options.reduceOp, "mpi");
     const auto root = static_cast<int>(options.rootRank);
     return submit(OpType::REDUCE, tensors, call_of(Operation::reduce, tensors.at(0), op, options.rootRank), By::thread,
-                  [op, root](auto& mpi, const Tensors& all, const MpiTurn& turn) {
-                    mpi.channel.reduce(all.at(0), op, root, turn);
+                  [op, root](auto& mpi, const Tensors& all, const MpiCallContext& call_context) {
+                    mpi.channel.reduce(all.at(0), op, root, call_context);
                   });
   }
 
@@ -168,8 +176,8 @@ class MpiBackend : public c10d::Backend {
                                const c10d::ReduceScatterOptions& options) override {
     const ReduceOp op = from_c10d(options.reduceOp, "mpi");
     return submit(OpType::_REDUCE_SCATTER_BASE, {output, input}, call_of(Operation::reduce_scatter, input, op),
-                  by_waiter(options), [op](auto& mpi, const Tensors& all, const MpiTurn& turn) {
-                    mpi.reduce_scatter(all[0], all[1], op, turn);
+                  by_waiter(options), [op](auto& mpi, const Tensors& all, const MpiCallContext& call_context) {
+                    mpi.reduce_scatter(all[0], all[1], op, call_context);
                   });
   }
 
@@ -181,8 +189,8 @@ class MpiBackend : public c10d::Backend {
     const auto color = static_cast<int>(part.ranks.front());  // the lowest member identifies the part
     const auto child = std::make_shared<MPI_Comm>(MPI_COMM_NULL);
     submit(OpType::UNKNOWN, {}, call_of(Operation::split), By::thread,
-           [=, key = static_cast<int>(part.rank)](auto& mpi, const Tensors&, const MpiTurn& turn) {
-             *child = mpi.channel.split(color, key, turn);
+           [=, key = static_cast<int>(part.rank)](auto& mpi, const Tensors&, const MpiCallContext& call_context) {
+             *child = mpi.channel.split(color, key, call_context);
            })
         ->wait(timeout_);
     return c10::make_intrusive<MpiBackend>(shared_->channel.shared_runtime(), *child, part.job_ranks, part.rank,
@@ -190,19 +198,19 @@ class MpiBackend : public c10d::Backend {
   }
 
  private:
-  using By = Worker::Carrier;
+  using By = WorkerThread::ExecutionPolicy;
 
-  void leave() noexcept {
-    keep_for_ever(shared_, {});
+  void announce_departure() noexcept {
+    leak_until_exit(shared_, {});
     try {
-      shared_->channel.handshake()->leave();
+      shared_->channel.handshake()->announce_departure();
     } catch (const PeerLost&) {  // no peer is left
     }
   }
 
   template <typename Options>
   By always(const Options& options) const {
-    return options.asyncOp ? By::anyone : By::waiter;
+    return options.asyncOp ? By::any_thread : By::waiting_caller;
   }
   template <typename Options>
   By by_waiter(const Options& options) const {
@@ -214,7 +222,7 @@ class MpiBackend : public c10d::Backend {
                         std::optional<ReduceOp> op = std::nullopt, int64_t root = -1) {
     if (announced_) return *std::exchange(announced_, std::nullopt);
     AnnouncedCall call{.agreement = tensor ? Agreement::whole_shape : Agreement::operation_only};
-    if (tensor) call.signature = signature_of(operation, *tensor);
+    if (tensor) call.signature = fingerprint_of(operation, *tensor);
     call.signature.operation = operation;
     call.signature.sequence = ++unannounced_;
     call.signature.root = root;
@@ -226,7 +234,7 @@ class MpiBackend : public c10d::Backend {
 
   /// MPI may still use this memory after a failed operation. It stays reachable until the process ends, so that leak
   /// checkers do not report it.
-  static void keep_for_ever(std::shared_ptr<MpiShared> shared, Tensors tensors) {
+  static void leak_until_exit(std::shared_ptr<MpiShared> shared, Tensors tensors) {
     static std::mutex mutex;
     static auto* const kept = new std::vector<std::pair<std::shared_ptr<MpiShared>, Tensors>>;
     const std::lock_guard lock(mutex);
@@ -234,11 +242,14 @@ class MpiBackend : public c10d::Backend {
   }
 
   template <typename F>
-  WorkPtr submit(OpType type, Tensors tensors, AnnouncedCall call, By by, F carry_out) {
+  WorkPtr submit(OpType type, Tensors tensors, AnnouncedCall call, By by, F execute) {
     auto work = c10::make_intrusive<CallerRunsWork>(type, std::move(tensors), worker_, by != By::thread, timeout_);
-    const auto job = [work, shared = shared_, call = std::move(call), carry_out = std::move(carry_out)](Turn turn) {
-      work->end(error_of(*shared, turn, [&] { carry_out(*shared, work->tensors(), MpiTurn{call, turn}); }));
-      if (turn.comes && shared->failure) keep_for_ever(shared, work->tensors());
+    const auto job = [work, shared = shared_, call = std::move(call),
+                      execute = std::move(execute)](TaskContext call_context) {
+      work->end(error_of(*shared, call_context, [&] {
+        execute(*shared, work->tensors(), MpiCallContext{call, call_context});
+      }));
+      if (call_context.should_run && shared->failure) leak_until_exit(shared, work->tensors());
     };
     work->set_number(worker_->push(job, by));
     return work;
@@ -246,18 +257,18 @@ class MpiBackend : public c10d::Backend {
 
   /// Returns null on success.
   template <typename F>
-  static std::exception_ptr error_of(MpiShared& shared, const Turn& turn, const F& carry_out) {
+  static std::exception_ptr error_of(MpiShared& shared, const TaskContext& call_context, const F& execute) {
     try {
-      if (!turn.comes) throw PeerLost("an earlier operation was abandoned");
+      if (!call_context.should_run) throw PeerLost("an earlier operation was abandoned");
       if (shared.failure) std::rethrow_exception(shared.failure);
-      carry_out();
+      execute();
       return nullptr;
-    } catch (const SignaturesDiffer&) {  // reported on all ranks, with no message pending
+    } catch (const FingerprintMismatch&) {  // reported on all ranks, with no message pending
       return std::current_exception();
     } catch (const std::invalid_argument&) {  // rejected before anything was sent
       return std::current_exception();
     } catch (...) {
-      if (turn.comes) shared.failure = std::current_exception();
+      if (call_context.should_run) shared.failure = std::current_exception();
       return std::current_exception();
     }
   }
@@ -266,11 +277,11 @@ class MpiBackend : public c10d::Backend {
   std::shared_ptr<MpiMailbox> mailbox_;
   std::vector<int64_t> job_ranks_;
   std::chrono::milliseconds timeout_;
-  std::shared_ptr<Worker> worker_;
+  std::shared_ptr<WorkerThread> worker_;
   std::optional<AnnouncedCall> announced_;
   int64_t unannounced_ = 0;
   std::atomic<bool> asked_ = false;
-  std::atomic<bool> given_up_ = false;
+  std::atomic<bool> aborted_ = false;
 };
 
 class MpiConnection : public Connection {
@@ -282,14 +293,14 @@ class MpiConnection : public Connection {
     return std::make_shared<MpiConnection>(mpi_->split(part));
   }
 
-  bool announce(const CallSignature& signature, Agreement agreement) override {
+  bool announce(const CollectiveFingerprint& signature, Agreement agreement) override {
     mpi_->announce(signature, agreement);
     return true;
   }
 
-  PeerReport ask_after_peers(const CallSignature& signature) override { return mpi_->ask_after_peers(signature); }
+  PeerReport diagnose_peers(const CollectiveFingerprint& signature) override { return mpi_->diagnose_peers(signature); }
 
-  void give_up() noexcept override { mpi_->give_up(); }
+  void abort_operations() noexcept override { mpi_->abort_operations(); }
 
  private:
   c10::intrusive_ptr<MpiBackend> mpi_;

@@ -12,9 +12,9 @@
 namespace accelerate::comm {
 
 /// Context of one operation.
-struct MpiTurn {
+struct MpiCallContext {
   const AnnouncedCall& call;
-  const Turn& turn;
+  const TaskContext& call_context;
 };
 
 /// Owns the communicator. Tensors must be contiguous CPU tensors.
@@ -34,18 +34,19 @@ class MpiChannel {
   [[nodiscard]] bool has_few_ranks() const { return size_ <= MpiHandshake::kFewRanks; }
 
   /// MPI's all-reduce, for many ranks.
-  void all_reduce(const at::Tensor& tensor, MpiRuntime::Reduction reduction, const MpiTurn& turn);
-  void broadcast(const Tensors& tensors, int root, const MpiTurn& turn);
-  void all_gather(const at::Tensor& output, const at::Tensor& input, const MpiTurn& turn);
-  void all_gather_list(const Tensors& outputs, const at::Tensor& input, const MpiTurn& turn);
+  void all_reduce(const at::Tensor& tensor, MpiRuntime::Reduction reduction, const MpiCallContext& call_context);
+  void broadcast(const Tensors& tensors, int root, const MpiCallContext& call_context);
+  void all_gather(const at::Tensor& output, const at::Tensor& input, const MpiCallContext& call_context);
+  void all_gather_list(const Tensors& outputs, const at::Tensor& input, const MpiCallContext& call_context);
   /// \param output_rows, input_rows  Rows of the first dimension per rank; empty for equal parts.
   void all_to_all(const at::Tensor& output, const std::vector<int64_t>& output_rows, const at::Tensor& input,
-                  const std::vector<int64_t>& input_rows, const MpiTurn& turn);
-  void barrier(const MpiTurn& turn);
-  void reduce(const at::Tensor& tensor, ReduceOp op, int root, const MpiTurn& turn);
+                  const std::vector<int64_t>& input_rows, const MpiCallContext& call_context);
+  void barrier(const MpiCallContext& call_context);
+  void reduce(const at::Tensor& tensor, ReduceOp op, int root, const MpiCallContext& call_context);
   /// MPI's reduce-scatter, for many ranks. `input` has P * n elements, `output` has n.
-  void reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const MpiTurn& turn);
-  [[nodiscard]] MPI_Comm split(int color, int key, const MpiTurn& turn);
+  void reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
+                      const MpiCallContext& call_context);
+  [[nodiscard]] MPI_Comm split(int color, int key, const MpiCallContext& call_context);
 
   [[nodiscard]] MpiRuntime& runtime() const { return *runtime_; }
   [[nodiscard]] const std::shared_ptr<MpiRuntime>& shared_runtime() const { return runtime_; }
@@ -55,8 +56,10 @@ class MpiChannel {
   [[nodiscard]] int size() const { return size_; }
 
  private:
-  void hand_over(const MpiTurn& turn) { handshake_->run(turn.call, {}, turn.turn); }
-  void gather_into(const std::vector<char*>& places, const at::Tensor& input, const MpiTurn& turn);
+  void run_handshake(const MpiCallContext& call_context) {
+    handshake_->run(call_context.call, {}, call_context.call_context);
+  }
+  void gather_into(const std::vector<char*>& places, const at::Tensor& input, const MpiCallContext& call_context);
   /// Returns the start of each rank's part and the end of the last part, in bytes.
   [[nodiscard]] std::vector<int64_t> offsets(const at::Tensor& tensor, const std::vector<int64_t>& rows) const;
 

@@ -8,51 +8,51 @@
 #include <span>
 #include <vector>
 
-#include "accelerate/comm/core/call_signature.hpp"
+#include "accelerate/comm/core/collective_fingerprint.hpp"
 #include "accelerate/comm/mpi/requests.hpp"
 
 namespace accelerate::comm {
 
 /// The next operation of a rank, and the parts of it that must be equal on all ranks.
 struct AnnouncedCall {
-  CallSignature signature{};
+  CollectiveFingerprint signature{};
   Agreement agreement = Agreement::operation_only;
 };
 
 class MpiHandshake {
  public:
   /// Largest payload that is sent within the handshake between few ranks.
-  static constexpr int64_t kMostPayload = 8 << 10;
+  static constexpr int64_t kMaxPayload = 8 << 10;
   static constexpr int kFewRanks = 8;
 
   explicit MpiHandshake(MPI_Comm communicator);
 
   /// True if data of that size is sent within the handshake; equal on all ranks for equal sizes.
-  [[nodiscard]] bool carries(int64_t bytes) const { return size_ <= kFewRanks && bytes <= kMostPayload; }
+  [[nodiscard]] bool carries(int64_t bytes) const { return size_ <= kFewRanks && bytes <= kMaxPayload; }
 
   /// Returns after all ranks have joined with a matching call. The payload must have the same size on all ranks.
   /// \throws DeadlinePassed with the missing ranks, SignaturesDiffer, MemberLeft or PeerLost. After any of these except
   ///         SignaturesDiffer no further run is possible, and MPI may still write to this object, which must stay
   ///         alive.
-  void run(const AnnouncedCall& call, std::span<const char> payload, const Turn& turn);
+  void run(const AnnouncedCall& call, std::span<const char> payload, const TaskContext& call_context);
 
   /// Replaces the next run: informs the other ranks that this rank will not join again. The communicator must stay
   /// alive, so that no later communicator reuses its id and receives the message. Call only while no run is pending.
   /// \throws PeerLost
-  void leave();
+  void announce_departure();
 
   /// Returns the payload of a rank, including this one. Valid until the next run; may be modified.
   [[nodiscard]] char* payload_of(int rank);
 
  private:
   [[nodiscard]] char* place_of(int rank) { return places_.data() + static_cast<size_t>(rank) * stride_; }
-  void refuse_leavers();
+  void throw_if_peer_left();
   /// Called while waiting.
   /// \throws PeerLost if a missing rank has ended.
   void refuse_ended();
   void compare(const AnnouncedCall& call);
 
-  static constexpr size_t kHeader = CallSignature::kWords * sizeof(int64_t);
+  static constexpr size_t kHeader = CollectiveFingerprint::kWords * sizeof(int64_t);
 
   MPI_Comm comm_;
   int rank_ = 0;

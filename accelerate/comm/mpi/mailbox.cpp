@@ -28,7 +28,7 @@ class MpiMessage : public c10d::Work {
 
   MPI_Request* request() { return &request_; }
 
-  bool isCompleted() override { return look(); }
+  bool isCompleted() override { return probe(); }
   bool isSuccess() const override { return over_ && !error_; }
   std::vector<at::Tensor> result() override { return {tensor_}; }
 
@@ -36,16 +36,16 @@ class MpiMessage : public c10d::Work {
     const auto limit = timeout > milliseconds(0) ? timeout : mailbox_->timeout_;
     const auto begun = Clock::now();
     std::optional<Clock::time_point> has_left;
-    while (!look()) {
+    while (!probe()) {
       const auto now = Clock::now();
-      if (now > begun + limit) throw DeadlinePassed({peer_});
-      if (now < begun + kUntilPauses) {
+      if (now > begun + limit) throw DeadlineExceeded({peer_});
+      if (now < begun + kSpinsBeforePause) {
         std::this_thread::yield();
         continue;
       }
       std::this_thread::sleep_for(kPause);
-      if (has_left && now > *has_left + kOnTheWay) refuse_leaver();
-      if (!has_left && (gave_up() || MpiRuntime::has_ended(job_rank()))) has_left = now;
+      if (has_left && now > *has_left + kInFlight) throw_peer_left();
+      if (!has_left && (timed_out() || MpiRuntime::has_ended(job_rank()))) has_left = now;
     }
     if (error_) std::rethrow_exception(error_);
     return true;
@@ -65,7 +65,7 @@ class MpiMessage : public c10d::Work {
 
  private:
   /// Polls the message and returns true if it is complete.
-  bool look() {
+  bool probe() {
     const std::lock_guard lock(mutex_);
     if (over_) return true;
     int done = 0;
@@ -84,14 +84,14 @@ class MpiMessage : public c10d::Work {
   [[nodiscard]] int64_t job_rank() const { return mailbox_->job_ranks_.at(static_cast<size_t>(peer_)); }
 
   /// True if the peer has left the group although its program still runs.
-  [[nodiscard]] bool gave_up() const {
+  [[nodiscard]] bool timed_out() const {
     int come = 0;
     MPI_Iprobe(peer_, kLeaveTag, mailbox_->channel_->communicator(), &come, MPI_STATUS_IGNORE);
     return come != 0;
   }
 
-  [[noreturn]] void refuse_leaver() const {
-    if (gave_up()) throw MemberLeft(peer_);
+  [[noreturn]] void throw_peer_left() const {
+    if (timed_out()) throw PeerLeft(peer_);
     throw PeerLost(fmt::format("rank {} has ended", job_rank()));
   }
 
@@ -136,7 +136,7 @@ c10::intrusive_ptr<c10d::Work> MpiMailbox::receive(const at::Tensor& tensor, int
   return message;
 }
 
-void MpiMailbox::leave() noexcept {
+void MpiMailbox::announce_departure() noexcept {
   for (int step = 1; step < channel_->size(); ++step) {
     MPI_Request sent = MPI_REQUEST_NULL;
     MPI_Isend(nullptr, 0, MPI_BYTE, (channel_->rank() + step) % channel_->size(), kLeaveTag, channel_->communicator(),
@@ -150,17 +150,17 @@ void MpiMailbox::keep(MPI_Request request, at::Tensor tensor) noexcept {
   dropped_.push_back({request, std::move(tensor)});
 }
 
-bool MpiMailbox::finish_dropped(milliseconds patience) noexcept {
+bool MpiMailbox::finish_abandoned(milliseconds patience) noexcept {
   const auto deadline = std::chrono::steady_clock::now() + patience;
   const std::lock_guard lock(mutex_);
   while (!dropped_.empty()) {
-    dropped_.remove_if([](Dropped& each) {
+    dropped_.remove_if([](AbandonedMessage& each) {
       int done = 0;
       return MPI_Test(&each.request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done != 0;
     });
     if (dropped_.empty()) break;
     if (std::chrono::steady_clock::now() > deadline) {
-      new std::list<Dropped>(std::move(dropped_));  // NOLINT: MPI may still use their memory
+      new std::list<AbandonedMessage>(std::move(dropped_));  // NOLINT: MPI may still use their memory
       dropped_.clear();
       return false;
     }

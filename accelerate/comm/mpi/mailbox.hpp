@@ -24,14 +24,14 @@ class MpiMailbox : public std::enable_shared_from_this<MpiMailbox> {
   c10::intrusive_ptr<c10d::Work> receive(const at::Tensor& tensor, int from, int tag);
 
   /// Informs the other ranks that no more messages will be sent from here. Call once; the communicator must stay alive.
-  void leave() noexcept;
+  void announce_departure() noexcept;
 
   /// Waits for messages with dropped handles. Returns false if they are not complete in time.
-  bool finish_dropped(std::chrono::milliseconds patience) noexcept;
+  bool finish_abandoned(std::chrono::milliseconds patience) noexcept;
 
  private:
   friend class MpiMessage;
-  struct Dropped {
+  struct AbandonedMessage {
     MPI_Request request;
     at::Tensor tensor;
   };
@@ -42,7 +42,7 @@ class MpiMailbox : public std::enable_shared_from_this<MpiMailbox> {
   std::vector<int64_t> job_ranks_;
   std::chrono::milliseconds timeout_;
   std::mutex mutex_;
-  std::list<Dropped> dropped_;
+  std::list<AbandonedMessage> dropped_;
 };
 
 }  // namespace accelerate::comm

@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 
 /// Number of polls before the thread yields: about 20 us.
 constexpr int kSpins = 200;
-constexpr auto kUntilLooksAround = 100ms;
+constexpr auto kSpinsBeforeProbe = 100ms;
 
 }  // namespace
 
@@ -51,7 +51,7 @@ MPI_Request* MpiRequests::add(int peer, bool receives) {
 
 template <typename Each>
 void MpiRequests::in_pieces(int64_t bytes, int peer, const Each& each) const {
-  const bool far = !elsewhere_.empty() && elsewhere_[static_cast<size_t>(peer)];
+  const bool far = !is_on_other_host_.empty() && is_on_other_host_[static_cast<size_t>(peer)];
   const int64_t most = far ? kAtOnce : bytes;
   for (int64_t begin = 0; begin < bytes; begin += most) each(begin, std::min(most, bytes - begin));
 }
@@ -85,20 +85,20 @@ bool MpiRequests::test() {
   return done != 0;
 }
 
-void MpiRequests::wait(const Turn& turn, const std::function<void()>& look_around) {
+void MpiRequests::wait(const TaskContext& call_context, const std::function<void()>& detect_machine) {
   std::optional<std::chrono::steady_clock::time_point> pauses;
   std::optional<std::chrono::steady_clock::time_point> looks;
-  for (int64_t look = 0; !test(); ++look) {
-    if (look < kSpins) continue;
-    if (turn.expired()) throw DeadlinePassed();
+  for (int64_t probe = 0; !test(); ++probe) {
+    if (probe < kSpins) continue;
+    if (call_context.deadline_exceeded()) throw DeadlineExceeded();
     const auto now = std::chrono::steady_clock::now();
     if (!pauses) {
-      pauses = now + kUntilPauses;
-      looks = now + kUntilLooksAround;
+      pauses = now + kSpinsBeforePause;
+      looks = now + kSpinsBeforeProbe;
     }
-    if (look_around && now > *looks) {
-      look_around();
-      looks = now + kUntilLooksAround;
+    if (detect_machine && now > *looks) {
+      detect_machine();
+      looks = now + kSpinsBeforeProbe;
     }
     if (now < *pauses) {
       std::this_thread::yield();

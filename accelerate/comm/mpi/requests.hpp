@@ -8,25 +8,25 @@
 #include <utility>
 #include <vector>
 
-#include "accelerate/comm/core/worker.hpp"
+#include "accelerate/comm/core/worker_thread.hpp"
 #include "accelerate/comm/mpi/runtime.hpp"
 
 namespace accelerate::comm {
 
 /// Tags that user messages cannot have: for operations and for the diagnosis of peers.
 constexpr int kOperationTag = 32767;
-constexpr int kInquiryTag = 32766;
+constexpr int kDiagnosisTag = 32766;
 /// Higher than all of these: this rank sends no more messages to the group. All current MPI implementations support
 /// tags of this size.
 constexpr int kLeaveTag = 32768;
 
 /// A longer wait means a slow network or a rank that computes. Continued polling would take a core from the backward
 /// pass beside it; the kernel's buffers keep the network busy meanwhile.
-constexpr std::chrono::milliseconds kUntilPauses{1};
+constexpr std::chrono::milliseconds kSpinsBeforePause{1};
 constexpr std::chrono::microseconds kPause{50};
 
 /// Time for messages that a rank sent before it ended to arrive over the network.
-constexpr std::chrono::milliseconds kOnTheWay{500};
+constexpr std::chrono::milliseconds kInFlight{500};
 
 /// Between machines longer messages are split into pieces of this size, below the 64 KiB that Open MPI's TCP transport
 /// sends eagerly. Before a longer message Open MPI waits for an answer of the receiver, which queues behind the data of
@@ -54,8 +54,8 @@ constexpr int64_t kMostElements = int64_t{1} << 30;
 class MpiRequests {
  public:
   /// \param elsewhere  Ranks with which messages are exchanged in pieces; both sides must agree.
-  MpiRequests(MPI_Comm communicator, int tag, std::vector<bool> elsewhere = {})
-      : comm_(communicator), tag_(tag), elsewhere_(std::move(elsewhere)) {}
+  MpiRequests(MPI_Comm communicator, int tag, std::vector<bool> is_on_other_host = {})
+      : comm_(communicator), tag_(tag), is_on_other_host_(std::move(is_on_other_host)) {}
 
   void send(const void* data, int64_t bytes, int to);
   void receive(void* data, int64_t bytes, int from);
@@ -65,7 +65,7 @@ class MpiRequests {
   /// \param look_around  Called about every 100 ms during a long wait. Its exceptions end the wait.
   /// \throws DeadlinePassed, or PeerLost for an MPI error. MPI may then still write to the memory, which must stay
   /// alive.
-  void wait(const Turn& turn, const std::function<void()>& look_around = {});
+  void wait(const TaskContext& call_context, const std::function<void()>& detect_machine = {});
   /// Polls once.
   /// \throws PeerLost
   bool test();
@@ -85,7 +85,7 @@ class MpiRequests {
 
   MPI_Comm comm_;
   int tag_;
-  std::vector<bool> elsewhere_;
+  std::vector<bool> is_on_other_host_;
   std::vector<MPI_Request> requests_;
   std::vector<MPI_Status> statuses_;
   std::vector<Message> messages_;  ///< one per request

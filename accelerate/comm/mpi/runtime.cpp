@@ -11,22 +11,22 @@
 
 #include "accelerate/base/log.hpp"
 #include "accelerate/comm/core/connection.hpp"
+#include "accelerate/comm/core/deadline_call.hpp"
 #include "accelerate/comm/core/elementwise.hpp"
-#include "accelerate/comm/core/failure_report.hpp"
-#include "accelerate/comm/core/within.hpp"
+#include "accelerate/comm/core/peer_error_text.hpp"
 #include "accelerate/comm/mpi/network.hpp"
-#include "accelerate/comm/mpi/roll_call.hpp"
+#include "accelerate/comm/mpi/start_diagnosis.hpp"
 
 namespace accelerate::comm {
 namespace {
 
 constexpr std::string_view kOperation = "connect";
 /// Tag of an empty message on MPI_COMM_WORLD that announces a normal exit.
-constexpr int kFarewellTag = 32766;
+constexpr int kExitTag = 32766;
 
 /// On a single machine MPI needs only shared memory. Without the search for networks its start takes a third of the
 /// time. Values that the user has set are kept.
-void prefer_shared_memory(const env::ProcessEnv& process) {
+void prefer_shared_memory_transport(const env::ProcessEnv& process) {
   if (process.local_world_size != process.world_size) return;
   if (std::getenv("OMPI_MCA_pml") != nullptr || std::getenv("OMPI_MCA_btl") != nullptr) return;
   ::setenv("OMPI_MCA_pml", "ob1", 0);
@@ -41,25 +41,26 @@ void keep_mpi_from_handling_abort() {
   ::setenv("OMPI_MCA_opal_signal", fmt::format("{},{},{}", SIGBUS, SIGFPE, SIGSEGV).c_str(), 0);
 }
 
-[[noreturn]] void fail_to_meet(const env::ProcessEnv& process, const Place& place, std::chrono::milliseconds timeout) {
-  const auto where = roll_call_place(process, env::current_variables());
-  const std::string who = where ? call_roll(*where, process) : "";
+[[noreturn]] void throw_init_timeout(const env::ProcessEnv& process, const RankContext& place,
+                                     std::chrono::milliseconds timeout) {
+  const auto where = diagnosis_address(process, env::current_variables());
+  const std::string who = where ? diagnose_start(*where, process) : "";
   base::fail(ErrorKind::peer, place, kOperation, "waited {:g} s for the other ranks in MPI's start; {}",
              seconds(timeout), who.empty() ? "one did not join, or cannot be reached" : who);
 }
 
 /// In MPI_Init all ranks wait for all others, and the call cannot be abandoned, so a separate thread makes it.
-void initialise(const env::ProcessEnv& process, const Place& place, std::chrono::milliseconds timeout) {
-  prefer_shared_memory(process);
+void initialise(const env::ProcessEnv& process, const RankContext& place, std::chrono::milliseconds timeout) {
+  prefer_shared_memory_transport(process);
   keep_mpi_from_handling_abort();
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   choose_network(process, std::chrono::steady_clock::now() + timeout / 4);  // leaves time for MPI's own start
-  const auto level = within(deadline, [] {
+  const auto level = run_with_deadline(deadline, [] {
     int provided = MPI_THREAD_SINGLE;
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
     return provided;
   });
-  if (!level) fail_to_meet(process, place, timeout);
+  if (!level) throw_init_timeout(process, place, timeout);
   const int provided = *level;
   if (provided == MPI_THREAD_MULTIPLE) return;
   base::fail(ErrorKind::environment, place, kOperation,
@@ -67,7 +68,7 @@ void initialise(const env::ProcessEnv& process, const Place& place, std::chrono:
              provided, static_cast<int>(MPI_THREAD_MULTIPLE));
 }
 
-void check_thread_level(const Place& place) {
+void check_thread_level(const RankContext& place) {
   int level = MPI_THREAD_SINGLE;
   MPI_Query_thread(&level);
   if (level == MPI_THREAD_MULTIPLE) return;
@@ -77,7 +78,7 @@ void check_thread_level(const Place& place) {
              level, static_cast<int>(MPI_THREAD_MULTIPLE));
 }
 
-void check_job(const env::ProcessEnv& process, const Place& place) {
+void check_job(const env::ProcessEnv& process, const RankContext& place) {
   int size = 0;
   int rank = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
@@ -91,7 +92,7 @@ void check_job(const env::ProcessEnv& process, const Place& place) {
 
 /// Announces a deliberate end without MPI_Finalize, which could wait for ranks that never join. Without it, exit code 0
 /// counts as a crash and the other ranks are stopped.
-void leave_without_finalize() noexcept {
+void exit_without_finalize() noexcept {
   void* const pmix = ::dlopen("libpmix.so.2", RTLD_NOW | RTLD_NOLOAD);  // null unless this MPI uses PMIx
   if (pmix == nullptr) return;
   const auto is_open = reinterpret_cast<int (*)()>(::dlsym(pmix, "PMIx_Initialized"));
@@ -179,7 +180,7 @@ void check_mpi(int code) {
   throw PeerLost("MPI reports " + text);
 }
 
-std::shared_ptr<MpiRuntime> MpiRuntime::start(const env::ProcessEnv& process, const Place& place,
+std::shared_ptr<MpiRuntime> MpiRuntime::start(const env::ProcessEnv& process, const RankContext& place,
                                               std::chrono::milliseconds timeout) {
   static std::mutex mutex;
   // Leaked on purpose, because it is read while the program ends.
@@ -207,7 +208,7 @@ void MpiRuntime::at_exit(int status, void* runtime) {
 
 /// Announces a normal exit on MPI_COMM_WORLD. Otherwise ranks that wait for a message of this rank would block until
 /// their timeout, because MPI_Finalize waits for them too.
-void MpiRuntime::say_farewell() noexcept {
+void MpiRuntime::announce_exit() noexcept {
   int rank = 0;
   int size = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -215,33 +216,33 @@ void MpiRuntime::say_farewell() noexcept {
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);  // ignores ranks that have already ended
   for (int step = 1; step < size; ++step) {
     MPI_Request sent = MPI_REQUEST_NULL;
-    MPI_Isend(nullptr, 0, MPI_BYTE, (rank + step) % size, kFarewellTag, MPI_COMM_WORLD, &sent);
+    MPI_Isend(nullptr, 0, MPI_BYTE, (rank + step) % size, kExitTag, MPI_COMM_WORLD, &sent);
   }
 }
 
 bool MpiRuntime::has_ended(int64_t job_rank) {
   int come = 0;
-  check_mpi(MPI_Iprobe(static_cast<int>(job_rank), kFarewellTag, MPI_COMM_WORLD, &come, MPI_STATUS_IGNORE));
+  check_mpi(MPI_Iprobe(static_cast<int>(job_rank), kExitTag, MPI_COMM_WORLD, &come, MPI_STATUS_IGNORE));
   return come != 0;
 }
 
 void MpiRuntime::finalize() noexcept {
   if (finalized()) return;
   try {
-    if (!skip_) say_farewell();
-    if (!skip_ && within(std::chrono::steady_clock::now() + timeout_, [] { return MPI_Finalize(); })) return;
+    if (!skip_) announce_exit();
+    if (!skip_ && run_with_deadline(std::chrono::steady_clock::now() + timeout_, [] { return MPI_Finalize(); })) return;
     if (!skip_) {
       base::log(base::LogLevel::warning, place_, "MPI_Finalize: waited {:g} s for the other ranks; left without them",
                 seconds(timeout_));
     }
   } catch (const std::exception&) {  // no thread could be created; the process ends anyway
   }
-  leave_without_finalize();
+  exit_without_finalize();
 }
 
-MPI_Comm MpiRuntime::duplicate_world(const env::ProcessEnv& process, const Place& place,
+MPI_Comm MpiRuntime::duplicate_world(const env::ProcessEnv& process, const RankContext& place,
                                      std::chrono::milliseconds timeout) {
-  const auto made = within(std::chrono::steady_clock::now() + timeout, [here = here_]() mutable {
+  const auto made = run_with_deadline(std::chrono::steady_clock::now() + timeout, [here = here_]() mutable {
     MPI_Comm own = MPI_COMM_NULL;
     check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &own));
     if (here == MPI_GROUP_NULL) {
@@ -257,13 +258,13 @@ MPI_Comm MpiRuntime::duplicate_world(const env::ProcessEnv& process, const Place
     return made->first;
   }
   skip_finalize();
-  fail_to_meet(process, place, timeout);
+  throw_init_timeout(process, place, timeout);
 }
 
-std::vector<bool> MpiRuntime::elsewhere(MPI_Comm communicator) const {
-  std::vector<bool> elsewhere;
-  for (const int rank : ranks_in(here_, communicator)) elsewhere.push_back(rank == MPI_UNDEFINED);
-  return elsewhere;
+std::vector<bool> MpiRuntime::is_on_other_host(MPI_Comm communicator) const {
+  std::vector<bool> is_on_other_host;
+  for (const int rank : ranks_in(here_, communicator)) is_on_other_host.push_back(rank == MPI_UNDEFINED);
+  return is_on_other_host;
 }
 
 std::vector<int> MpiRuntime::job_ranks(MPI_Comm communicator) {

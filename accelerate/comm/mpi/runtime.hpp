@@ -30,7 +30,7 @@ class MpiRuntime {
   /// job's. There is one instance per process. It finalizes MPI at the end of the program if it initialised MPI and no
   /// error occurred.
   /// \throws Error (environment) with both values; Error (peer) if the other ranks did not join within the timeout.
-  static std::shared_ptr<MpiRuntime> start(const env::ProcessEnv& process, const Place& place,
+  static std::shared_ptr<MpiRuntime> start(const env::ProcessEnv& process, const RankContext& place,
                                            std::chrono::milliseconds timeout);
 
   MpiRuntime(const MpiRuntime&) = delete;
@@ -38,10 +38,10 @@ class MpiRuntime {
 
   /// Duplicates the communicator of all ranks. Collective.
   /// \throws Error (peer) if a rank did not join within the timeout.
-  [[nodiscard]] MPI_Comm duplicate_world(const env::ProcessEnv& process, const Place& place,
+  [[nodiscard]] MPI_Comm duplicate_world(const env::ProcessEnv& process, const RankContext& place,
                                          std::chrono::milliseconds timeout);
   /// Returns, for each rank of a communicator, whether it is on another machine, as found by duplicate_world().
-  [[nodiscard]] std::vector<bool> elsewhere(MPI_Comm communicator) const;
+  [[nodiscard]] std::vector<bool> is_on_other_host(MPI_Comm communicator) const;
   /// Returns the ranks of a communicator as ranks of the job.
   [[nodiscard]] static std::vector<int> job_ranks(MPI_Comm communicator);
   /// Called if a call may hang in MPI forever, because MPI_Finalize would hang too.
@@ -60,11 +60,11 @@ class MpiRuntime {
  private:
   MpiRuntime() = default;
   void finalize() noexcept;
-  static void say_farewell() noexcept;
+  static void announce_exit() noexcept;
   static void at_exit(int status, void* runtime);
 
   std::atomic<bool> skip_ = false;
-  Place place_{};
+  RankContext place_{};
   std::chrono::milliseconds timeout_{};
   MPI_Group here_ = MPI_GROUP_NULL;  // the ranks of this machine
   std::once_flag own_ops_made_;

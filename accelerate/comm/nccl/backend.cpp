@@ -69,7 +69,7 @@ class NcclConnection : public Connection {
     }
   }
 
-  void give_up() noexcept override { broken_ = true; }
+  void abort_operations() noexcept override { broken_ = true; }
 
  private:
   c10::intrusive_ptr<Nccl> nccl_;

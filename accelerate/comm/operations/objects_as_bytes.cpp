@@ -6,7 +6,7 @@
 
 #include <cstring>
 
-#include "accelerate/comm/operations/movements.hpp"
+#include "accelerate/comm/operations/data_movement.hpp"
 
 namespace accelerate::comm {
 namespace {

@@ -19,7 +19,7 @@ WireFormat wire_format_or_refuse(const GroupCore& group, Operation operation, co
   const auto format = wire_format_of(tensor.scalar_type(), op);
   if (!format) {
     group.refuse(operation, fmt::format("the {} of {} is not defined; convert the tensor, to float32 for example",
-                                        name(op), dtype_name(tensor.scalar_type())));
+                                        reduce_op_name(op), dtype_name(tensor.scalar_type())));
   }
   return *format;
 }
@@ -31,8 +31,9 @@ at::Tensor to_wire(const at::Tensor& dense, const WireFormat& format) {
   return dense.is_complex() ? at::view_as_real(dense) : dense.view(format.dtype);
 }
 
-CallSignature reduction_signature(Operation operation, const at::Tensor& tensor, ReduceOp op, int64_t root = -1) {
-  CallSignature signature = signature_of(operation, tensor);
+CollectiveFingerprint reduction_fingerprint(Operation operation, const at::Tensor& tensor, ReduceOp op,
+                                            int64_t root = -1) {
+  CollectiveFingerprint signature = fingerprint_of(operation, tensor);
   signature.reduce = static_cast<int64_t>(op);
   signature.root = root;
   return signature;
@@ -40,7 +41,7 @@ CallSignature reduction_signature(Operation operation, const at::Tensor& tensor,
 
 /// Starts an in-place reduction.
 template <typename Begin>
-PendingOperation start_in_place(const GroupPtr& group, CallSignature signature, const at::Tensor& tensor,
+PendingOperation start_in_place(const GroupPtr& group, CollectiveFingerprint signature, const at::Tensor& tensor,
                                 const WireFormat& format, const Begin& begin_operation) {
   Connection& connection = group->connection_of(tensor, signature.operation);
   PendingOperation pending{
@@ -69,7 +70,7 @@ PendingOperation start_all_reduce(const GroupPtr& group, const at::Tensor& tenso
   const at::NoGradGuard no_grad;
   const WireFormat format = wire_format_or_refuse(*group, Operation::all_reduce, tensor, op);
   if (group->single()) return {.finished = true};
-  return start_in_place(group, reduction_signature(Operation::all_reduce, tensor, op), tensor, format,
+  return start_in_place(group, reduction_fingerprint(Operation::all_reduce, tensor, op), tensor, format,
                         [&](c10d::Backend& backend, std::vector<at::Tensor>& wires, const c10d::ReduceOp& wire_op) {
                           return backend.allreduce(
                               wires, {.reduceOp = wire_op, .timeout = group->timeout, .asyncOp = asynchronous});
@@ -91,7 +92,7 @@ void reduce(const GroupPtr& group, const at::Tensor& tensor, ReduceOp op, int64_
   group->check_rank(Operation::reduce, "root", root);
   const WireFormat format = wire_format_or_refuse(*group, Operation::reduce, tensor, op);
   if (group->single()) return;
-  start_in_place(group, reduction_signature(Operation::reduce, tensor, op, root), tensor, format,
+  start_in_place(group, reduction_fingerprint(Operation::reduce, tensor, op, root), tensor, format,
                  [&](c10d::Backend& backend, std::vector<at::Tensor>& wires, const c10d::ReduceOp& wire_op) {
                    return backend.reduce(
                        wires, {.reduceOp = wire_op, .rootRank = root, .timeout = group->timeout, .asyncOp = false});
@@ -124,7 +125,7 @@ PendingPtr reduce_scatter_async(const GroupPtr& group, const at::Tensor& output,
   }
   Connection& connection = group->connection_of(input, Operation::reduce_scatter);
   auto pending = std::make_shared<PendingOperation>(PendingOperation{
-      .group = group, .signature = reduction_signature(Operation::reduce_scatter, input, op), .target = output});
+      .group = group, .signature = reduction_fingerprint(Operation::reduce_scatter, input, op), .target = output});
   pending->divide_by = format.divide ? group->size : 1;
   group->begin(pending->signature, Agreement::whole_shape, connection);
   if (input.numel() == 0) return {};
@@ -159,7 +160,7 @@ at::Tensor reduce_scatter(const GroupPtr& group, const at::Tensor& input, Reduce
     group->refuse(Operation::reduce_scatter,
                   fmt::format("the input is {}; its first dimension must be a multiple of the "
                               "group's size, {}",
-                              describe(signature_of(Operation::reduce_scatter, input)), group->size));
+                              describe_fingerprint(fingerprint_of(Operation::reduce_scatter, input)), group->size));
   }
   auto sizes = input.sizes().vec();
   sizes[0] /= group->size;

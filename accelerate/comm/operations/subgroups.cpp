@@ -5,7 +5,7 @@ namespace accelerate::comm {
 
 GroupPtr split(const GroupPtr& group, int64_t color) {
   if (group->single()) return group;
-  auto signature = CallSignature{.operation = Operation::split};
+  auto signature = CollectiveFingerprint{.operation = Operation::split};
   group->number(signature);
   group->cpu->announce(signature, Agreement::operation_only);
   signature.root = color;
@@ -23,18 +23,18 @@ GroupPtr split(const GroupPtr& group, int64_t color) {
 
 GroupPtr duplicate(const GroupPtr& group) {
   if (group->single()) return group;
-  CallSignature signature{.operation = Operation::duplicate};
+  CollectiveFingerprint signature{.operation = Operation::duplicate};
   group->begin(signature, Agreement::operation_only, *group->cpu);
   Subgroup part{.name = fmt::format("{}/{}", group->name, signature.sequence), .rank = group->rank};
   for (int64_t r = 0; r < group->size; ++r) part.ranks.push_back(r);
   GroupPtr twin = group->make_part(signature, part);
-  if (group->debug) compare_in_one_sequence(group, twin);
+  if (group->debug) share_sequence_checker(group, twin);
   return twin;
 }
 
 void barrier(const GroupPtr& group) {
   if (group->single()) return;
-  CallSignature signature{.operation = Operation::barrier};
+  CollectiveFingerprint signature{.operation = Operation::barrier};
   group->begin(signature, Agreement::operation_only, *group->cpu);
   c10d::BarrierOptions options;
   options.timeout = group->timeout;

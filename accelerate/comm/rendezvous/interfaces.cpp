@@ -14,7 +14,9 @@
 namespace accelerate::comm {
 namespace {
 
-bool reaches_others(const Interface& each) { return !each.loopback && !each.address.starts_with("fe80:"); }
+bool is_reachable_from_other_hosts(const Interface& each) {
+  return !each.loopback && !each.address.starts_with("fe80:");
+}
 
 std::string names_of(std::span<const Interface> here) {
   std::vector<std::string> names;
@@ -41,7 +43,8 @@ std::vector<Interface> interfaces() {
   return result;
 }
 
-std::vector<std::string> interfaces_named(std::string_view names, std::span<const Interface> here, const Place& place) {
+std::vector<std::string> interfaces_named(std::string_view names, std::span<const Interface> here,
+                                          const RankContext& place) {
   std::vector<std::string> result;
   for (std::string_view rest = names; !rest.empty();) {
     const auto comma = std::min(rest.find(','), rest.size());
@@ -60,9 +63,9 @@ std::vector<std::string> interfaces_named(std::string_view names, std::span<cons
 }
 
 std::string address_for_others(std::span<const std::string> of_own_name, std::span<const Interface> here,
-                               const Place& place) {
+                               const RankContext& place) {
   std::vector<Interface> fit;
-  std::copy_if(here.begin(), here.end(), std::back_inserter(fit), reaches_others);
+  std::copy_if(here.begin(), here.end(), std::back_inserter(fit), is_reachable_from_other_hosts);
   if (fit.empty()) {
     base::fail(ErrorKind::environment, place, "connect",
                "MASTER_ADDR is not set, and no interface of rank 0's machine has an address for other machines ({}); "

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <optional>
 
-#include "accelerate/comm/core/within.hpp"
+#include "accelerate/comm/core/deadline_call.hpp"
 
 namespace accelerate::comm {
 namespace {
@@ -43,11 +43,11 @@ bool connects(const addrinfo& address, Deadline deadline) {
   if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) == 0) return true;
   if (errno != EINPROGRESS) return false;
   while (true) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    const auto remaining = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
     pollfd connected{.fd = socket.get(), .events = POLLOUT, .revents = 0};
-    const int ready = ::poll(&connected, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 60'000)));
+    const int ready = ::poll(&connected, 1, static_cast<int>(std::clamp<int64_t>(remaining, 0, 60'000)));
     if (ready > 0) return connection_error(socket.get()) == 0;
-    if (left <= 0 || (ready < 0 && errno != EINTR)) return false;
+    if (remaining <= 0 || (ready < 0 && errno != EINTR)) return false;
   }
 }
 
@@ -57,7 +57,7 @@ struct Resolved {
   Addresses addresses{nullptr, &freeaddrinfo};
 };
 
-Resolved ask_for_addresses(const Endpoint& endpoint) {
+Resolved query_addresses(const Endpoint& endpoint) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
@@ -78,12 +78,12 @@ std::string numeric_address(const sockaddr* address, socklen_t length) {
   return name.data();
 }
 
-Addresses resolve(const Endpoint& endpoint, const Place& place, Deadline deadline) {
+Addresses resolve(const Endpoint& endpoint, const RankContext& place, Deadline deadline) {
   const auto begun = Clock::now();
   // Resolution through an unresponsive name server takes half a minute or more and cannot be interrupted.
-  std::optional<Resolved> resolved = deadline == Deadline::max()
-                                         ? ask_for_addresses(endpoint)
-                                         : within(deadline, [endpoint] { return ask_for_addresses(endpoint); });
+  std::optional<Resolved> resolved =
+      deadline == Deadline::max() ? query_addresses(endpoint)
+                                  : run_with_deadline(deadline, [endpoint] { return query_addresses(endpoint); });
   if (resolved && resolved->code == 0) return std::move(resolved->addresses);
   const std::string why =
       resolved ? gai_strerror(resolved->code)
@@ -92,7 +92,7 @@ Addresses resolve(const Endpoint& endpoint, const Place& place, Deadline deadlin
              endpoint.host, why);
 }
 
-void fail_to_listen(const Endpoint& endpoint, const Place& place, int error) {
+void fail_to_listen(const Endpoint& endpoint, const RankContext& place, int error) {
   if (error == EADDRINUSE) {
     base::fail(ErrorKind::environment, place, "connect",
                "{} is taken, by another job perhaps; give each job a port of its own (MASTER_PORT, "
@@ -107,7 +107,7 @@ void fail_to_listen(const Endpoint& endpoint, const Place& place, int error) {
   base::fail(ErrorKind::io, place, "connect", "cannot listen on {}: {}", text(endpoint), std::strerror(error));
 }
 
-FileDescriptor listen_on(const Endpoint& endpoint, const Place& place, Deadline deadline) {
+FileDescriptor listen_on(const Endpoint& endpoint, const RankContext& place, Deadline deadline) {
   const Addresses addresses = resolve(endpoint, place, deadline);
   int error = 0;
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
@@ -133,7 +133,7 @@ std::string host_of(const FileDescriptor& socket) {
   return numeric_address(reinterpret_cast<const sockaddr*>(&own), sizeof(own));
 }
 
-bool somebody_listens(const Addresses& addresses, Deadline deadline) {
+bool is_port_open(const Addresses& addresses, Deadline deadline) {
   int64_t untried = 0;
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) ++untried;
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next, --untried) {
@@ -144,7 +144,7 @@ bool somebody_listens(const Addresses& addresses, Deadline deadline) {
   return false;
 }
 
-std::string local_address_towards(const Endpoint& endpoint, const Place& place, Deadline deadline) {
+std::string local_address_towards(const Endpoint& endpoint, const RankContext& place, Deadline deadline) {
   const Addresses addresses = resolve(endpoint, place, deadline);
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
     // connect() on a datagram socket sends nothing; it only consults the routing table.

@@ -34,11 +34,11 @@ using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 using Deadline = std::chrono::steady_clock::time_point;
 
 /// \throws Error (environment), naming MASTER_ADDR, if the host has no address or is not resolved before the deadline.
-Addresses resolve(const Endpoint& endpoint, const Place& place, Deadline deadline = Deadline::max());
+Addresses resolve(const Endpoint& endpoint, const RankContext& place, Deadline deadline = Deadline::max());
 
 /// Returns a socket that listens only on this address. Port 0 selects a free port, see port_of().
 /// \throws Error as resolve() and fail_to_listen() do.
-FileDescriptor listen_on(const Endpoint& endpoint, const Place& place, Deadline deadline = Deadline::max());
+FileDescriptor listen_on(const Endpoint& endpoint, const RankContext& place, Deadline deadline = Deadline::max());
 
 /// Returns the port to which a socket is bound; host_of() returns the numeric address.
 int64_t port_of(const FileDescriptor& socket);
@@ -46,14 +46,15 @@ std::string host_of(const FileDescriptor& socket);
 
 /// \param error  errno of the failed bind or listen.
 /// \throws Error (environment) if the address is in use or belongs to another machine, otherwise Error (io).
-[[noreturn]] void fail_to_listen(const Endpoint& endpoint, const Place& place, int error);
+[[noreturn]] void fail_to_listen(const Endpoint& endpoint, const RankContext& place, int error);
 
 /// True if a process accepts connections there. Returns before the deadline.
-bool somebody_listens(const Addresses& addresses, Deadline deadline);
+bool is_port_open(const Addresses& addresses, Deadline deadline);
 
 /// Returns the address of this machine that routes to the endpoint. gloo binds to it, so that it uses the job's
 /// interface.
 /// \throws Error (environment) if the machine has no route, and as resolve() does.
-std::string local_address_towards(const Endpoint& endpoint, const Place& place, Deadline deadline = Deadline::max());
+std::string local_address_towards(const Endpoint& endpoint, const RankContext& place,
+                                  Deadline deadline = Deadline::max());
 
 }  // namespace accelerate::comm

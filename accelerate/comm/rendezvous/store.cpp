@@ -14,8 +14,8 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
 
-#include "accelerate/comm/core/failure_report.hpp"
-#include "accelerate/comm/core/within.hpp"
+#include "accelerate/comm/core/deadline_call.hpp"
+#include "accelerate/comm/core/peer_error_text.hpp"
 #include "accelerate/comm/rendezvous/interfaces.hpp"
 #include "accelerate/comm/rendezvous/sockets.hpp"
 
@@ -32,22 +32,22 @@ constexpr Milliseconds kAnswerTime{2'000};
 bool spans_machines(const env::ProcessEnv& process) { return process.local_world_size != process.world_size; }
 
 /// Deadline of this rank, and the original timeout for messages.
-struct Patience {
-  explicit Patience(Milliseconds given) : timeout(given), deadline(Clock::now() + given) {}
-  [[nodiscard]] Milliseconds left() const {
+struct StoreDeadlines {
+  explicit StoreDeadlines(Milliseconds given) : timeout(given), deadline(Clock::now() + given) {}
+  [[nodiscard]] Milliseconds remaining() const {
     return std::max(std::chrono::ceil<Milliseconds>(deadline - Clock::now()), Milliseconds(1));
   }
   /// LibTorch's store keeps the deadline while the server answers. If the server hangs, the call is abandoned a little
   /// later.
-  [[nodiscard]] Deadline last() const { return deadline + kAnswerTime; }
+  [[nodiscard]] Deadline final_wait() const { return deadline + kAnswerTime; }
   Milliseconds timeout;
   Deadline deadline;
 };
 
 /// Waits for the server, because TCPStore's own retry sleeps a second and logs a backtrace each time.
-void wait_for_server(const Endpoint& endpoint, const Place& place, const Patience& patience) {
+void wait_for_server(const Endpoint& endpoint, const RankContext& place, const StoreDeadlines& patience) {
   const Addresses addresses = resolve(endpoint, place, patience.deadline);
-  for (Milliseconds pause{5}; !somebody_listens(addresses, patience.deadline);
+  for (Milliseconds pause{5}; !is_port_open(addresses, patience.deadline);
        pause = std::min(pause * 2, Milliseconds(250))) {
     if (Clock::now() + pause > patience.deadline) {
       throw Error(
@@ -60,7 +60,7 @@ void wait_for_server(const Endpoint& endpoint, const Place& place, const Patienc
   }
 }
 
-Endpoint endpoint_of(const env::ProcessEnv& process, const Place& place) {
+Endpoint endpoint_of(const env::ProcessEnv& process, const RankContext& place) {
   // A job on one machine needs no address.
   if (!process.master_addr && spans_machines(process)) {
     base::fail(ErrorKind::environment, place, "connect",
@@ -77,12 +77,13 @@ Endpoint endpoint_of(const env::ProcessEnv& process, const Place& place) {
 /// First key that rank 0 writes, so that no rank joins the store of another job.
 constexpr const char* kOwnerKey = "accelerate/job";
 
-[[noreturn]] void fail_with_stranger(const Endpoint& endpoint, const Place& place) {
+[[noreturn]] void throw_foreign_store(const Endpoint& endpoint, const RankContext& place) {
   base::fail(ErrorKind::peer, place, "connect", "what answers at {} is not the store of rank 0 of this job",
              text(endpoint));
 }
 
-[[noreturn]] void fail_with_silence(const Endpoint& endpoint, const Place& place, const Patience& patience) {
+[[noreturn]] void throw_store_timeout(const Endpoint& endpoint, const RankContext& place,
+                                      const StoreDeadlines& patience) {
   base::fail(ErrorKind::peer, place, "connect",
              "waited {:g} s for the job's store at {}, where connections are taken and nothing is answered: rank 0 "
              "hangs, or another program holds the port",
@@ -91,12 +92,12 @@ constexpr const char* kOwnerKey = "accelerate/job";
 
 /// Opens the server's store if `listening` is a socket, otherwise a client's.
 StorePtr open_store(const Endpoint& endpoint, FileDescriptor listening, const env::ProcessEnv& process,
-                    const Place& place, const Patience& patience) {
+                    const RankContext& place, const StoreDeadlines& patience) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(endpoint.port);
   options.isServer = static_cast<bool>(listening);
   options.waitWorkers = false;
-  options.timeout = patience.left();
+  options.timeout = patience.remaining();
   if (listening) {
     options.masterListenFd = listening.release();
   } else {
@@ -104,20 +105,20 @@ StorePtr open_store(const Endpoint& endpoint, FileDescriptor listening, const en
   }
   std::optional<StorePtr> store;
   try {
-    store = within(patience.last(), [host = endpoint.host, options, process, patience]() -> StorePtr {
+    store = run_with_deadline(patience.final_wait(), [host = endpoint.host, options, process, patience]() -> StorePtr {
       auto opened = c10::make_intrusive<c10d::TCPStore>(host, options);
       opened->setTimeout(patience.timeout);
       if (options.isServer) opened->c10d::Store::set(kOwnerKey, process.job_id);
       return opened;
     });
   } catch (const std::exception&) {
-    fail_with_stranger(endpoint, place);
+    throw_foreign_store(endpoint, place);
   }
-  if (!store) fail_with_silence(endpoint, place, patience);
+  if (!store) throw_store_timeout(endpoint, place, patience);
   return *store;
 }
 
-[[noreturn]] void fail_without_store(const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place,
+[[noreturn]] void fail_without_store(const env::ProcessEnv& process, const Endpoint& endpoint, const RankContext& place,
                                      Clock::duration waited) {
   const bool agent = process.agent_store;
   base::fail(ErrorKind::peer, place, "connect",
@@ -126,28 +127,28 @@ StorePtr open_store(const Endpoint& endpoint, FileDescriptor listening, const en
 }
 
 /// Compares rank 0's job id with this rank's. Skipped under torchrun, because its agent does not write the key.
-void check_owner(const StorePtr& store, const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place,
-                 const Patience& patience) {
+void check_owner(const StorePtr& store, const env::ProcessEnv& process, const Endpoint& endpoint,
+                 const RankContext& place, const StoreDeadlines& patience) {
   if (process.agent_store || process.rank == 0) return;
   const auto begun = Clock::now();
   std::optional<std::string> owner;
   try {
-    owner = within(patience.last(), [store, limit = patience.left()] {
+    owner = run_with_deadline(patience.final_wait(), [store, limit = patience.remaining()] {
       store->wait({kOwnerKey}, limit);
       return store->get_to_str(kOwnerKey);
     });
   } catch (const std::exception&) {  // timeout at a foreign store, or the store is lost
     if (Clock::now() < patience.deadline) fail_without_store(process, endpoint, place, Clock::now() - begun);
-    fail_with_stranger(endpoint, place);
+    throw_foreign_store(endpoint, place);
   }
-  if (!owner) fail_with_silence(endpoint, place, patience);
-  if (*owner != process.job_id) fail_with_stranger(endpoint, place);
+  if (!owner) throw_store_timeout(endpoint, place, patience);
+  if (*owner != process.job_id) throw_foreign_store(endpoint, place);
 }
 
 std::string here_key(int64_t rank) { return fmt::format("here/{}", rank); }
 
 /// \throws the store's exception if it is gone.
-std::vector<int64_t> ranks_not_here(c10d::Store& store, int64_t world_size) {
+std::vector<int64_t> missing_ranks_of_store(c10d::Store& store, int64_t world_size) {
   std::vector<int64_t> missing;
   for (int64_t rank = 0; rank < world_size; ++rank) {
     if (!store.check({here_key(rank)})) missing.push_back(rank);
@@ -155,7 +156,8 @@ std::vector<int64_t> ranks_not_here(c10d::Store& store, int64_t world_size) {
   return missing;
 }
 
-[[noreturn]] void fail_as_double(const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place) {
+[[noreturn]] void throw_duplicate_rank(const env::ProcessEnv& process, const Endpoint& endpoint,
+                                       const RankContext& place) {
   base::fail(ErrorKind::peer, place, "connect",
              "another process already joined at {} as rank {}; give each job a port of its own (MASTER_PORT), and the "
              "ranks of one job an ACCELERATE_JOB_ID that no other job has",
@@ -163,7 +165,7 @@ std::vector<int64_t> ranks_not_here(c10d::Store& store, int64_t world_size) {
 }
 
 /// State of the job at the store when this rank's wait ends.
-struct Attendance {
+struct RegisteredRanks {
   bool twice = false;  ///< another process has the same rank
   bool lost = false;   ///< the store is lost
   std::vector<int64_t> missing{};
@@ -182,17 +184,17 @@ void part_together(c10d::Store& store, const env::ProcessEnv& process, const std
   if (!others.empty()) store.wait(others, kAnswerTime);
 }
 
-Attendance attend(c10d::Store& store, const env::ProcessEnv& process, Milliseconds timeout) {
+RegisteredRanks register_rank(c10d::Store& store, const env::ProcessEnv& process, Milliseconds timeout) {
   std::vector<std::string> keys;
   for (int64_t rank = 0; rank < process.world_size; ++rank) keys.push_back(here_key(rank));
-  Attendance found;
+  RegisteredRanks found;
   try {
     // Under an agent, ranks before a membership change have left their keys, and the restart count does not change.
     found.twice = store.add(here_key(process.rank), 1) > 1 && !process.agent_store;
     if (!found.twice) store.wait(keys, timeout);
   } catch (const std::exception&) {  // late ranks, or a lost store: the query below distinguishes them
     try {
-      found.missing = ranks_not_here(store, process.world_size);
+      found.missing = missing_ranks_of_store(store, process.world_size);
     } catch (const std::exception&) {
       found.lost = true;
     }
@@ -205,14 +207,15 @@ Attendance attend(c10d::Store& store, const env::ProcessEnv& process, Millisecon
 }
 
 /// Reports missing ranks before a backend fails with its own message.
-void wait_for_all(const StorePtr& store, const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place,
-                  const Patience& patience) {
+void wait_for_all(const StorePtr& store, const env::ProcessEnv& process, const Endpoint& endpoint,
+                  const RankContext& place, const StoreDeadlines& patience) {
   const auto begun = Clock::now();
   // rank 0 additionally waits for the others
-  const auto last = patience.last() + (process.rank == 0 ? kAnswerTime : Milliseconds(0));
-  const auto found = within(last, [store, process, limit = patience.left()] { return attend(*store, process, limit); });
-  if (!found) fail_with_silence(endpoint, place, patience);
-  if (found->twice) fail_as_double(process, endpoint, place);
+  const auto final_wait = patience.final_wait() + (process.rank == 0 ? kAnswerTime : Milliseconds(0));
+  const auto found = run_with_deadline(
+      final_wait, [store, process, limit = patience.remaining()] { return register_rank(*store, process, limit); });
+  if (!found) throw_store_timeout(endpoint, place, patience);
+  if (found->twice) throw_duplicate_rank(process, endpoint, place);
   if (found->lost) fail_without_store(process, endpoint, place, Clock::now() - begun);
   if (found->missing.empty()) return;
   const bool one = found->missing.size() == 1;
@@ -223,7 +226,7 @@ void wait_for_all(const StorePtr& store, const env::ProcessEnv& process, const E
 }
 
 /// The machine's host name may resolve to a loopback address locally (Debian's 127.0.1.1) and to another one elsewhere.
-void refuse_loopback(const Endpoint& endpoint, const FileDescriptor& listening, const Place& place) {
+void refuse_loopback(const Endpoint& endpoint, const FileDescriptor& listening, const RankContext& place) {
   const std::string bound = host_of(listening);
   const bool loopback = bound.starts_with("127.") || bound == "::1";
   if (!loopback || endpoint.host == bound || endpoint.host == "localhost") return;
@@ -233,7 +236,7 @@ void refuse_loopback(const Endpoint& endpoint, const FileDescriptor& listening, 
              endpoint.host, bound);
 }
 
-FileDescriptor listen_for(const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place,
+FileDescriptor listen_for(const env::ProcessEnv& process, const Endpoint& endpoint, const RankContext& place,
                           Deadline deadline) {
   FileDescriptor socket = listen_on(endpoint, place, deadline);
   if (spans_machines(process)) refuse_loopback(endpoint, socket, place);
@@ -242,22 +245,22 @@ FileDescriptor listen_for(const env::ProcessEnv& process, const Endpoint& endpoi
 
 // A job has one port but may have several connections (Accelerators). The first connection opens the store, which stays
 // open until the process ends, so that no later connection finds a server that is shutting down.
-struct JobStore {
+struct RendezvousStore {
   std::mutex mutex;
   StorePtr store;
   int64_t connections = 0;
 };
 
-StorePtr next_connection(const env::ProcessEnv& process, const Endpoint& endpoint, const Place& place,
-                         const Patience& patience) {
+StorePtr next_connection(const env::ProcessEnv& process, const Endpoint& endpoint, const RankContext& place,
+                         const StoreDeadlines& patience) {
   // One lock per rank, because ranks may be threads of one process: a rank that waits for rank 0 must not block rank 0.
   static std::mutex mutex;
-  static std::map<std::string, JobStore> jobs;
-  const auto job_of = [&](const std::string& key) -> JobStore& {
+  static std::map<std::string, RendezvousStore> jobs;
+  const auto job_of = [&](const std::string& key) -> RendezvousStore& {
     const std::lock_guard lock(mutex);
     return jobs[key];
   };
-  JobStore& job = job_of(fmt::format("{} {} {} {}", endpoint.host, endpoint.port, process.job_id, process.rank));
+  RendezvousStore& job = job_of(fmt::format("{} {} {} {}", endpoint.host, endpoint.port, process.job_id, process.rank));
   const std::lock_guard lock(job.mutex);
   if (!job.store) {
     FileDescriptor listening;
@@ -271,7 +274,7 @@ StorePtr next_connection(const env::ProcessEnv& process, const Endpoint& endpoin
       fmt::format("accelerate/{}/{}/{}", process.job_id, process.restart_count, job.connections++), job.store);
 }
 
-Endpoint free_endpoint(const env::ProcessEnv& process, const Place& place, Deadline deadline) {
+Endpoint free_endpoint(const env::ProcessEnv& process, const RankContext& place, Deadline deadline) {
   if (process.master_addr) return {*process.master_addr, 0};
   if (!spans_machines(process)) return {"127.0.0.1", 0};
   return {address_for_others(addresses_of_own_name(deadline), interfaces(), place), 0};
@@ -279,25 +282,26 @@ Endpoint free_endpoint(const env::ProcessEnv& process, const Place& place, Deadl
 
 }  // namespace
 
-StorePtr meet(const env::ProcessEnv& process, const Place& place, Milliseconds timeout) {
+StorePtr rendezvous_store(const env::ProcessEnv& process, const RankContext& place, Milliseconds timeout) {
   if (process.world_size == 1) return c10::make_intrusive<c10d::HashStore>();
   const Endpoint endpoint = endpoint_of(process, place);
-  const Patience patience(timeout);
+  const StoreDeadlines patience(timeout);
   auto store = next_connection(process, endpoint, place, patience);
   wait_for_all(store, process, endpoint, place, patience);
   return store;
 }
 
-StorePtr meet_over(c10d::Backend& backend, const env::ProcessEnv& process, const Place& place, Milliseconds timeout) {
+StorePtr rendezvous_store_over(c10d::Backend& backend, const env::ProcessEnv& process, const RankContext& place,
+                               Milliseconds timeout) {
   if (process.world_size == 1) return c10::make_intrusive<c10d::HashStore>();
-  const Patience patience(timeout);
+  const StoreDeadlines patience(timeout);
   const bool serve = process.rank == 0;
   Endpoint endpoint{"", 0};
   std::vector<at::Tensor> told{at::zeros({NI_MAXHOST + 1}, at::kLong)};
   auto* const words = told[0].mutable_data_ptr<int64_t>();
   StorePtr store;
   if (serve) {
-    endpoint = free_endpoint(process, place, Clock::now() + patience.left() / 2);
+    endpoint = free_endpoint(process, place, Clock::now() + patience.remaining() / 2);
     FileDescriptor socket = listen_for(process, endpoint, place, patience.deadline);
     endpoint.port = port_of(socket);
     std::copy(endpoint.host.begin(), endpoint.host.end(), words + 1);

@@ -18,13 +18,13 @@ namespace accelerate::comm {
 /// \throws Error (environment) without an address or port, or if the address belongs to another machine, is in use or
 ///         (several machines) resolves to loopback. Error (peer) if ranks did not join within the timeout, if the store
 ///         was lost, does not answer or belongs to another job, or if another process has the same rank.
-c10::intrusive_ptr<c10d::Store> meet(const env::ProcessEnv& process, const Place& place,
-                                     std::chrono::milliseconds timeout);
+c10::intrusive_ptr<c10d::Store> rendezvous_store(const env::ProcessEnv& process, const RankContext& place,
+                                                 std::chrono::milliseconds timeout);
 
-/// As meet(), without a known address: rank 0 listens on a free port, and the backend distributes it. Without
-/// MASTER_ADDR the store listens on loopback if one machine runs all ranks, otherwise on an address that other machines
-/// can reach.
-c10::intrusive_ptr<c10d::Store> meet_over(c10d::Backend& backend, const env::ProcessEnv& process, const Place& place,
-                                          std::chrono::milliseconds timeout);
+/// As rendezvous_store(), without a known address: rank 0 listens on a free port, and the backend distributes it.
+/// Without MASTER_ADDR the store listens on loopback if one machine runs all ranks, otherwise on an address that other
+/// machines can reach.
+c10::intrusive_ptr<c10d::Store> rendezvous_store_over(c10d::Backend& backend, const env::ProcessEnv& process,
+                                                      const RankContext& place, std::chrono::milliseconds timeout);
 
 }  // namespace accelerate::comm

@@ -15,23 +15,23 @@ using c10d::OpType;
 
 namespace {
 
-class ThreadsWork : public c10d::Work {
+class ThreadWork : public c10d::Work {
  public:
-  ThreadsWork(std::shared_ptr<ThreadsGroup> group, std::shared_ptr<SharedOperation> operation, size_t rank,
-              Tensors outputs)
+  ThreadWork(std::shared_ptr<ThreadsGroup> group, std::shared_ptr<SharedOperation> operation, size_t rank,
+             Tensors outputs)
       : Work(-1, operation->type),
         group_(std::move(group)),
         operation_(std::move(operation)),
         me_(rank),
         outputs_(std::move(outputs)) {}
 
-  bool isCompleted() override { return group_->help(*operation_); }
+  bool isCompleted() override { return group_->run_one_task(*operation_); }
   bool isSuccess() const override {
     const std::lock_guard lock(group_->mutex);
     return operation_->over() && !operation_->error;
   }
   bool wait(std::chrono::milliseconds timeout) override {
-    group_->finish(*operation_, me_, timeout);
+    group_->wait_and_help(*operation_, me_, timeout);
     return true;
   }
   Tensors result() override { return outputs_; }
@@ -61,7 +61,7 @@ class ThreadsBackend : public c10d::Backend {
       : Backend(static_cast<int>(rank), static_cast<int>(group->size)), group_(std::move(group)), me_(rank) {}
 
   const std::string getBackendName() const override { return "threads"; }
-  void announce(const CallSignature& signature, Agreement agreement) {
+  void announce(const CollectiveFingerprint& signature, Agreement agreement) {
     signature_ = signature;
     agreement_ = agreement;
   }
@@ -102,12 +102,12 @@ class ThreadsBackend : public c10d::Backend {
     Tensors outputs = mine.outputs;
     mine.signature = std::exchange(signature_, std::nullopt);
     auto operation = group_->put(me_, type, op, static_cast<size_t>(root), agreement_, std::move(mine));
-    return c10::make_intrusive<ThreadsWork>(group_, std::move(operation), me_, std::move(outputs));
+    return c10::make_intrusive<ThreadWork>(group_, std::move(operation), me_, std::move(outputs));
   }
 
   std::shared_ptr<ThreadsGroup> group_;
   size_t me_;
-  std::optional<CallSignature> signature_;
+  std::optional<CollectiveFingerprint> signature_;
   Agreement agreement_ = Agreement::operation_only;
 };
 
@@ -121,9 +121,9 @@ WorkPtr ThreadsBackend::send(Tensors& tensors, int to, int tag) {
   return sent;
 }
 
-class MailWork : public c10d::Work {
+class PointToPointWork : public c10d::Work {
  public:
-  MailWork(std::shared_ptr<ThreadsGroup> group, size_t from, size_t to, int tag, at::Tensor tensor)
+  PointToPointWork(std::shared_ptr<ThreadsGroup> group, size_t from, size_t to, int tag, at::Tensor tensor)
       : Work(-1, OpType::RECV), group_(std::move(group)), from_(from), to_(to), tag_(tag), tensor_(std::move(tensor)) {}
 
   bool wait(std::chrono::milliseconds timeout) override {
@@ -133,7 +133,7 @@ class MailWork : public c10d::Work {
     if (timeout <= std::chrono::milliseconds(0)) {  // in c10d, 0 means no limit
       group_->changed.wait(lock, come);
     } else if (!group_->changed.wait_for(lock, timeout, come)) {
-      throw DeadlinePassed({static_cast<int64_t>(from_)});
+      throw DeadlineExceeded({static_cast<int64_t>(from_)});
     }
     if (box.empty()) throw PeerLost(fmt::format("rank {} {}", group_->job_ranks[from_], *group_->left[from_]));
     const at::Tensor letter = box.front();
@@ -155,7 +155,7 @@ class MailWork : public c10d::Work {
 };
 
 WorkPtr ThreadsBackend::recv(Tensors& tensors, int from, int tag) {
-  return c10::make_intrusive<MailWork>(group_, static_cast<size_t>(from), me_, tag, tensors.at(0));
+  return c10::make_intrusive<PointToPointWork>(group_, static_cast<size_t>(from), me_, tag, tensors.at(0));
 }
 
 class ThreadsConnection : public Connection {
@@ -174,12 +174,12 @@ class ThreadsConnection : public Connection {
     return std::make_shared<ThreadsConnection>(child, static_cast<size_t>(part.rank));
   }
 
-  bool announce(const CallSignature& signature, Agreement agreement) override {
+  bool announce(const CollectiveFingerprint& signature, Agreement agreement) override {
     threads_->announce(signature, agreement);
     return true;
   }
 
-  void give_up() noexcept override { group_->leave(me_, "aborted after an error of its own"); }
+  void abort_operations() noexcept override { group_->mark_left(me_, "aborted after an error of its own"); }
 
   c10::intrusive_ptr<c10d::Store> store() override { return group_->store; }
 
@@ -203,6 +203,8 @@ std::shared_ptr<Connection> ThreadsWorld::connection(int64_t rank) const {
   return std::make_shared<ThreadsConnection>(group_, static_cast<size_t>(rank));
 }
 
-void ThreadsWorld::leave(int64_t rank, const std::string& why) const { group_->leave(static_cast<size_t>(rank), why); }
+void ThreadsWorld::mark_left(int64_t rank, const std::string& why) const {
+  group_->mark_left(static_cast<size_t>(rank), why);
+}
 
 }  // namespace accelerate::comm

@@ -17,7 +17,7 @@ class ThreadsWorld {
   explicit ThreadsWorld(int64_t size);
   [[nodiscard]] std::shared_ptr<Connection> connection(int64_t rank) const;
   /// The rank will join no further operation. Ranks that wait for it, now or later, fail with "rank 2 <why>".
-  void leave(int64_t rank, const std::string& why) const;
+  void mark_left(int64_t rank, const std::string& why) const;
 
  private:
   std::shared_ptr<ThreadsGroup> group_;

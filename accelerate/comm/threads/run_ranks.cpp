@@ -58,18 +58,18 @@ void run_rank(Run& run, int64_t rank) {
     run.error.keep(std::current_exception());
     why = "ended with an exception";
   }
-  run.world.leave(rank, why);
+  run.world.mark_left(rank, why);
 }
 
 /// Called if a thread cannot be started. All ranks without a thread leave, because the running ranks would otherwise
 /// wait for them forever.
-void give_up_from(Run& run, int64_t rank, const std::system_error& error) {
+void abort_ranks(Run& run, int64_t rank, const std::system_error& error) {
   run.error.keep(std::make_exception_ptr(
       Error(ErrorKind::environment, {}, "run_threads",
             fmt::format("{} of {} threads could be started, then the system refused: {}; run fewer ranks, or raise the "
                         "limits on threads and memory (ulimit -u, ulimit -v)",
                         rank, run.size, error.code().message()))));
-  for (; rank < run.size; ++rank) run.world.leave(rank, "could not be started");
+  for (; rank < run.size; ++rank) run.world.mark_left(rank, "could not be started");
 }
 
 }  // namespace
@@ -86,7 +86,7 @@ void run_ranks(int64_t world_size, const std::function<void(GroupPtr)>& rank_mai
     try {
       threads.emplace_back([&run, rank] { run_rank(run, rank); });
     } catch (const std::system_error& error) {
-      give_up_from(run, rank, error);
+      abort_ranks(run, rank, error);
       break;
     }
   }

@@ -16,7 +16,7 @@ constexpr int64_t kFewElements = 4096;
 
 void SharedOperation::plan(std::span<const int64_t> job_ranks) {
   if (error) return;
-  std::vector<CallSignature> signatures;
+  std::vector<CollectiveFingerprint> signatures;
   for (const auto& each : ranks) {
     if (each->signature) signatures.push_back(*each->signature);
   }
@@ -25,10 +25,10 @@ void SharedOperation::plan(std::span<const int64_t> job_ranks) {
     return;
   }
   if (signatures.size() == ranks.size() && disagreement(signatures, 0, agreement, job_ranks)) {
-    error = std::make_exception_ptr(SignaturesDiffer(signatures, agreement));
+    error = std::make_exception_ptr(FingerprintMismatch(signatures, agreement));
     return;
   }
-  if (const auto text = misfit(job_ranks)) {
+  if (const auto text = validate_contributions(job_ranks)) {
     error = std::make_exception_ptr(PeerLost(*text));
     return;
   }
@@ -37,14 +37,14 @@ void SharedOperation::plan(std::span<const int64_t> job_ranks) {
   tasks = type == OpType::BARRIER ? 0 : whole && !chunked ? 1 : ranks.size();
 }
 
-void SharedOperation::let_go() {
+void SharedOperation::release_tensors() {
   for (auto& each : ranks) {
     each->inputs.clear();
     each->outputs.clear();
   }
 }
 
-void SharedOperation::carry_out(size_t task) {
+void SharedOperation::execute(size_t task) {
   switch (type) {
     case OpType::ALLREDUCE:
     case OpType::REDUCE:

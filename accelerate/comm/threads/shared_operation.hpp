@@ -28,7 +28,7 @@ struct Contribution {
   std::vector<at::Tensor> inputs{};
   std::vector<int64_t> output_rows{};  ///< only for all-to-all
   std::vector<int64_t> input_rows{};
-  std::optional<CallSignature> signature{};
+  std::optional<CollectiveFingerprint> signature{};
 };
 
 struct SharedOperation {
@@ -51,13 +51,13 @@ struct SharedOperation {
 
   /// All ranks have joined: validates the contributions and counts the tasks. Sets `error` on a mismatch.
   void plan(std::span<const int64_t> job_ranks);
-  void carry_out(size_t task);
+  void execute(size_t task);
   /// All tasks are complete: releases each tensor to its rank before that rank continues.
-  void let_go();
+  void release_tensors();
 
  private:
   /// Validates calls through c10d's handle, which are not announced. Returns nothing if the tensors match.
-  std::optional<std::string> misfit(std::span<const int64_t> job_ranks);
+  std::optional<std::string> validate_contributions(std::span<const int64_t> job_ranks);
   void reduce_chunk(size_t task);
   void reduce_rows(size_t rank);
   void exchange(size_t rank);

@@ -15,8 +15,8 @@ std::exception_ptr other_call(const SharedOperation& operation, c10d::OpType typ
         "another rank calls {} here, this one {}", c10d::opTypeToString(operation.type), c10d::opTypeToString(type))));
   }
   if (operation.op != op) {
-    return std::make_exception_ptr(
-        PeerLost(fmt::format("another rank reduces by {} here, this one by {}", name(operation.op), name(op))));
+    return std::make_exception_ptr(PeerLost(fmt::format("another rank reduces by {} here, this one by {}",
+                                                        reduce_op_name(operation.op), reduce_op_name(op))));
   }
   if (operation.root == root) return nullptr;
   return std::make_exception_ptr(
@@ -25,7 +25,7 @@ std::exception_ptr other_call(const SharedOperation& operation, c10d::OpType typ
 
 }  // namespace
 
-void ThreadsGroup::leave(size_t rank, const std::string& why) {
+void ThreadsGroup::mark_left(size_t rank, const std::string& why) {
   std::vector<std::pair<std::shared_ptr<ThreadsGroup>, size_t>> below;
   {
     const std::lock_guard lock(mutex);
@@ -37,7 +37,7 @@ void ThreadsGroup::leave(size_t rank, const std::string& why) {
     }
     changed.notify_all();
   }
-  for (const auto& [part, part_rank] : below) part->leave(part_rank, why);
+  for (const auto& [part, part_rank] : below) part->mark_left(part_rank, why);
 }
 
 std::shared_ptr<SharedOperation> ThreadsGroup::put(size_t rank, c10d::OpType type, ReduceOp op, size_t root,
@@ -68,38 +68,38 @@ std::shared_ptr<SharedOperation> ThreadsGroup::put(size_t rank, c10d::OpType typ
   return kept;
 }
 
-bool ThreadsGroup::help(SharedOperation& operation) {
+bool ThreadsGroup::run_one_task(SharedOperation& operation) {
   std::unique_lock lock(mutex);
   while (operation.complete() && !operation.error && operation.begun < operation.tasks) {
     const size_t task = operation.begun++;
     lock.unlock();
     std::exception_ptr error;
     try {
-      operation.carry_out(task);
+      operation.execute(task);
     } catch (...) {
       error = std::current_exception();  // stored for all ranks, because they also wait for this task
     }
     lock.lock();
     if (!operation.error) operation.error = std::move(error);
-    if (++operation.ended == operation.tasks) operation.let_go();
+    if (++operation.ended == operation.tasks) operation.release_tensors();
     if (operation.over()) changed.notify_all();
   }
   return operation.over();
 }
 
-void ThreadsGroup::give_up_when_someone_left(SharedOperation& operation, size_t rank) const {
+void ThreadsGroup::abort_if_peer_left(SharedOperation& operation, size_t rank) const {
   for (size_t r = 0; r < size; ++r) {
     if (r == rank || operation.ranks[r] || !left[r]) continue;
     throw PeerLost(fmt::format("rank {} {}", job_ranks[r], *left[r]));
   }
 }
 
-void ThreadsGroup::finish(SharedOperation& operation, size_t rank, std::chrono::milliseconds timeout) {
+void ThreadsGroup::wait_and_help(SharedOperation& operation, size_t rank, std::chrono::milliseconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   {
     std::unique_lock lock(mutex);
     while (!operation.complete() && !operation.error) {
-      give_up_when_someone_left(operation, rank);
+      abort_if_peer_left(operation, rank);
       const bool bounded = timeout > std::chrono::milliseconds(0);
       if (!bounded) {
         changed.wait(lock);
@@ -109,11 +109,11 @@ void ThreadsGroup::finish(SharedOperation& operation, size_t rank, std::chrono::
         for (size_t r = 0; r < size; ++r) {
           if (!operation.ranks[r]) missing.push_back(static_cast<int64_t>(r));
         }
-        throw DeadlinePassed(std::move(missing));
+        throw DeadlineExceeded(std::move(missing));
       }
     }
   }
-  help(operation);
+  run_one_task(operation);
   std::unique_lock lock(mutex);
   changed.wait(lock, [&] { return operation.over(); });
   if (operation.error) std::rethrow_exception(operation.error);

@@ -36,15 +36,15 @@ struct ThreadsGroup {
   std::map<std::string, std::shared_ptr<ThreadsGroup>> parts;
   std::map<std::string, std::vector<int64_t>> members_of_parts;
 
-  void leave(size_t rank, const std::string& why);
+  void mark_left(size_t rank, const std::string& why);
   std::shared_ptr<SharedOperation> put(size_t rank, c10d::OpType type, ReduceOp op, size_t root, Agreement agreement,
                                        Contribution mine);
   /// Waits until the operation is complete and executes tasks meanwhile. \throws as c10d::Work does.
-  void finish(SharedOperation& operation, size_t rank, std::chrono::milliseconds timeout);
-  bool help(SharedOperation& operation);
+  void wait_and_help(SharedOperation& operation, size_t rank, std::chrono::milliseconds timeout);
+  bool run_one_task(SharedOperation& operation);
 
  private:
-  void give_up_when_someone_left(SharedOperation& operation, size_t rank) const;
+  void abort_if_peer_left(SharedOperation& operation, size_t rank) const;
 };
 
 }  // namespace accelerate::comm

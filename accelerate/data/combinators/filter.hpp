@@ -21,11 +21,11 @@ template <typename AnySource, typename Predicate>
 [[nodiscard]] SourcePtr<batch_of<AnySource>> filter(std::shared_ptr<AnySource> source, Predicate&& predicate) {
   static_assert(std::is_invocable_r_v<bool, Predicate&, sample_t<batch_of<AnySource>>>,
                 "accelerate::data::filter: predicate(sample) is not a bool; a sample is what sample_of gives");
-  constexpr int64_t at_once = 256;
+  constexpr int64_t chunk_size = 256;
   auto from = kept("filter", std::move(source));
   std::vector<int64_t> numbers;
-  for (int64_t first = 0; first < from->size(); first += at_once) {
-    const int64_t count = std::min(at_once, from->size() - first);
+  for (int64_t first = 0; first < from->size(); first += chunk_size) {
+    const int64_t count = std::min(chunk_size, from->size() - first);
     const auto batch = read_from(*from, at::arange(first, first + count, at::TensorOptions().dtype(at::kLong)), {});
     for (int64_t row = 0; row < count; ++row) {
       if (std::invoke(predicate, sample_of(batch, row, count))) numbers.push_back(first + row);

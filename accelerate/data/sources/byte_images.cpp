@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "accelerate/data/derived_source.hpp"
-#include "accelerate/data/parts.hpp"
+#include "accelerate/data/parallel_for_samples.hpp"
 #include "accelerate/data/rows.hpp"
 
 namespace accelerate::data {
@@ -68,8 +68,9 @@ Batch ByteImages::read_in_pass(const at::Tensor& asked, const ReadContext& conte
       memory_.take({indices.size(0), images_.size(1), images_.size(2), images_.size(3)}, at::kFloat, context.pinned);
   auto* const to = data.data_ptr<float>();
   const auto* const number = indices.const_data_ptr<int64_t>();
-  in_parts(indices, kBytesOfPart / (4 * floats),
-           [&](int64_t first, int64_t count) { look_up_images(number + first, count, to + first * floats); });
+  parallel_for_samples(indices, kBytesOfPart / (4 * floats), [&](int64_t first, int64_t count) {
+    look_up_images(number + first, count, to + first * floats);
+  });
   return {.data = std::move(data), .target = detail::select(labels_, {indices, memory_, context.pinned})};
 }
 

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "accelerate/data/batch_memory.hpp"
+#include "accelerate/data/batch_buffer_pool.hpp"
 #include "accelerate/data/source.hpp"
 
 namespace accelerate::data {
@@ -38,7 +38,7 @@ class ByteImages final : public Source {
   at::Tensor labels_;
   int64_t plane_;               // H * W
   std::vector<Values> values_;  // table of all byte values, per channel
-  mutable BatchMemory memory_;
+  mutable BatchBufferPool memory_;
 };
 
 }  // namespace accelerate::data

@@ -18,8 +18,8 @@
 namespace accelerate::data {
 namespace {
 
-constexpr int64_t cifar_side = 32;
-constexpr int64_t cifar_pixels = 3 * cifar_side * cifar_side;
+constexpr int64_t kCifarSide = 32;
+constexpr int64_t kCifarPixels = 3 * kCifarSide * kCifarSide;
 
 /// File format: each record has the labels, then the red, green and blue pixels.
 struct CifarFiles {
@@ -49,8 +49,8 @@ std::vector<std::filesystem::path> find_cifar(std::filesystem::path folder, cons
 /// Counts the complete records.
 ///
 /// \param left_out  Receives an incomplete record. If null, an incomplete record throws.
-int64_t count_images(const MappedFile& file, const CifarFiles& files, LeftOut* left_out) {
-  const auto record = static_cast<uint64_t>(files.label_bytes + cifar_pixels);
+int64_t count_images(const MappedFile& file, const CifarFiles& files, SkippedSamples* left_out) {
+  const auto record = static_cast<uint64_t>(files.label_bytes + kCifarPixels);
   if (file.size() == 0 || file.size() % record != 0) {
     const auto problem =
         fmt::format("{} has {} bytes: expected a multiple of {}, {} and 3x32x32 pixels an image", file.path().string(),
@@ -65,7 +65,7 @@ Loader load_cifar(const std::filesystem::path& folder, const LoaderOptions& opti
                   const ColourNormalisation& normalisation, OnError on_error) {
   std::vector<std::unique_ptr<MappedFile>> parts;
   std::vector<int64_t> counts;
-  LeftOut left_out;
+  SkippedSamples left_out;
   const bool skips = on_error == OnError::skip;
   int64_t count = 0;
   for (const auto& path : find_cifar(folder, files)) {
@@ -74,7 +74,7 @@ Loader load_cifar(const std::filesystem::path& folder, const LoaderOptions& opti
     count += counts.back();
   }
   const int64_t all = count + left_out.samples;
-  const auto images = at::empty({count, 3, cifar_side, cifar_side}, at::TensorOptions().dtype(at::kByte));
+  const auto images = at::empty({count, 3, kCifarSide, kCifarSide}, at::TensorOptions().dtype(at::kByte));
   const auto labels = at::empty({count}, at::TensorOptions().dtype(at::kLong));
   auto* pixels_to = images.data_ptr<uint8_t>();
   auto* label_to = labels.data_ptr<int64_t>();
@@ -84,9 +84,9 @@ Loader load_cifar(const std::filesystem::path& folder, const LoaderOptions& opti
     const auto& part = parts[number];
     const int64_t here = counts[number];
     const auto* record = reinterpret_cast<const uint8_t*>(part->text().data());
-    for (int64_t i = 0; i < here; ++i, record += files.label_bytes + cifar_pixels, pixels_to += cifar_pixels) {
+    for (int64_t i = 0; i < here; ++i, record += files.label_bytes + kCifarPixels, pixels_to += kCifarPixels) {
       *label_to++ = record[files.label];
-      std::memcpy(pixels_to, record + files.label_bytes, static_cast<size_t>(cifar_pixels));
+      std::memcpy(pixels_to, record + files.label_bytes, static_cast<size_t>(kCifarPixels));
     }
     const auto of_part = labels.slice(0, first, first + here);
     if (skips) {

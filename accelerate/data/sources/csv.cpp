@@ -16,21 +16,21 @@ namespace {
 
 void check_dtype(at::ScalarType dtype, std::string_view name) {
   if (dtype != at::kFloat && dtype != at::kDouble && dtype != at::kLong)
-    base::fail(ErrorKind::usage, {}, csv_operation, "{} is {}, must be float32, float64 or int64", name,
+    base::fail(ErrorKind::usage, {}, kCsvOperation, "{} is {}, must be float32, float64 or int64", name,
                dtype_name(dtype));
 }
 
 void check_class_names(const CsvOptions& csv) {
   if (!csv.text_classes && !csv.class_names.empty())
-    base::fail(ErrorKind::usage, {}, csv_operation, "class_names are given, but text_classes is off");
+    base::fail(ErrorKind::usage, {}, kCsvOperation, "class_names are given, but text_classes is off");
   if (csv.text_classes && (csv.target.empty() || csv.target_dtype != at::kLong))
-    base::fail(ErrorKind::usage, {}, csv_operation, "text_classes is on, but {}",
+    base::fail(ErrorKind::usage, {}, kCsvOperation, "text_classes is on, but {}",
                csv.target.empty() ? "target is not set" : "target_dtype is not int64");
   for (auto name = csv.class_names.begin(); name != csv.class_names.end(); ++name)
     if (std::find(name + 1, csv.class_names.end(), *name) != csv.class_names.end())
-      base::fail(ErrorKind::usage, {}, csv_operation, "class_names has {} more than once", in_quotes(*name));
+      base::fail(ErrorKind::usage, {}, kCsvOperation, "class_names has {} more than once", quote_for_terminal(*name));
   if (csv.classes && !csv.class_names.empty() && *csv.classes != static_cast<int64_t>(csv.class_names.size()))
-    base::fail(ErrorKind::usage, {}, csv_operation, "classes is {}, but class_names has {}", *csv.classes,
+    base::fail(ErrorKind::usage, {}, kCsvOperation, "classes is {}, but class_names has {}", *csv.classes,
                csv.class_names.size());
 }
 
@@ -39,13 +39,13 @@ void check_csv_options(const CsvOptions& csv) {
   check_dtype(csv.target_dtype, "target_dtype");
   check_delimiter(csv.delimiter);
   if (csv.fill && !can_fill(csv.dtype, *csv.fill))
-    base::fail(ErrorKind::usage, {}, csv_operation, "fill is {}, must be an int64, as dtype is one", *csv.fill);
+    base::fail(ErrorKind::usage, {}, kCsvOperation, "fill is {}, must be an int64, as dtype is one", *csv.fill);
   check_class_names(csv);
   if (!csv.classes) return;
   if (*csv.classes < 1)
-    base::fail(ErrorKind::usage, {}, csv_operation, "classes is {}, must be at least 1", *csv.classes);
+    base::fail(ErrorKind::usage, {}, kCsvOperation, "classes is {}, must be at least 1", *csv.classes);
   if (csv.target.empty() || csv.target_dtype != at::kLong)
-    base::fail(ErrorKind::usage, {}, csv_operation, "classes is {}, but {}", *csv.classes,
+    base::fail(ErrorKind::usage, {}, kCsvOperation, "classes is {}, but {}", *csv.classes,
                csv.target.empty() ? "target is not set" : "target_dtype is not int64");
 }
 
@@ -79,16 +79,16 @@ class CsvReader {
     for (size_t i = 0; options_.columns.empty() && i < lines_.names().size(); ++i)
       if (i != target_column_) columns_.push_back(i);
     if (columns_.empty())
-      base::fail(ErrorKind::data, {}, csv_operation,
+      base::fail(ErrorKind::data, {}, kCsvOperation,
                  "{} has the column {} alone: expected at least one beside the target", lines_.path(),
-                 in_quotes(options_.target));
+                 quote_for_terminal(options_.target));
   }
 
   std::string take_line(const CsvLines::Fields& fields) {
     for (const size_t column : columns_) {
       const auto outcome = data_.take(fields[column]);
-      if (outcome == CsvNumbers::Outcome::taken) continue;
-      const bool missing = outcome == CsvNumbers::Outcome::missing;
+      if (outcome == CsvNumbers::AttemptResult::taken) continue;
+      const bool missing = outcome == CsvNumbers::AttemptResult::missing;
       return lines_.no_number(column, options_.dtype, missing ? "; CsvOptions::fill is for these" : "");
     }
     if (!target_column_) return {};
@@ -96,7 +96,7 @@ class CsvReader {
   }
 
   std::string take_target(std::string_view field) {
-    if (target_.take(field) != CsvNumbers::Outcome::taken)
+    if (target_.take(field) != CsvNumbers::AttemptResult::taken)
       return lines_.no_number(*target_column_, options_.target_dtype, "");
     if (!options_.classes || (target_.last() >= 0 && target_.last() < *options_.classes)) return {};
     return fmt::format("{} expected a label from 0 to {}, found {}", lines_.place(*target_column_),
@@ -107,7 +107,8 @@ class CsvReader {
     const auto place = [this] { return lines_.place(*target_column_); };
     if (field.empty()) return fmt::format("{} expected the name of a class, found nothing", place());
     if (classes_.take(unescaped(field))) return {};
-    return fmt::format("{} expected one of {}, found {}", place(), listed_names(classes_.names()), in_quotes(field));
+    return fmt::format("{} expected one of {}, found {}", place(), listed_names(classes_.names()),
+                       quote_for_terminal(field));
   }
 
   void forget(size_t kept) {
@@ -118,7 +119,7 @@ class CsvReader {
   void check_names() const {
     const auto names = classes_.names();
     if (options_.text_classes && options_.classes && *options_.classes != static_cast<int64_t>(names.size()))
-      base::fail(ErrorKind::data, {}, csv_operation, "{} names {} classes: expected {}, found {}", lines_.path(),
+      base::fail(ErrorKind::data, {}, kCsvOperation, "{} names {} classes: expected {}, found {}", lines_.path(),
                  names.size(), *options_.classes, listed_names(names));
   }
 

@@ -30,31 +30,32 @@ std::string_view type_name(CsvType type) {
 }
 
 void check_column(const CsvColumn& column) {
-  const auto name = in_quotes(column.name);
+  const auto name = quote_for_terminal(column.name);
   if (column.fill && !is_number(column.type))
-    base::fail(ErrorKind::usage, {}, csv_operation, "column {}: fill is {}, but its type is {}; fill is for numbers",
+    base::fail(ErrorKind::usage, {}, kCsvOperation, "column {}: fill is {}, but its type is {}; fill is for numbers",
                name, *column.fill, type_name(column.type));
   if (column.fill && !can_fill(dtype_of_column(column.type), *column.fill))
-    base::fail(ErrorKind::usage, {}, csv_operation, "column {}: fill is {}, must be an int64, as its type is", name,
+    base::fail(ErrorKind::usage, {}, kCsvOperation, "column {}: fill is {}, must be an int64, as its type is", name,
                *column.fill);
   if (!column.categories.empty() && column.type != CsvType::category)
-    base::fail(ErrorKind::usage, {}, csv_operation,
+    base::fail(ErrorKind::usage, {}, kCsvOperation,
                "column {}: {} categories are given, but its type is {}; make it CsvType::category", name,
                column.categories.size(), type_name(column.type));
   for (auto one = column.categories.begin(); one != column.categories.end(); ++one)
     if (std::find(one + 1, column.categories.end(), *one) != column.categories.end())
-      base::fail(ErrorKind::usage, {}, csv_operation, "column {}: categories has {} more than once", name,
-                 in_quotes(*one));
+      base::fail(ErrorKind::usage, {}, kCsvOperation, "column {}: categories has {} more than once", name,
+                 quote_for_terminal(*one));
 }
 
 void check_column_options(const CsvColumnOptions& csv) {
   check_delimiter(csv.delimiter);
   if (csv.columns.empty())
-    base::fail(ErrorKind::usage, {}, csv_operation, "columns has 0 columns, must have at least 1");
+    base::fail(ErrorKind::usage, {}, kCsvOperation, "columns has 0 columns, must have at least 1");
   for (auto column = csv.columns.begin(); column != csv.columns.end(); ++column) {
     check_column(*column);
     if (std::any_of(column + 1, csv.columns.end(), [&](const auto& other) { return other.name == column->name; }))
-      base::fail(ErrorKind::usage, {}, csv_operation, "columns has {} more than once", in_quotes(column->name));
+      base::fail(ErrorKind::usage, {}, kCsvOperation, "columns has {} more than once",
+                 quote_for_terminal(column->name));
   }
 }
 
@@ -75,7 +76,7 @@ class ColumnReader {
                          lines_.place(index_));
     if (names->accepts(unescaped(field))) return {};
     return fmt::format("{} expected one of {}, found {}; CsvColumn::categories lists them", lines_.place(index_),
-                       listed_names(names->names()), in_quotes(unescaped(field)));
+                       listed_names(names->names()), quote_for_terminal(unescaped(field)));
   }
 
   /// Stores non-numeric fields after the whole line has been validated.
@@ -110,8 +111,8 @@ class ColumnReader {
 
   std::string take_number(CsvNumbers& numbers, std::string_view field) {
     const auto outcome = numbers.take(field);
-    if (outcome == CsvNumbers::Outcome::taken) return {};
-    const bool missing = outcome == CsvNumbers::Outcome::missing;
+    if (outcome == CsvNumbers::AttemptResult::taken) return {};
+    const bool missing = outcome == CsvNumbers::AttemptResult::missing;
     return lines_.no_number(index_, dtype_of_column(column_.type),
                             missing ? "; set CsvColumn::fill for them" : "; CsvColumn::type sets the expected type");
   }

@@ -27,7 +27,7 @@ std::string_view other_encoding(std::string_view text) {
 void check_is_utf8(std::string_view text, const std::filesystem::path& path) {
   const auto encoding = other_encoding(text);
   if (encoding.empty()) return;
-  base::fail(ErrorKind::data, {}, csv_operation,
+  base::fail(ErrorKind::data, {}, kCsvOperation,
              "{} is encoded in {}: expected UTF-8; convert it with iconv -f {} -t UTF-8", path.string(), encoding,
              encoding);
 }
@@ -36,14 +36,15 @@ void check_is_utf8(std::string_view text, const std::filesystem::path& path) {
 
 void check_delimiter(char delimiter) {
   if (delimiter == '"' || delimiter == '\n' || delimiter == '\r')
-    base::fail(ErrorKind::usage, {}, csv_operation,
-               "delimiter is {}, must be another character than quotes and line ends", in_quotes({&delimiter, 1}));
+    base::fail(ErrorKind::usage, {}, kCsvOperation,
+               "delimiter is {}, must be another character than quotes and line ends",
+               quote_for_terminal({&delimiter, 1}));
 }
 
 std::string listed_names(const std::vector<std::string>& names) {
   constexpr size_t most = 20;
   std::vector<std::string> shown;
-  for (size_t i = 0; i < std::min(names.size(), most); ++i) shown.push_back(in_quotes(names[i]));
+  for (size_t i = 0; i < std::min(names.size(), most); ++i) shown.push_back(quote_for_terminal(names[i]));
   return fmt::format("{}{}", fmt::join(shown, ", "), names.size() > most ? " ..." : "");
 }
 
@@ -52,13 +53,13 @@ bool can_fill(at::ScalarType dtype, double fill) {
 }
 
 CsvLines::CsvLines(const std::filesystem::path& path, char delimiter, bool header)
-    : file_(path, csv_operation), records_(file_.text(), delimiter), header_(header) {
+    : file_(path, kCsvOperation), records_(file_.text(), delimiter), header_(header) {
   check_is_utf8(file_.text(), path);
   if (!records_.next())
-    base::fail(ErrorKind::data, {}, csv_operation, "{} is empty: expected {}", path.string(),
+    base::fail(ErrorKind::data, {}, kCsvOperation, "{} is empty: expected {}", path.string(),
                header ? "a line with the columns' names" : "a sample");
   if (!records_.problem().empty())
-    base::fail(ErrorKind::data, {}, csv_operation, "{} line {}: {}", path.string(), records_.line(),
+    base::fail(ErrorKind::data, {}, kCsvOperation, "{} line {}: {}", path.string(), records_.line(),
                records_.problem());
   for (size_t i = 0; i < records_.fields().size(); ++i)
     names_.push_back(header ? unescaped(records_.fields()[i]) : fmt::to_string(i));
@@ -67,12 +68,12 @@ CsvLines::CsvLines(const std::filesystem::path& path, char delimiter, bool heade
 size_t CsvLines::find_column(const std::string& name) const {
   const auto found = std::find(names_.begin(), names_.end(), name);
   if (found == names_.end()) {
-    base::fail(ErrorKind::data, {}, csv_operation, "{} line {} has no column {}: found {}", path(), records_.line(),
-               in_quotes(name), listed_names(names_));
+    base::fail(ErrorKind::data, {}, kCsvOperation, "{} line {} has no column {}: found {}", path(), records_.line(),
+               quote_for_terminal(name), listed_names(names_));
   }
   if (std::find(found + 1, names_.end(), name) != names_.end())
-    base::fail(ErrorKind::data, {}, csv_operation, "{} line {} has the column {} more than once: expected it once",
-               path(), records_.line(), in_quotes(name));
+    base::fail(ErrorKind::data, {}, kCsvOperation, "{} line {} has the column {} more than once: expected it once",
+               path(), records_.line(), quote_for_terminal(name));
   return static_cast<size_t>(found - names_.begin());
 }
 
@@ -86,7 +87,7 @@ void CsvLines::walk(OnError on_error, const std::function<std::string(const Fiel
       ++kept_;
       continue;
     }
-    if (on_error == OnError::fail) throw base::Error(ErrorKind::data, {}, csv_operation, problem);
+    if (on_error == OnError::fail) throw base::Error(ErrorKind::data, {}, kCsvOperation, problem);
     forget(static_cast<size_t>(kept_));
     if (first_problem_.empty()) first_problem_ = std::move(problem);
   }
@@ -102,23 +103,23 @@ std::string CsvLines::problem_of_fields() const {
 
 void CsvLines::finish() const {
   if (lines_ == 0)
-    base::fail(ErrorKind::data, {}, csv_operation, "{} has no samples: expected at least 1 line after the names",
+    base::fail(ErrorKind::data, {}, kCsvOperation, "{} has no samples: expected at least 1 line after the names",
                path());
   if (kept_ == 0)
-    base::fail(ErrorKind::data, {}, csv_operation, "all {} lines are broken; the first: {}", lines_, first_problem_);
+    base::fail(ErrorKind::data, {}, kCsvOperation, "all {} lines are broken; the first: {}", lines_, first_problem_);
   if (kept_ != lines_)
     base::log_once(base::LogLevel::warning, {}, "csv: {} of {} lines are left out; the first: {}", lines_ - kept_,
                    lines_, first_problem_);
 }
 
 std::string CsvLines::place(size_t column) const {
-  return fmt::format("{} line {}, column {}:", path(), records_.line(), in_quotes(names_[column]));
+  return fmt::format("{} line {}, column {}:", path(), records_.line(), quote_for_terminal(names_[column]));
 }
 
 std::string CsvLines::no_number(size_t column, at::ScalarType dtype, std::string_view remedy) const {
   const auto& field = records_.fields()[column];
   return fmt::format("{} expected a number ({}), found {}{}", place(column), dtype_name(dtype),
-                     field.empty() ? "nothing" : in_quotes(field), remedy);
+                     field.empty() ? "nothing" : quote_for_terminal(field), remedy);
 }
 
 }  // namespace accelerate::data

@@ -16,7 +16,7 @@
 
 namespace accelerate::data {
 
-inline constexpr std::string_view csv_operation = "csv";
+inline constexpr std::string_view kCsvOperation = "csv";
 
 /// \throws Error (usage) for a delimiter that already ends fields or lines.
 void check_delimiter(char delimiter);

@@ -66,19 +66,19 @@ std::variant<std::vector<float>, std::vector<double>, std::vector<int64_t>> no_n
 
 CsvNumbers::CsvNumbers(at::ScalarType dtype, std::optional<double> fill) : values_(no_numbers(dtype)), fill_(fill) {}
 
-CsvNumbers::Outcome CsvNumbers::take(std::string_view text) {
+CsvNumbers::AttemptResult CsvNumbers::take(std::string_view text) {
   text = trimmed(text);
   return std::visit(
       [&]<typename Number>(std::vector<Number>& values) {
         Number number{};
         if (is_missing(text)) {
-          if (!fill_) return Outcome::missing;
+          if (!fill_) return AttemptResult::missing;
           number = static_cast<Number>(*fill_);
         } else if (!parse(text, number)) {
-          return Outcome::no_number;
+          return AttemptResult::no_number;
         }
         values.push_back(number);
-        return Outcome::taken;
+        return AttemptResult::taken;
       },
       values_);
 }

@@ -14,14 +14,14 @@ namespace accelerate::data {
 
 class CsvNumbers {
  public:
-  enum class Outcome { taken, missing, no_number };
+  enum class AttemptResult { taken, missing, no_number };
 
   /// \param dtype  float32, float64 or int64.
   /// \param fill   Replacement of a missing number. If unset, a missing number is refused.
   CsvNumbers(at::ScalarType dtype, std::optional<double> fill);
 
   /// Empty text, NA and nan are missing numbers. Surrounding spaces are ignored.
-  Outcome take(std::string_view text);
+  AttemptResult take(std::string_view text);
   /// The last number. Only for int64.
   [[nodiscard]] int64_t last() const { return std::get<std::vector<int64_t>>(values_).back(); }
   [[nodiscard]] size_t size() const;

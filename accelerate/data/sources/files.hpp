@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "accelerate/archive/mapped_file.hpp"
-#include "accelerate/base/printable.hpp"
+#include "accelerate/base/terminal_text.hpp"
 
 namespace accelerate::data {
 
 using archive::MappedFile;
-using base::in_quotes;
+using base::quote_for_terminal;
 
 /// A tensor over `file` from byte `offset` on; it keeps the file mapped. The bytes must exist.
 at::Tensor tensor_in(const std::shared_ptr<MappedFile>& file, uint64_t offset, at::IntArrayRef shape,

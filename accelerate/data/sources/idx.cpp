@@ -18,7 +18,7 @@
 namespace accelerate::data {
 namespace {
 
-constexpr std::string_view idx_operation = "read_idx";
+constexpr std::string_view kIdxOperation = "read_idx";
 
 }  // namespace
 
@@ -27,16 +27,16 @@ class GzipFile {
  public:
   explicit GzipFile(const std::filesystem::path& path) : path_(path), file_(gzopen(path.c_str(), "rb"), &gzclose) {
     if (!file_)
-      base::fail(ErrorKind::io, {}, idx_operation, "{} cannot be opened: {}", path.string(), std::strerror(errno));
+      base::fail(ErrorKind::io, {}, kIdxOperation, "{} cannot be opened: {}", path.string(), std::strerror(errno));
     gzbuffer(file_.get(), 1 << 17);
     // Before the first read, gzdirect examines the first two bytes.
     if (path.extension() == ".gz" && gzdirect(file_.get()) == 1)
-      base::fail(ErrorKind::data, {}, idx_operation, "{} is not gzip: expected the bytes 1f 8b at its start, found {}",
+      base::fail(ErrorKind::data, {}, kIdxOperation, "{} is not gzip: expected the bytes 1f 8b at its start, found {}",
                  path.string(), first_bytes());
   }
 
   /// Maximum number of bytes that a file of this length can contain: deflate compresses at most 1032 to 1.
-  [[nodiscard]] uint64_t most_bytes() const {
+  [[nodiscard]] uint64_t max_bytes() const {
     std::error_code unknown;
     const uint64_t size = std::filesystem::file_size(path_, unknown);
     if (unknown) return std::numeric_limits<uint64_t>::max();
@@ -65,14 +65,14 @@ class GzipFile {
     const char* text = gzerror(file_.get(), &code);
     if (code == Z_OK || code == Z_STREAM_END) return;
     if (code == Z_ERRNO)
-      base::fail(ErrorKind::io, {}, idx_operation, "{} cannot be read: {}", path_.string(), std::strerror(errno));
+      base::fail(ErrorKind::io, {}, kIdxOperation, "{} cannot be read: {}", path_.string(), std::strerror(errno));
     if (code == Z_BUF_ERROR && on_error == OnError::skip) return;
     if (code == Z_BUF_ERROR)
-      base::fail(ErrorKind::data, {}, idx_operation,
+      base::fail(ErrorKind::data, {}, kIdxOperation,
                  "{} is cut off: expected the end of the gzip stream, found the end of "
                  "the file",
                  path_.string());
-    base::fail(ErrorKind::data, {}, idx_operation, "{} is damaged: expected a gzip stream, zlib found {}",
+    base::fail(ErrorKind::data, {}, kIdxOperation, "{} is damaged: expected a gzip stream, zlib found {}",
                path_.string(), text);
   }
 
@@ -95,11 +95,11 @@ uint32_t big_endian(const uint8_t* bytes) {
 void check_header(const std::filesystem::path& path, const std::vector<uint8_t>& bytes, int64_t dimensions) {
   const size_t expected = 4 + 4 * static_cast<size_t>(dimensions);
   if (bytes.size() < expected)
-    base::fail(ErrorKind::data, {}, idx_operation, "{} is cut off: expected a header of {} bytes, found {} bytes",
+    base::fail(ErrorKind::data, {}, kIdxOperation, "{} is cut off: expected a header of {} bytes, found {} bytes",
                path.string(), expected, bytes.size());
   const uint32_t magic = 0x00000800U | static_cast<uint32_t>(dimensions);
   if (big_endian(bytes.data()) != magic)
-    base::fail(ErrorKind::data, {}, idx_operation,
+    base::fail(ErrorKind::data, {}, kIdxOperation,
                "{} has the wrong magic: expected 0x{:08x} (bytes, {} dimensions), "
                "found 0x{:08x}",
                path.string(), magic, dimensions, big_endian(bytes.data()));
@@ -126,10 +126,10 @@ struct IdxFile::Impl {
       overflow |= __builtin_mul_overflow(size, static_cast<uint64_t>(shape.back()), &size);
     }
     if (overflow || size > uint64_t{1} << 40)
-      base::fail(ErrorKind::data, {}, idx_operation,
+      base::fail(ErrorKind::data, {}, kIdxOperation,
                  "{} is damaged: its header has [{}], more than any such file contains", path.string(),
                  fmt::join(shape, ", "));
-    const uint64_t most = file.most_bytes() - header.size();
+    const uint64_t most = file.max_bytes() - header.size();
     if (most < size && on_error == OnError::fail)
       refuse_length("cut off", fmt::format("{}{}", most, file.packed() ? " at most" : ""));
   }
@@ -139,7 +139,7 @@ struct IdxFile::Impl {
                        fmt::join(shape, ", "), found);
   }
   [[noreturn]] void refuse_length(std::string_view verdict, std::string_view found) const {
-    base::fail(ErrorKind::data, {}, idx_operation, "{}", wrong_length(verdict, found));
+    base::fail(ErrorKind::data, {}, kIdxOperation, "{}", wrong_length(verdict, found));
   }
 
   /// \param bytes  Number of bytes that were read of `rows` rows.
@@ -161,11 +161,11 @@ const std::filesystem::path& IdxFile::path() const { return impl_->path; }
 const std::vector<int64_t>& IdxFile::shape() const { return impl_->shape; }
 const std::string& IdxFile::cut_off() const { return impl_->cut_off; }
 
-at::Tensor IdxFile::read(int64_t most_rows) {
+at::Tensor IdxFile::read(int64_t max_rows) {
   auto bytes = std::make_shared<std::vector<uint8_t>>();
   auto shape = impl_->shape;
-  const bool all = most_rows >= shape[0];
-  shape[0] = std::min(shape[0], most_rows);
+  const bool all = max_rows >= shape[0];
+  shape[0] = std::min(shape[0], max_rows);
   // Requests one more byte than the whole file should have, to check that the file ends there.
   const uint64_t wanted = all ? impl_->size + 1 : impl_->row_bytes() * static_cast<uint64_t>(shape[0]);
   impl_->file.append(*bytes, wanted, impl_->on_error);

@@ -36,9 +36,9 @@ class IdxFile {
 
   /// Returns the bytes, uint8 of shape(), or of the complete rows. Call it once.
   ///
-  /// \param most_rows  Maximum number of rows to unpack.
+  /// \param max_rows  Maximum number of rows to unpack.
   /// \throws Error (data) if there are more or fewer bytes.
-  [[nodiscard]] at::Tensor read(int64_t most_rows = std::numeric_limits<int64_t>::max());
+  [[nodiscard]] at::Tensor read(int64_t max_rows = std::numeric_limits<int64_t>::max());
   /// After read(): the error of missing rows, or "" if none is missing.
   [[nodiscard]] const std::string& cut_off() const;
 

@@ -11,8 +11,8 @@
 namespace accelerate::data {
 namespace {
 
-constexpr std::array<uint8_t, 3> jpeg_magic{0xff, 0xd8, 0xff};
-constexpr std::array<uint8_t, 4> png_magic{0x89, 0x50, 0x4e, 0x47};
+constexpr std::array<uint8_t, 3> kJpegMagic{0xff, 0xd8, 0xff};
+constexpr std::array<uint8_t, 4> kPngMagic{0x89, 0x50, 0x4e, 0x47};
 
 template <size_t length>
 bool begins_with(std::span<const uint8_t> file, const std::array<uint8_t, length>& magic) {
@@ -22,8 +22,8 @@ bool begins_with(std::span<const uint8_t> file, const std::array<uint8_t, length
 }  // namespace
 
 at::Tensor decode_image(std::span<const uint8_t> file) {
-  if (begins_with(file, jpeg_magic)) return decode_jpeg(file);
-  if (begins_with(file, png_magic)) return decode_png(file);
+  if (begins_with(file, kJpegMagic)) return decode_jpeg(file);
+  if (begins_with(file, kPngMagic)) return decode_png(file);
   std::string found;
   for (const uint8_t byte : file.first(std::min<size_t>(file.size(), 4))) found += fmt::format(" {:02x}", byte);
   throw BrokenImage(fmt::format("expected ff d8 ff (JPEG) or 89 50 4e 47 (PNG) at its start, found{}",

@@ -13,7 +13,7 @@
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/base/log.hpp"
-#include "accelerate/base/printable.hpp"
+#include "accelerate/base/terminal_text.hpp"
 
 namespace accelerate::data {
 namespace {
@@ -58,7 +58,7 @@ Paths sorted_entries(const fs::path& folder) {
   for (fs::directory_iterator entry(folder, problem), end; !problem && entry != end; entry.increment(problem))
     entries.push_back(entry->path());
   if (problem)
-    base::fail(ErrorKind::io, {}, folder_operation, "{} cannot be read: {}", folder.string(), problem.message());
+    base::fail(ErrorKind::io, {}, kFolderOperation, "{} cannot be read: {}", folder.string(), problem.message());
   std::sort(entries.begin(), entries.end(), by_bytes);
   return entries;
 }
@@ -105,7 +105,7 @@ std::string listed_counts(const std::map<std::string, int64_t>& counts) {
 }
 
 void warn_of(const LeftOutFiles& left_out, const fs::path& folder) {
-  constexpr size_t most_named = 5;
+  constexpr size_t max_named = 5;
   if (!left_out.counts.empty())
     base::log_once(
         base::LogLevel::warning, {},
@@ -115,7 +115,7 @@ void warn_of(const LeftOutFiles& left_out, const fs::path& folder) {
   const size_t prefix = (folder / "x").native().size() - 1;  // LibTorch exports its own lexically_relative()
   std::vector<std::string> names;
   for (const auto& hidden : left_out.hidden)
-    if (names.size() < most_named) names.push_back(base::in_quotes(hidden.native().substr(prefix)));
+    if (names.size() < max_named) names.push_back(base::quote_for_terminal(hidden.native().substr(prefix)));
   const size_t more = left_out.hidden.size() - names.size();
   base::log_once(base::LogLevel::warning, {}, "image_folder: {}: hidden folders are left out: {}{}", folder.string(),
                  fmt::join(names, ", "), more == 0 ? "" : fmt::format(", and {} more", more));
@@ -136,7 +136,7 @@ std::vector<ImageClass> find_images(const fs::path& folder) {
     auto images = images_in(entry, of_class);
     if (images.empty()) {
       const auto found = listed_counts(of_class.counts);
-      base::fail(ErrorKind::data, {}, folder_operation, "{} has no images: expected .jpg, .jpeg or .png files{}",
+      base::fail(ErrorKind::data, {}, kFolderOperation, "{} has no images: expected .jpg, .jpeg or .png files{}",
                  entry.string(), found.empty() ? "" : fmt::format(", found {}; convert them to PNG or JPEG", found));
     }
     classes.push_back({entry.filename().string(), std::move(images)});
@@ -144,7 +144,7 @@ std::vector<ImageClass> find_images(const fs::path& folder) {
     left_out.hidden.insert(left_out.hidden.end(), of_class.hidden.begin(), of_class.hidden.end());
   }
   if (classes.empty())
-    base::fail(ErrorKind::data, {}, folder_operation,
+    base::fail(ErrorKind::data, {}, kFolderOperation,
                "{} has no folders: expected one for each class, with .jpg, .jpeg or .png files in it", folder.string());
   warn_of(left_out, folder);
   return classes;

@@ -9,7 +9,7 @@
 
 namespace accelerate::data {
 
-inline constexpr std::string_view folder_operation = "image_folder";
+inline constexpr std::string_view kFolderOperation = "image_folder";
 
 struct ImageClass {
   std::string name;  ///< name of the folder

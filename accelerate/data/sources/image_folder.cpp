@@ -11,7 +11,7 @@
 
 #include "accelerate/base/log.hpp"
 #include "accelerate/data/derived_source.hpp"
-#include "accelerate/data/parts.hpp"
+#include "accelerate/data/parallel_for_samples.hpp"
 #include "accelerate/data/sources/files.hpp"
 #include "accelerate/data/sources/image.hpp"
 #include "accelerate/data/sources/image_files.hpp"
@@ -24,10 +24,10 @@ std::array<int64_t, 2> size_of(const at::Tensor& image) { return {image.size(1),
 
 void check_image_folder(const ImageFolder& folder) {
   if (folder.dtype != at::kFloat && folder.dtype != at::kByte)
-    base::fail(ErrorKind::usage, {}, folder_operation, "dtype is {}, must be float32 or uint8",
+    base::fail(ErrorKind::usage, {}, kFolderOperation, "dtype is {}, must be float32 or uint8",
                dtype_name(folder.dtype));
   if (folder.size && ((*folder.size)[0] < 1 || (*folder.size)[1] < 1))
-    base::fail(ErrorKind::usage, {}, folder_operation, "size is {}x{}, must be at least 1x1", (*folder.size)[0],
+    base::fail(ErrorKind::usage, {}, kFolderOperation, "size is {}x{}, must be at least 1x1", (*folder.size)[0],
                (*folder.size)[1]);
 }
 
@@ -38,7 +38,7 @@ ImageFolderSource::ImageFolderSource(const ImageFolder& folder) : folder_(folder
   find_samples();
   if (folder_.size) size_ = *folder_.size;
   if (folder_.on_error == OnError::skip) {
-    leave_out_broken();
+    drop_broken();
   } else if (!folder_.size) {
     try {
       size_ = size_of(pixels(samples_[0].path));
@@ -54,11 +54,11 @@ void ImageFolderSource::find_samples() {
     classes_.push_back(std::move(found.name));
   }
   if (folder_.classes && *folder_.classes != static_cast<int64_t>(classes_.size()))
-    base::fail(ErrorKind::data, {}, folder_operation, "{} has {} folders: expected {}, one for each class",
+    base::fail(ErrorKind::data, {}, kFolderOperation, "{} has {} folders: expected {}, one for each class",
                folder_.path.string(), classes_.size(), *folder_.classes);
 }
 
-void ImageFolderSource::leave_out_broken() {
+void ImageFolderSource::drop_broken() {
   size_t first = 0;  // all images must have the size of the first intact one
   std::vector<std::string> problems(samples_.size());
   for (; !folder_.size && first < samples_.size() && size_[0] == 0; ++first) {
@@ -69,7 +69,7 @@ void ImageFolderSource::leave_out_broken() {
     }
   }
   const auto others = at::empty({size() - static_cast<int64_t>(first)}, at::TensorOptions().dtype(at::kByte));
-  in_parts(others, /*grain=*/1, [&](int64_t begin, int64_t count) {
+  parallel_for_samples(others, /*grain=*/1, [&](int64_t begin, int64_t count) {
     for (auto i = first + static_cast<size_t>(begin); count > 0; ++i, --count)
       problems[i] = problem_of(samples_[i].path);
   });
@@ -86,7 +86,7 @@ void ImageFolderSource::leave_out_broken() {
   samples_ = std::move(whole);
   skipped_ = static_cast<int64_t>(all - samples_.size());
   if (samples_.empty())
-    base::fail(ErrorKind::data, {}, folder_operation, "all {} images are broken; the first: {}", all, first_problem);
+    base::fail(ErrorKind::data, {}, kFolderOperation, "all {} images are broken; the first: {}", all, first_problem);
   if (skipped_ > 0)
     base::log_once(base::LogLevel::warning, {}, "image_folder: {} of {} images are left out; the first: {}", skipped_,
                    all, first_problem);
@@ -94,7 +94,7 @@ void ImageFolderSource::leave_out_broken() {
 
 /// Decodes the image, and resizes it if ImageFolder::size is set.
 at::Tensor ImageFolderSource::pixels(const std::filesystem::path& path) const {
-  at::Tensor image = decode_image(read_file(path, folder_operation));
+  at::Tensor image = decode_image(read_file(path, kFolderOperation));
   if (!folder_.size || size_of(image) == *folder_.size) return image;
   image = image.unsqueeze(0);
   image = folder_.antialias ? at::_upsample_bilinear2d_aa(image, *folder_.size, /*align_corners=*/false)
@@ -115,12 +115,12 @@ std::string ImageFolderSource::problem_of(const std::filesystem::path& path) con
 }
 
 void ImageFolderSource::refuse(int64_t sample) const {
-  base::fail(ErrorKind::data, {}, folder_operation, "sample {}, {}; OnError::skip skips such samples", sample,
+  base::fail(ErrorKind::data, {}, kFolderOperation, "sample {}, {}; OnError::skip skips such samples", sample,
              problem_of(samples_[static_cast<size_t>(sample)].path));
 }
 
 Batch ImageFolderSource::read_in_pass(const at::Tensor& asked, const ReadContext& context) const {
-  const at::Tensor indices = checked_indices(folder_operation, asked, size());
+  const at::Tensor indices = checked_indices(kFolderOperation, asked, size());
   const int64_t count = indices.size(0);
   const bool as_bytes = folder_.dtype == at::kByte;
   const at::Tensor bytes =

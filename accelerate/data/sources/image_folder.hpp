@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "accelerate/data/batch_memory.hpp"
+#include "accelerate/data/batch_buffer_pool.hpp"
 #include "accelerate/data/loader.hpp"
 #include "accelerate/data/sources/on_error.hpp"
 
@@ -56,7 +56,7 @@ class ImageFolderSource final : public Source {
     int64_t label;
   };
   void find_samples();
-  void leave_out_broken();
+  void drop_broken();
   [[nodiscard]] at::Tensor pixels(const std::filesystem::path& path) const;
   [[nodiscard]] std::string problem_of(const std::filesystem::path& path) const;
   [[noreturn]] void refuse(int64_t sample) const;
@@ -66,7 +66,7 @@ class ImageFolderSource final : public Source {
   std::vector<Sample> samples_;
   std::array<int64_t, 2> size_{};  // image size in batches
   int64_t skipped_ = 0;
-  mutable BatchMemory memory_;
+  mutable BatchBufferPool memory_;
 };
 
 /// A loader over ImageFolderSource: image_folder({.path = "train", .size = {{64, 64}}}, {.batch_size = 32}).

@@ -100,9 +100,9 @@ class JpegDecoder {
 
   // Limits the scans: a small file may have thousands, and each one processes the whole image.
   static void watch(j_common_ptr info) {
-    constexpr int most_scans = 500;
-    if (info->is_decompressor == 0 || reinterpret_cast<j_decompress_ptr>(info)->input_scan_number <= most_scans) return;
-    std::snprintf(of(info).problem_.data(), of(info).problem_.size(), "more than %d scans", most_scans);
+    constexpr int max_scans = 500;
+    if (info->is_decompressor == 0 || reinterpret_cast<j_decompress_ptr>(info)->input_scan_number <= max_scans) return;
+    std::snprintf(of(info).problem_.data(), of(info).problem_.size(), "more than %d scans", max_scans);
     std::longjmp(of(info).jump_, 1);
   }
 

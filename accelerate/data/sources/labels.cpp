@@ -59,12 +59,12 @@ void check_labels(const at::Tensor& labels, int64_t classes, const std::filesyst
   });
 }
 
-void LeftOut::add(int64_t more, std::string_view why) {
+void SkippedSamples::add(int64_t more, std::string_view why) {
   if (more > 0 && samples == 0) first = why;
   samples += more;
 }
 
-void LeftOut::tell(std::string_view operation, int64_t all, std::string_view what) const {
+void SkippedSamples::tell(std::string_view operation, int64_t all, std::string_view what) const {
   if (samples == 0) return;
   if (samples == all)
     base::fail(ErrorKind::data, {}, operation, "all {} {} are broken; the first: {}", all, what, first);
@@ -73,7 +73,7 @@ void LeftOut::tell(std::string_view operation, int64_t all, std::string_view wha
 }
 
 at::Tensor with_labels(const at::Tensor& labels, int64_t classes, const std::filesystem::path& path,
-                       LeftOut& left_out) {
+                       SkippedSamples& left_out) {
   std::vector<int64_t> places;
   int64_t next = 0;
   each_bad_label(labels, classes, [&](int64_t sample, int64_t label) {

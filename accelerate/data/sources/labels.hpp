@@ -32,7 +32,7 @@ void check_can_skip(OnError on_error, bool declared, std::string_view operation,
                     std::string_view what);
 
 /// Number of omitted samples, and the reason for the first one.
-struct LeftOut {
+struct SkippedSamples {
   int64_t samples = 0;
   std::string first{};
 
@@ -47,6 +47,6 @@ struct LeftOut {
 /// \param labels  [N, ...] integers as stored in `path`.
 /// \returns [n] int64, positions in labels.
 [[nodiscard]] at::Tensor with_labels(const at::Tensor& labels, int64_t classes, const std::filesystem::path& path,
-                                     LeftOut& left_out);
+                                     SkippedSamples& left_out);
 
 }  // namespace accelerate::data

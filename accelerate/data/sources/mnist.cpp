@@ -16,8 +16,8 @@ namespace accelerate::data {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr int64_t side = 28;
-constexpr int64_t classes_of_set = 10;
+constexpr int64_t kMnistSide = 28;
+constexpr int64_t kClassesOfSet = 10;
 
 std::array<std::string, 4> file_names() {
   return {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"};
@@ -50,7 +50,7 @@ std::string other_count(const IdxFile& images, const IdxFile& labels) {
 // Checks the headers before unpacking, because a small file may unpack to gigabytes.
 void check_shapes(const IdxFile& images, const IdxFile& labels, std::string_view set, OnError on_error) {
   const auto& shape = images.shape();
-  if (shape[1] != side || shape[2] != side)
+  if (shape[1] != kMnistSide || shape[2] != kMnistSide)
     base::fail(ErrorKind::data, {}, set, "{} has images of {}x{}: expected 28x28", images.path().string(), shape[1],
                shape[2]);
   if (shape[0] != labels.shape()[0] && on_error == OnError::fail)
@@ -66,13 +66,13 @@ struct Digits {
 
 /// Returns the samples that are intact in both files.
 Digits whole_digits(IdxFile& images_file, IdxFile& labels_file, std::string_view set) {
-  LeftOut left_out;
+  SkippedSamples left_out;
   const auto [both, all] = std::minmax(images_file.shape()[0], labels_file.shape()[0]);
   const auto images = images_file.read(both);
   auto labels = labels_file.read(both).to(at::kLong);
   const int64_t count = std::min(images.size(0), labels.size(0));
   labels = labels.narrow(0, 0, count);
-  const auto places = with_labels(labels, classes_of_set, labels_file.path(), left_out);
+  const auto places = with_labels(labels, kClassesOfSet, labels_file.path(), left_out);
   const std::string& cut = images_file.cut_off().empty() ? labels_file.cut_off() : images_file.cut_off();
   left_out.add(all - count, cut.empty() ? other_count(images_file, labels_file) : cut);
   left_out.tell(set, all);
@@ -99,7 +99,7 @@ Loader load(const fs::path& folder, const LoaderOptions& options, Split split, s
     return loader(digits.images, digits.labels);
   }
   const at::Tensor classes = labels.read();
-  check_labels(classes, classes_of_set, labels_path, set);
+  check_labels(classes, kClassesOfSet, labels_path, set);
   return loader(images.read(), classes.to(at::kLong));
 }
 

@@ -67,10 +67,10 @@ class SomeSamples final : public DerivedSource<Batch> {
   at::Tensor places_;  // [size()] int64
 };
 
-Loader without_broken(const at::Tensor& data, const at::Tensor& target, const NpyFiles& files,
-                      const LoaderOptions& options) {
+Loader drop_broken_samples(const at::Tensor& data, const at::Tensor& target, const NpyFiles& files,
+                           const LoaderOptions& options) {
   check_are_labels(target, *files.classes, files.target, "npy");
-  LeftOut left_out;
+  SkippedSamples left_out;
   const auto places = with_labels(target, *files.classes, files.target, left_out);
   left_out.tell("npy", target.size(0), "samples");
   if (left_out.samples == 0) return from_tensors(data, target, options);
@@ -119,7 +119,7 @@ Loader npy(const NpyFiles& files, const LoaderOptions& options) {
   if (files.classes) {
     if (!target.defined())
       base::fail(ErrorKind::usage, {}, "npy", "classes is {}, but target is not set", *files.classes);
-    if (files.on_error == OnError::skip) return without_broken(data, target, files, options);
+    if (files.on_error == OnError::skip) return drop_broken_samples(data, target, files, options);
     check_labels(target, *files.classes, files.target, "npy");
   }
   return from_tensors(data, target, options);

@@ -13,7 +13,7 @@
 namespace accelerate::data {
 namespace {
 
-constexpr size_t most_dimensions = 64;  // NumPy's own limit
+constexpr size_t kMaxDimensions = 64;  // NumPy's own limit
 
 /// Reads the Python literals of a header from left to right, ignoring spaces between them.
 class PythonText {
@@ -60,7 +60,7 @@ class PythonText {
     std::vector<int64_t> numbers;
     while (!take(')')) {
       const auto next = number();
-      if (!next || numbers.size() == most_dimensions) return std::nullopt;
+      if (!next || numbers.size() == kMaxDimensions) return std::nullopt;
       numbers.push_back(*next);
       if (!take(',') && !rest_.starts_with(')')) return std::nullopt;
     }
@@ -110,7 +110,7 @@ std::optional<NpyDict> read_dict(std::string_view all) {
   return dict;
 }
 
-constexpr std::array<std::pair<std::string_view, at::ScalarType>, 14> npy_types{{{"b1", at::kBool},
+constexpr std::array<std::pair<std::string_view, at::ScalarType>, 14> kNpyTypes{{{"b1", at::kBool},
                                                                                  {"i1", at::kChar},
                                                                                  {"i2", at::kShort},
                                                                                  {"i4", at::kInt},
@@ -134,16 +134,16 @@ at::ScalarType npy_type(std::string_view descr, const std::filesystem::path& pat
                "{} holds Python objects: expected numbers; save it as array.astype('float32')", path.string());
   const auto name = descr.substr(std::min<size_t>(1, descr.size()));
   const auto* const row =
-      std::find_if(npy_types.begin(), npy_types.end(), [&](const auto& r) { return r.first == name; });
-  if (row == npy_types.end() || std::string_view("<>|=").find(descr[0]) == std::string_view::npos)
+      std::find_if(kNpyTypes.begin(), kNpyTypes.end(), [&](const auto& r) { return r.first == name; });
+  if (row == kNpyTypes.end() || std::string_view("<>|=").find(descr[0]) == std::string_view::npos)
     base::fail(ErrorKind::data, {}, "npy",
                "{} holds {}: expected b1, i1, i2, i4, i8, u1, u2, u4, u8, f2, f4, f8, c8 or c16; save it as "
                "array.astype('float32')",
-               path.string(), in_quotes(descr));
+               path.string(), quote_for_terminal(descr));
   if (descr[0] == '>' && !name.ends_with('1'))
     base::fail(ErrorKind::data, {}, "npy",
                "{} is big-endian ({}): expected little-endian; save it as array.astype('<{}')", path.string(),
-               in_quotes(descr), name);
+               quote_for_terminal(descr), name);
   return row->second;
 }
 
@@ -190,7 +190,7 @@ NpyHeader read_npy_header(std::string_view bytes, const std::filesystem::path& p
     base::fail(
         ErrorKind::data, {}, "npy",
         "{} has a header that is not NumPy's: expected {{'descr': ..., 'fortran_order': ..., 'shape': ...}}, found {}",
-        path.string(), in_quotes(text.substr(0, text.find_last_not_of(" \n") + 1)));
+        path.string(), quote_for_terminal(text.substr(0, text.find_last_not_of(" \n") + 1)));
   const auto dtype = npy_type(*dict->descr, path);
   // If at most one dimension differs from 1, C and Fortran order are the same.
   const auto longer = std::count_if(dict->shape->begin(), dict->shape->end(), [](int64_t n) { return n != 1; });

@@ -10,7 +10,7 @@
 
 #include "accelerate/base/log.hpp"
 #include "accelerate/data/derived_source.hpp"
-#include "accelerate/data/parts.hpp"
+#include "accelerate/data/parallel_for_samples.hpp"
 #include "accelerate/data/sources/files.hpp"
 #include "accelerate/data/sources/labels.hpp"
 #include "accelerate/data/sources/npy.hpp"
@@ -18,10 +18,10 @@
 namespace accelerate::data {
 namespace {
 
-constexpr std::string_view tokens_operation = "text_blocks";
+constexpr std::string_view kTokensOperation = "text_blocks";
 
 void check_at_least_one(int64_t value, std::string_view name) {
-  if (value < 1) base::fail(ErrorKind::usage, {}, tokens_operation, "{} is {}, must be at least 1", name, value);
+  if (value < 1) base::fail(ErrorKind::usage, {}, kTokensOperation, "{} is {}, must be at least 1", name, value);
 }
 
 at::Tensor map_tokens(const TokenFile& file) {
@@ -29,10 +29,10 @@ at::Tensor map_tokens(const TokenFile& file) {
       file.path.extension() == ".npy" ? map_npy(file.path) : map_raw({.path = file.path, .dtype = file.dtype});
   const auto dtype = tokens.scalar_type();
   if (dtype != at::kUInt16 && dtype != at::kUInt32 && dtype != at::kInt && dtype != at::kLong)
-    base::fail(ErrorKind::data, {}, tokens_operation, "{} holds {}: expected uint16, uint32, int32 or int64",
+    base::fail(ErrorKind::data, {}, kTokensOperation, "{} holds {}: expected uint16, uint32, int32 or int64",
                file.path.string(), dtype_name(dtype));
   if (tokens.dim() != 1)
-    base::fail(ErrorKind::data, {}, tokens_operation, "{} has {} dimensions: expected 1, one token after another",
+    base::fail(ErrorKind::data, {}, kTokensOperation, "{} has {} dimensions: expected 1, one token after another",
                file.path.string(), tokens.dim());
   return tokens;
 }
@@ -45,26 +45,26 @@ TokenBlocks::TokenBlocks(const TokenFile& file) : file_(file), stride_(file.stri
   check_at_least_one(file.block_size, "block_size");
   check_at_least_one(stride_, "stride");
   check_at_least_one(file.vocabulary.value_or(1), "vocabulary");
-  check_can_skip(file.on_error, file.vocabulary.has_value(), tokens_operation, "vocabulary", "block");
+  check_can_skip(file.on_error, file.vocabulary.has_value(), kTokensOperation, "vocabulary", "block");
   tokens_ = map_tokens(file);
   if (tokens() <= file.block_size)
-    base::fail(ErrorKind::data, {}, tokens_operation,
+    base::fail(ErrorKind::data, {}, kTokensOperation,
                "{} has {} tokens: expected at least {}, a block of {} and the token after it", file.path.string(),
                tokens(), after(file.block_size), file.block_size);
   blocks_ = (tokens() - file.block_size - 1) / stride_ + 1;
-  if (file.on_error == OnError::skip) leave_out_broken();
+  if (file.on_error == OnError::skip) drop_broken();
 }
 
-void TokenBlocks::leave_out_broken() {
+void TokenBlocks::drop_broken() {
   const auto broken = at::zeros({blocks_}, at::TensorOptions().dtype(at::kByte));
   auto* const is = broken.data_ptr<uint8_t>();
-  in_parts(broken, kBytesOfPart / (8 * file_.block_size), [&](int64_t first, int64_t count) {
+  parallel_for_samples(broken, kBytesOfPart / (8 * file_.block_size), [&](int64_t first, int64_t count) {
     for (int64_t block = first; block < first + count; ++block) is[block] = is_broken(block) ? 1 : 0;
   });
-  LeftOut left_out;
+  SkippedSamples left_out;
   for (int64_t block = 0; block < blocks_; ++block)
     if (is[block] != 0) left_out.add(1, left_out.samples == 0 ? problem_of(block) : "");
-  left_out.tell(tokens_operation, blocks_, "blocks");
+  left_out.tell(kTokensOperation, blocks_, "blocks");
   skipped_ = left_out.samples;
   for (int64_t block = 0; skipped_ > 0 && block < blocks_; ++block)
     if (is[block] == 0) whole_.push_back(block);
@@ -73,7 +73,7 @@ void TokenBlocks::leave_out_broken() {
 int64_t TokenBlocks::dropped_tokens() const { return tokens() - ((blocks_ - 1) * stride_ + file_.block_size + 1); }
 
 Batch TokenBlocks::read_in_pass(const at::Tensor& asked, const ReadContext& context) const {
-  const at::Tensor indices = checked_indices(tokens_operation, asked, size());
+  const at::Tensor indices = checked_indices(kTokensOperation, asked, size());
   const std::array<int64_t, 2> shape{indices.size(0), file_.block_size};
   Batch batch{.data = memory_.take(shape, at::kLong, context.pinned),
               .target = memory_.take(shape, at::kLong, context.pinned)};
@@ -100,7 +100,7 @@ template <typename Token>
 void TokenBlocks::copy(const at::Tensor& indices, int64_t* data, int64_t* target) const {
   const int64_t length = file_.block_size;
   const auto* const block = indices.const_data_ptr<int64_t>();
-  in_parts(indices, kBytesOfPart / (16 * length), [&](int64_t first, int64_t count) {
+  parallel_for_samples(indices, kBytesOfPart / (16 * length), [&](int64_t first, int64_t count) {
     for (int64_t b = first; b < first + count; ++b) {
       const int64_t here = skipped_ == 0 ? block[b] : whole_.at(static_cast<size_t>(block[b]));
       copy_block<Token>(here, data + b * length, target + b * length);
@@ -118,7 +118,7 @@ void TokenBlocks::copy_block(int64_t block, int64_t* data, int64_t* target) cons
   if (limit == 0) return;
   bool outside = static_cast<uint64_t>(*data) >= limit;  // a negative number becomes a large one
   for (int64_t i = 0; i < length; ++i) outside |= static_cast<uint64_t>(target[i]) >= limit;
-  if (outside) base::fail(ErrorKind::data, {}, tokens_operation, "{}", problem_of(block));
+  if (outside) base::fail(ErrorKind::data, {}, kTokensOperation, "{}", problem_of(block));
 }
 
 /// Returns [T + 1] int64.

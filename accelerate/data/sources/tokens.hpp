@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "accelerate/data/batch_memory.hpp"
+#include "accelerate/data/batch_buffer_pool.hpp"
 #include "accelerate/data/loader.hpp"
 #include "accelerate/data/sources/on_error.hpp"
 
@@ -57,7 +57,7 @@ class TokenBlocks final : public Source {
   void copy(const at::Tensor& indices, int64_t* data, int64_t* target) const;
   template <typename Token>
   void copy_block(int64_t block, int64_t* data, int64_t* target) const;
-  void leave_out_broken();
+  void drop_broken();
   [[nodiscard]] at::Tensor block_of(int64_t block) const;
   /// True if a token of the block is outside the vocabulary.
   [[nodiscard]] bool is_broken(int64_t block) const;
@@ -69,7 +69,7 @@ class TokenBlocks final : public Source {
   int64_t blocks_;     // number of blocks in the file
   int64_t skipped_ = 0;
   std::vector<int64_t> whole_{};  // valid blocks, if any block was omitted
-  mutable BatchMemory memory_;
+  mutable BatchBufferPool memory_;
 };
 
 /// A loader over TokenBlocks: text_blocks({.path = "train.bin", .block_size = 1024}, {.batch_size = 8}). The numbers of

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "accelerate/data/batch_memory.hpp"
+#include "accelerate/data/batch_buffer_pool.hpp"
 #include "accelerate/data/source.hpp"
 
 namespace accelerate::data {
@@ -20,7 +20,7 @@ class ToFloat {
   at::Tensor operator()(const at::Tensor& images, const ReadContext& pass = {}) const;
 
  private:
-  std::shared_ptr<BatchMemory> memory_ = std::make_shared<BatchMemory>();  // shared by copies
+  std::shared_ptr<BatchBufferPool> memory_ = std::make_shared<BatchBufferPool>();  // shared by copies
 };
 
 }  // namespace accelerate::data

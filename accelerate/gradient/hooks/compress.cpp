@@ -16,7 +16,7 @@ GradientBucket twin(const GradientBucket& bucket, at::ScalarType dtype) {
   GradientBucket other{.index = bucket.index, .is_last = bucket.is_last, .members = bucket.members};
   other.flat = at::empty(bucket.flat.sizes(), bucket.flat.options().dtype(dtype));
   other.gradients = other.flat.narrow(0, 0, bucket.gradients.numel());
-  for (const at::Tensor& view : bucket.views) other.views.push_back(bucket.same_place(view, other.flat));
+  for (const at::Tensor& view : bucket.views) other.views.push_back(bucket.same_storage(view, other.flat));
   if (bucket.counts.defined()) other.counts = other.flat.narrow(0, bucket.gradients.numel(), bucket.counts.numel());
   return other;
 }
@@ -40,8 +40,8 @@ class Compressed final : public BucketReducer {
     bucket.flat.copy_(small.flat, /*non_blocking=*/true);
   }
 
-  void give_back(const GradientBucket& bucket, size_t member) override {
-    inner_->give_back(compresses(bucket) ? twin_of(bucket) : bucket, member);
+  void restore_gradient(const GradientBucket& bucket, size_t member) override {
+    inner_->restore_gradient(compresses(bucket) ? twin_of(bucket) : bucket, member);
   }
 
   void forget() override {
@@ -50,10 +50,10 @@ class Compressed final : public BucketReducer {
     inner_->forget();
   }
 
-  [[nodiscard]] std::string why_not_recorded() const override { return inner_->why_not_recorded(); }
+  [[nodiscard]] std::string not_capturable_reason() const override { return inner_->not_capturable_reason(); }
   [[nodiscard]] int64_t memory_version() const override { return forgotten_ + inner_->memory_version(); }
 
-  [[nodiscard]] int64_t bytes_given() const override { return inner_->bytes_given(); }
+  [[nodiscard]] int64_t bytes_communicated() const override { return inner_->bytes_communicated(); }
   [[nodiscard]] ReducerState state() const override { return inner_->state(); }
   void load_state(const ReducerState& state) override { inner_->load_state(state); }
 

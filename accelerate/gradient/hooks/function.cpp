@@ -16,7 +16,7 @@ std::string described(const at::Tensor& tensor) {
                      tensor.device().str());
 }
 
-void check_result(const at::Tensor& result, const GradientBucket& bucket, const Place& place) {
+void check_result(const at::Tensor& result, const GradientBucket& bucket, const RankContext& place) {
   const at::Tensor& gradients = bucket.gradients;
   if (result.defined() && result.sizes() == gradients.sizes() && result.scalar_type() == gradients.scalar_type() &&
       result.device() == gradients.device()) {
@@ -36,14 +36,14 @@ class FunctionReducer final : public BucketReducer {
     const at::Tensor result = (*reduce_)(bucket, group_);
     check_result(result, bucket, group_.place());
     const at::Tensor flat = result.contiguous();
-    for (const at::Tensor& view : bucket.views) view.copy_(bucket.same_place(view, flat), true);
+    for (const at::Tensor& view : bucket.views) view.copy_(bucket.same_storage(view, flat), true);
     if (bucket.counts.defined()) group_.all_reduce(bucket.counts);
-    bytes_given_ += static_cast<int64_t>(bucket.flat.nbytes());
+    bytes_communicated_ += static_cast<int64_t>(bucket.flat.nbytes());
   }
   void finish(const GradientBucket&) override {}
   void forget() override {}
-  [[nodiscard]] int64_t bytes_given() const override { return bytes_given_; }
-  [[nodiscard]] std::string why_not_recorded() const override {
+  [[nodiscard]] int64_t bytes_communicated() const override { return bytes_communicated_; }
+  [[nodiscard]] std::string not_capturable_reason() const override {
     return "comm_hook's function runs on the host in each reduction; write a BucketReducer for one that may be "
            "recorded";
   }
@@ -51,7 +51,7 @@ class FunctionReducer final : public BucketReducer {
  private:
   std::shared_ptr<const ReduceFunction> reduce_;
   comm::Group group_;
-  int64_t bytes_given_ = 0;
+  int64_t bytes_communicated_ = 0;
 };
 
 }  // namespace

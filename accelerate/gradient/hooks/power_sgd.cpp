@@ -23,7 +23,7 @@
 namespace accelerate::gradient {
 namespace {
 
-void check(const PowerSgdOptions& options, std::string_view hook) {
+void check_power_sgd_options(const PowerSgdOptions& options, std::string_view hook) {
   if (options.matrix_approximation_rank < 1) {
     base::fail(ErrorKind::usage, {}, hook, "matrix_approximation_rank is {}, must be at least 1",
                options.matrix_approximation_rank);
@@ -70,14 +70,14 @@ LowRankMatrix matrix_of(const at::Tensor& view) {
 LowRankMatrix square_of(const GradientBucket& bucket) {
   const auto side = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(bucket.gradients.numel()))));
   LowRankMatrix matrix{.m = at::zeros({side, side}, bucket.gradients.options())};
-  for (const at::Tensor& view : bucket.views) matrix.copies.emplace_back(view, bucket.same_place(view, matrix.m));
+  for (const at::Tensor& view : bucket.views) matrix.copies.emplace_back(view, bucket.same_storage(view, matrix.m));
   return matrix;
 }
 
 // Takes consecutive parts of a flat tensor.
-class Cutter {
+class FlatViewCursor {
  public:
-  explicit Cutter(at::Tensor flat) : flat_(std::move(flat)) {}
+  explicit FlatViewCursor(at::Tensor flat) : flat_(std::move(flat)) {}
   at::Tensor next(at::IntArrayRef shape) {
     const int64_t length = c10::multiply_integers(shape);
     at_ += length;
@@ -121,12 +121,12 @@ class PowerSgd final : public BucketReducer {
   }
 
   // The dropped result was sent, so it is missing in the error; adds it back.
-  void give_back(const GradientBucket& bucket, size_t member) override {
+  void restore_gradient(const GradientBucket& bucket, size_t member) override {
     if (!compressed_last_ || !options_.use_error_feedback) return;
     const at::Tensor& view = bucket.views[member];
     for (const LowRankMatrix& matrix : factors_of(bucket).matrices) {
       if (batched_) {
-        add_to_error(bucket.same_place(view, matrix.error), bucket.same_place(view, matrix.m), bucket.share);
+        add_to_error(bucket.same_storage(view, matrix.error), bucket.same_storage(view, matrix.m), bucket.share);
       } else if (matrix.name == name_of(bucket, member)) {
         add_to_error(matrix.error, matrix.m, bucket.share);
       }
@@ -140,7 +140,7 @@ class PowerSgd final : public BucketReducer {
   }
 
   // The host counts reductions, which decides whether one is compressed, and replaces factors by new tensors.
-  [[nodiscard]] std::string why_not_recorded() const override {
+  [[nodiscard]] std::string not_capturable_reason() const override {
     return "PowerSGD keeps count and factors from one reduction to the next, which a replay would not";
   }
 
@@ -166,7 +166,9 @@ class PowerSgd final : public BucketReducer {
     if (const auto step = loaded_.extract("step")) step_ = step.mapped().item<int64_t>();
   }
 
-  [[nodiscard]] int64_t bytes_given() const override { return plain_.bytes_given() + bytes_given_; }
+  [[nodiscard]] int64_t bytes_communicated() const override {
+    return plain_.bytes_communicated() + bytes_communicated_;
+  }
 
  private:
   static std::string name_of(const GradientBucket& bucket, size_t member) {
@@ -189,7 +191,7 @@ class PowerSgd final : public BucketReducer {
   }
 
   comm::Pending send(const at::Tensor& tensor) {
-    bytes_given_ += static_cast<int64_t>(tensor.nbytes());
+    bytes_communicated_ += static_cast<int64_t>(tensor.nbytes());
     return group_.all_reduce_async(tensor);
   }
 
@@ -227,19 +229,19 @@ class PowerSgd final : public BucketReducer {
     factors.rest = at::empty({rest}, options);
     factors.all_p = at::empty({p}, options);
     factors.all_q = at::empty({q}, options);
-    Cutter of_rest(factors.rest), of_p(factors.all_p), of_q(factors.all_q);
+    FlatViewCursor of_rest(factors.rest), of_p(factors.all_p), of_q(factors.all_q);
     for (const at::Tensor& tensor : as_it_is) factors.copies.emplace_back(tensor, of_rest.next(tensor.sizes()));
     for (LowRankMatrix& matrix : factors.matrices) {
       matrix.p = of_p.next({matrix.m.size(0), columns(matrix)});
       matrix.q = of_q.next({matrix.m.size(1), columns(matrix)});
       if (options_.use_error_feedback) matrix.error = at::zeros_like(matrix.m);
-      matrix.warm = take_loaded("q of " + matrix.name, matrix.q) && options_.warm_start;
-      take_loaded("error of " + matrix.name, matrix.error);
+      matrix.warm = use_loaded_state("q of " + matrix.name, matrix.q) && options_.warm_start;
+      use_loaded_state("error of " + matrix.name, matrix.error);
     }
     return factors;
   }
 
-  bool take_loaded(const std::string& name, const at::Tensor& into) {
+  bool use_loaded_state(const std::string& name, const at::Tensor& into) {
     const auto found = loaded_.extract(name);
     if (!found || !into.defined() || found.mapped().sizes() != into.sizes()) return false;
     into.copy_(found.mapped());
@@ -278,11 +280,11 @@ class PowerSgd final : public BucketReducer {
   std::map<std::string, at::Tensor> loaded_;           // loaded state that no bucket has used yet
   int64_t step_ = 0;
   bool compressed_last_ = false;  // true if the last reduction was compressed
-  int64_t bytes_given_ = 0;
+  int64_t bytes_communicated_ = 0;
 };
 
 CommHook make_hook(const PowerSgdOptions& options, bool batched) {
-  check(options, batched ? "batched_power_sgd_hook" : "power_sgd_hook");
+  check_power_sgd_options(options, batched ? "batched_power_sgd_hook" : "power_sgd_hook");
   return CommHook([options, batched](const comm::Group& group) -> std::unique_ptr<BucketReducer> {
     return std::make_unique<PowerSgd>(options, batched, group);
   });

@@ -60,7 +60,7 @@ Rule chained_rule(torch::optim::Optimizer& optimizer, const std::vector<Schedule
             .begins_for_all = parts->begins_for_all(),
             .others_begin_at = parts->others_begin_at(),
             .python = [parts](const state::SchedulerState& whole) { return python_of(*parts, whole); }};
-  if (parts->moves_momentum()) rule.momentum = [parts](const Position& at) { return momentum_of(*parts, at); };
+  if (parts->changes_momentum()) rule.momentum = [parts](const Position& at) { return momentum_of(*parts, at); };
   return rule;
 }
 

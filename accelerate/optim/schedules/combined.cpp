@@ -40,7 +40,7 @@ bool Combined::begins_for_all() const {
   return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.rule.begins_for_all; });
 }
 
-bool Combined::moves_momentum() const {
+bool Combined::changes_momentum() const {
   return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.rule.momentum != nullptr; });
 }
 

@@ -34,7 +34,7 @@ class Combined {
   [[nodiscard]] const std::vector<double>& others_begin_at() const { return initial_; }
   [[nodiscard]] bool begins_for_all() const;
   /// True if a part changes the momentum.
-  [[nodiscard]] bool moves_momentum() const;
+  [[nodiscard]] bool changes_momentum() const;
 
   /// The position for that part, with its own base rate.
   [[nodiscard]] Position seen_by(size_t part, Position at) const;

@@ -15,7 +15,7 @@
 namespace accelerate::optim {
 namespace {
 
-constexpr const char* one_cycle = "OneCycleLR";
+constexpr const char* kOneCycle = "OneCycleLR";
 
 enum class Height { first, top, last };
 
@@ -35,13 +35,13 @@ std::vector<Phase> phases_of(int64_t total_steps, const OneCycleOptions& options
 }
 
 /// The two rates around a step, and the position between them.
-struct Way {
+struct StateAccessor {
   Height from;
   Height to;
   double done;
 };
 
-Way way_at(const std::vector<Phase>& phases, int64_t steps) {
+StateAccessor way_at(const std::vector<Phase>& phases, int64_t steps) {
   const auto step = static_cast<double>(steps);
   double start = 0;
   for (const Phase& phase : phases) {
@@ -60,16 +60,16 @@ double between(double from, double to, double done, AnnealStrategy strategy) {
 
 void check_above_0(const char* argument, double value) {
   if (value > 0) return;
-  base::fail(ErrorKind::usage, {}, one_cycle, "{} is {}, must be above 0", argument, value);
+  base::fail(ErrorKind::usage, {}, kOneCycle, "{} is {}, must be above 0", argument, value);
 }
 
-void check(int64_t total_steps, const OneCycleOptions& options) {
-  check_at_least(one_cycle, "total_steps", total_steps, 1);
-  check_up_to_1(one_cycle, "pct_start", options.pct_start);
+void check_one_cycle_options(int64_t total_steps, const OneCycleOptions& options) {
+  check_at_least(kOneCycle, "total_steps", total_steps, 1);
+  check_up_to_1(kOneCycle, "pct_start", options.pct_start);
   check_above_0("div_factor", options.div_factor);
   check_above_0("final_div_factor", options.final_div_factor);
   if (options.pct_start * static_cast<double>(total_steps) == 1) {
-    base::fail(ErrorKind::usage, {}, one_cycle,
+    base::fail(ErrorKind::usage, {}, kOneCycle,
                "pct_start is {} of total_steps {}, a rise of 1 step, which begins at its end; make it longer, or 0",
                options.pct_start, total_steps);
   }
@@ -117,12 +117,12 @@ auto along(std::vector<Heights> heights, int64_t total_steps, const OneCycleOpti
   return [=, heights = std::move(heights), phases = phases_of(total_steps, options),
           strategy = options.anneal_strategy](const Position& at) {
     if (at.step > total_steps) {
-      base::fail(ErrorKind::usage, {}, one_cycle,
+      base::fail(ErrorKind::usage, {}, kOneCycle,
                  "step {} of a schedule of total_steps {}; make it as long as the training, or prepare() it: prepared, "
                  "it rests at its end",
                  at.step, total_steps);
     }
-    const Way way = way_at(phases, std::min(at.step, total_steps - 1));
+    const StateAccessor way = way_at(phases, std::min(at.step, total_steps - 1));
     const Heights& its = heights[at.group];
     return between(its[way.from], its[way.to], way.done, strategy);
   };
@@ -130,23 +130,23 @@ auto along(std::vector<Heights> heights, int64_t total_steps, const OneCycleOpti
 
 Rule one_cycle_rule(const torch::optim::Optimizer& optimizer, const PerGroup& max_lr, int64_t total_steps,
                     const OneCycleOptions& options) {
-  check(total_steps, options);
+  check_one_cycle_options(total_steps, options);
   const size_t groups = optimizer.param_groups().size();
   std::vector<double> first;
   std::vector<Heights> rates, momenta;
-  for (const double top : max_lr.of(groups, one_cycle, "max_lr")) {
+  for (const double top : max_lr.of(groups, kOneCycle, "max_lr")) {
     first.push_back(top / options.div_factor);
     rates.push_back({first.back(), top, first.back() / options.final_div_factor});
   }
-  Rule rule{.name = one_cycle,
+  Rule rule{.name = kOneCycle,
             .rate = along(rates, total_steps, options),
             .last_step = total_steps - 1,
             .begins_at = std::move(first),
             .begins_for_all = true};
   if (options.cycle_momentum) {
-    check_has_momentum(optimizer, one_cycle, "cycle_momentum is true", "set cycle_momentum = false");
-    const auto least = options.base_momentum.of(groups, one_cycle, "base_momentum");
-    const auto most = options.max_momentum.of(groups, one_cycle, "max_momentum");
+    check_has_momentum(optimizer, kOneCycle, "cycle_momentum is true", "set cycle_momentum = false");
+    const auto least = options.base_momentum.of(groups, kOneCycle, "base_momentum");
+    const auto most = options.max_momentum.of(groups, kOneCycle, "max_momentum");
     for (size_t i = 0; i < groups; ++i) momenta.push_back({most[i], least[i], most[i]});
     rule.momentum = along(momenta, total_steps, options);
   }

@@ -12,11 +12,11 @@ namespace accelerate::optim {
 /// A number for all parameter groups, or a list with one for each: 0.1, or {0.1, 0.01}.
 class PerGroup {
  public:
-  PerGroup(double for_all) : values_{for_all}, for_all_(true) {}
+  PerGroup(double value_for_all_groups) : values_{value_for_all_groups}, for_all_(true) {}
   PerGroup(std::initializer_list<double> each) : values_(each) {}
   PerGroup(std::vector<double> each) : values_(std::move(each)) {}
 
-  [[nodiscard]] bool for_all() const { return for_all_; }
+  [[nodiscard]] bool value_for_all_groups() const { return for_all_; }
   /// Returns one value per group. \throws Error (usage), with schedule and name, for a list of another length.
   [[nodiscard]] std::vector<double> of(size_t groups, std::string_view schedule, std::string_view name) const;
 

@@ -81,7 +81,7 @@ Rule sequential_rule(torch::optim::Optimizer& optimizer, const std::vector<Sched
             .begins_for_all = turns->parts.begins_for_all(),
             .others_begin_at = turns->parts.others_begin_at(),
             .python = [turns](const state::SchedulerState& whole) { return turns->python(whole); }};
-  if (turns->parts.moves_momentum()) rule.momentum = [turns](const Position& at) { return turns->momentum(at); };
+  if (turns->parts.changes_momentum()) rule.momentum = [turns](const Position& at) { return turns->momentum(at); };
   return rule;
 }
 

@@ -7,7 +7,7 @@
 namespace accelerate::tracking {
 namespace {
 
-void check_images(const at::Tensor& images, const Place& place) {
+void check_images(const at::Tensor& images, const RankContext& place) {
   const auto refuse = [&](const char* why) {
     base::fail(ErrorKind::usage, place, "log_images", "the tensor is {} {}, {}", c10::str(images.sizes()),
                c10::toString(images.scalar_type()), why);
@@ -33,7 +33,8 @@ Image image_of(const at::Tensor& image) {
 
 }  // namespace
 
-void log_images(Trackers& trackers, const std::string& name, const at::Tensor& images, Step step, const Place& place) {
+void log_images(Trackers& trackers, const std::string& name, const at::Tensor& images, Step step,
+                const RankContext& place) {
   check_images(images, place);
   if (!trackers.in_run()) return;
   at::Tensor all = images.detach();

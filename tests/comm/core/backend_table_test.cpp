@@ -10,9 +10,9 @@
 namespace {
 
 using namespace accelerate::comm;
-using accelerate::Place;
+using accelerate::RankContext;
 
-const Place kHere{.rank = 1, .world_size = 4, .host = "gpu-a"};
+const RankContext kHere{.rank = 1, .world_size = 4, .host = "gpu-a"};
 
 std::shared_ptr<Connection> no_link(const ConnectionContext&) { return nullptr; }
 

@@ -11,12 +11,12 @@ namespace {
 
 using namespace accelerate::comm;
 using namespace std::chrono_literals;
-using accelerate::Place;
+using accelerate::RankContext;
 
-const Place kRankZero{.rank = 0, .world_size = 2, .host = "gpu-a"};
+const RankContext kRankZero{.rank = 0, .world_size = 2, .host = "gpu-a"};
 
 bool listens(const Endpoint& endpoint) {
-  return somebody_listens(resolve(endpoint, kRankZero), std::chrono::steady_clock::now() + 5s);
+  return is_port_open(resolve(endpoint, kRankZero), std::chrono::steady_clock::now() + 5s);
 }
 
 const Interface kLoopback{.name = "lo", .address = "127.0.0.1", .loopback = true};

@@ -18,8 +18,8 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "accelerate/comm/rendezvous/interfaces.hpp"
-#include "accelerate/comm/rendezvous/peer_inquiry.hpp"
 #include "accelerate/comm/rendezvous/sockets.hpp"
+#include "accelerate/comm/rendezvous/store_peer_diagnosis.hpp"
 #include "accelerate/comm/threads/backend.hpp"
 #include "tests/testing.hpp"
 
@@ -27,7 +27,7 @@ namespace {
 
 using namespace accelerate::comm;
 using namespace std::chrono_literals;
-using accelerate::Place;
+using accelerate::RankContext;
 using accelerate::env::ProcessEnv;
 
 ProcessEnv process_of(int64_t rank, int64_t world_size, int64_t port, const std::string& address = "127.0.0.1") {
@@ -39,14 +39,14 @@ ProcessEnv process_of(int64_t rank, int64_t world_size, int64_t port, const std:
           .master_port = port};
 }
 
-Place place_of(const ProcessEnv& process) { return {process.rank, process.world_size, "gpu-a"}; }
+RankContext place_of(const ProcessEnv& process) { return {process.rank, process.world_size, "gpu-a"}; }
 
 /// The rank's error text, or "" if it joined the others.
 std::string refusal(const ProcessEnv& process, std::chrono::milliseconds timeout = 300ms) {
   try {
-    static_cast<void>(meet(process, place_of(process), timeout));
+    static_cast<void>(rendezvous_store(process, place_of(process), timeout));
   } catch (const accelerate::Error& error) {
-    return fmt::format("{}: {}", name(error.kind()), error.what());
+    return fmt::format("{}: {}", error_kind_name(error.kind()), error.what());
   }
   return "";
 }
@@ -69,7 +69,7 @@ void wait_until(const std::function<bool()>& done) {
 }
 
 bool listens_on(const std::string& host, int64_t port) {
-  return somebody_listens(resolve({host, port}, {}), std::chrono::steady_clock::now() + 5s);
+  return is_port_open(resolve({host, port}, {}), std::chrono::steady_clock::now() + 5s);
 }
 
 /// Accepts no connection: its queue is full and never read.
@@ -222,7 +222,7 @@ TEST_CASE("a second process that says it is the same rank is refused where no id
 TEST_CASE("asking after peers ends although the store does not answer, and is told from one that is gone") {
   const auto begun = std::chrono::steady_clock::now();
   const auto store = c10::make_intrusive<NeverAnswers>();
-  CHECK(ask_peers({store, "gpu-a:29500", "rank 0"}, "world", {}, 1, {0, 1}).text ==
+  CHECK(diagnose_peers_over_store({store, "gpu-a:29500", "rank 0"}, "world", {}, 1, {0, 1}).text ==
         "the job's store at gpu-a:29500, which rank 0 keeps, does not answer.");
   auto agents = agent_store();
   c10d::TCPStoreOptions options;
@@ -230,8 +230,8 @@ TEST_CASE("asking after peers ends although the store does not answer, and is to
   options.waitWorkers = false;
   const auto client = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
   agents.reset();
-  CHECK(ask_peers({client, "gpu-a:29500", "torchrun's agent beside rank 0"}, "world", {}, 1, {0, 1}).text ==
-        "the job's store at gpu-a:29500, which torchrun's agent beside rank 0 keeps, is gone.");
+  CHECK(diagnose_peers_over_store({client, "gpu-a:29500", "torchrun's agent beside rank 0"}, "world", {}, 1, {0, 1})
+            .text == "the job's store at gpu-a:29500, which torchrun's agent beside rank 0 keeps, is gone.");
   CHECK(std::chrono::steady_clock::now() - begun < 30s);
   store->end();
 }
@@ -316,7 +316,7 @@ std::string meeting_place(int64_t local_world_size) {
   const auto rank_main = [&](int64_t rank) {
     const ProcessEnv process{.rank = rank, .world_size = 2, .local_rank = 0, .local_world_size = local_world_size};
     const auto connection = world.connection(rank);
-    stores.at(static_cast<size_t>(rank)) = meet_over(*connection->backend, process, place_of(process), 60s);
+    stores.at(static_cast<size_t>(rank)) = rendezvous_store_over(*connection->backend, process, place_of(process), 60s);
   };
   std::thread rank_1(rank_main, 1);
   rank_main(0);

@@ -13,7 +13,7 @@
 #include "accelerate/comm/core/elementwise.hpp"
 #include "accelerate/comm/core/group_core.hpp"
 #include "accelerate/comm/core/wire_format.hpp"
-#include "accelerate/comm/core/worker.hpp"
+#include "accelerate/comm/core/worker_thread.hpp"
 
 namespace store_backend {
 namespace {
@@ -49,11 +49,11 @@ void put(c10d::Store& store, const std::string& key, const Bytes& bytes) {
 }
 
 /// Polls, because the store's own wait would block its other users.
-Bytes get(c10d::Store& store, const std::string& key, size_t from, const Turn& turn) {
+Bytes get(c10d::Store& store, const std::string& key, size_t from, const TaskContext& turn) {
   Bytes all;
   for (size_t number = 0, last = kMostAtOnce; last == kMostAtOnce; ++number) {
     while (!store.check({piece_of(key, number)})) {
-      if (turn.expired()) throw DeadlinePassed({static_cast<int64_t>(from)});
+      if (turn.deadline_exceeded()) throw DeadlineExceeded({static_cast<int64_t>(from)});
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     const Bytes piece = store.get(piece_of(key, number));
@@ -145,7 +145,7 @@ class StoreBackend : public c10d::Backend {
   WorkPtr recv(Tensors& tensors, int from, int tag) override {
     auto work = c10::make_intrusive<CompletableWork>(OpType::RECV, tensors);
     const auto key = letter(static_cast<size_t>(from), me(), tag);
-    letters_.push([work, key, from, store = store_, out = tensors.at(0)](const Turn& turn) {
+    letters_.push([work, key, from, store = store_, out = tensors.at(0)](const TaskContext& turn) {
       work->end(error_of([&] { fill(out, get(*store, key, static_cast<size_t>(from), turn)); }));
     });
     return work;
@@ -182,7 +182,7 @@ class StoreBackend : public c10d::Backend {
     auto work = c10::make_intrusive<CompletableWork>(type, std::move(tensors));
     const auto key = [number = operations_begun_++](size_t rank) { return fmt::format("{}/{}", number, rank); };
     put(*store_, key(me()), mine);
-    operations_.push([work, key, use, store = store_, size = static_cast<size_t>(getSize())](const Turn& turn) {
+    operations_.push([work, key, use, store = store_, size = static_cast<size_t>(getSize())](const TaskContext& turn) {
       work->end(error_of([&] {
         std::vector<Bytes> all;
         for (size_t r = 0; r < size; ++r) all.push_back(get(*store, key(r), r, turn));
@@ -195,8 +195,8 @@ class StoreBackend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Store> store_;
   int64_t operations_begun_ = 0;
   std::map<std::string, int64_t> letters_sent_;
-  Worker operations_;
-  Worker letters_;
+  WorkerThread operations_;
+  WorkerThread letters_;
 };
 
 class StoreConnection : public Connection {

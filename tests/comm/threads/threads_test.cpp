@@ -321,20 +321,20 @@ TEST_CASE("c10d's own calls with unequal sizes, dtypes or reductions are told, a
 
 TEST_CASE("a call of c10d's handle that meets another one of ours is told, whichever comes first") {
   for (const int64_t first : {0, 1}) {
-    std::atomic<bool> has_come = false;
+    std::atomic<bool> joined_mpi_init = false;
     std::atomic<int> told = 0;
     run_threads(2, [&](const Group& group) {
       auto ones = at::ones({2});
       std::vector<at::Tensor> list{ones};
-      while (group.rank() != first && !has_come) std::this_thread::sleep_for(1ms);
+      while (group.rank() != first && !joined_mpi_init) std::this_thread::sleep_for(1ms);
       try {
         if (group.rank() == 0) {
           const auto work = group.process_group()->allreduce(list);
-          has_come = true;
+          joined_mpi_init = true;
           work->wait();
         } else {
           auto pending = group.broadcast_async(ones, 0);
-          has_come = true;
+          joined_mpi_init = true;
           pending.wait();
         }
       } catch (const std::exception& error) {

@@ -127,7 +127,7 @@ TEST_CASE("several threads may read a cache of a source that only one may read")
 }
 
 TEST_CASE("threads that need different samples of a cold cache read the source side by side") {
-  struct Together final : data::Source {
+  struct JobResult final : data::Source {
     [[nodiscard]] int64_t size() const override { return 4; }
     [[nodiscard]] data::Batch read(const at::Tensor& indices) const override {
       ++inside;
@@ -137,7 +137,7 @@ TEST_CASE("threads that need different samples of a cold cache read the source s
     }
     mutable std::atomic<int> inside = 0;
   };
-  const auto cached = data::cache(std::make_shared<Together>());
+  const auto cached = data::cache(std::make_shared<JobResult>());
   const auto begun = std::chrono::steady_clock::now();
   std::thread other([&] { CHECK(read(cached, {3, 2}) == Numbers{3, 2}); });
   CHECK(read(cached, {0, 1}) == Numbers{0, 1});

@@ -48,7 +48,7 @@ std::string bytes(std::initializer_list<Number> numbers) {
 /// Lines that are logged during the call, including those that were logged before.
 inline std::vector<std::string> logged(const std::function<void()>& call) {
   std::vector<std::string> lines;
-  accelerate::base::forget_lines();
+  accelerate::base::reset_log_once();
   auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
   call();
   accelerate::base::set_log_handler(before);

@@ -26,7 +26,7 @@ TEST_CASE("in 16 bits gradients are the mean within their precision, the same bi
       CHECK(near(seen[0], expected, tolerance));
       CHECK_FALSE(torch::equal(seen[0], plain.parameters[0].grad()));
       CHECK(bit_equal(group, seen));
-      CHECK(hooked.engine.bytes_given() * 2 == plain.engine.bytes_given());
+      CHECK(hooked.gradient_reducer.bytes_communicated() * 2 == plain.gradient_reducer.bytes_communicated());
     }
   });
 }

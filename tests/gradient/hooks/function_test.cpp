@@ -43,7 +43,7 @@ TEST_CASE("a function reduces each bucket, and what it returns are the gradients
       const auto seen = hooked.reduced({mine, torch::ones({4}, torch::kDouble)});
       CHECK(torch::equal(seen[0], torch::full({2, 3}, 3.0, torch::kDouble)));
       CHECK(torch::equal(seen[1], torch::full({4}, 2.0, torch::kDouble)));
-      CHECK(calls == round * static_cast<int64_t>(hooked.engine.plan().buckets.size()));
+      CHECK(calls == round * static_cast<int64_t>(hooked.gradient_reducer.plan().buckets.size()));
     }
   });
 }
@@ -56,7 +56,7 @@ TEST_CASE("what a function writes between the parameters stays out of gradients 
                   }));
     hooked.reduced({torch::ones({3}, torch::kDouble), torch::ones({3}, torch::kDouble)});
     double sum = 0;
-    for (const at::Tensor& flat : hooked.engine.gradients()) sum += flat.sum().item<double>();
+    for (const at::Tensor& flat : hooked.gradient_reducer.gradients()) sum += flat.sum().item<double>();
     CHECK(sum == 12);
   });
 }
@@ -93,11 +93,11 @@ TEST_CASE("what is not reduced because the function threw is not stepped on, unt
     hooked.reduced({ones});  // the buckets exist: the next one is launched within the backward
     fails = true;
     CHECK_THROWS_WITH(hooked.reduced({ones}), "mine");
-    CHECK_THROWS_WITH(hooked.engine.before_step(),
+    CHECK_THROWS_WITH(hooked.gradient_reducer.before_step(),
                       doctest::Contains("optimizer.step: the reduction of the gradients broke off with an error, so "
                                         "they differ between the 2 ranks; zero them before the next backward"));
     CHECK(torch::equal(hooked.reduced({ones})[0], ones));
-    hooked.engine.before_step();
+    hooked.gradient_reducer.before_step();
   });
 }
 
@@ -113,12 +113,12 @@ TEST_CASE("gradients that the stock zero_grad() dropped after it threw need no z
       hooked.parameters[0].mutable_grad().reset();
       const auto backward = [&] { (hooked.parameters[0] * ones).sum().backward(); };
       if (through_engine) {
-        accelerate::gradient::run_backward(std::vector<Engine*>{&hooked.engine}, group, backward);
+        accelerate::gradient::run_backward(std::vector<GradientReducer*>{&hooked.gradient_reducer}, group, backward);
       } else {
-        hooked.engine.forward(true);
+        hooked.gradient_reducer.forward(true);
         backward();
       }
-      hooked.engine.before_step();
+      hooked.gradient_reducer.before_step();
       CHECK(torch::equal(hooked.parameters[0].grad(), ones));
     }
   });
@@ -136,7 +136,7 @@ TEST_CASE("what other ranks had put where this one has nothing is gone after it 
     const auto ones = torch::ones({4}, torch::kDouble);
     const auto last = group.rank() == 1 ? at::Tensor() : torch::ones({3}, torch::kDouble);  // arrives first
     CHECK_THROWS_WITH(hooked.reduced({ones, last}), "mine");
-    CHECK(hooked.engine.plan().buckets.at(0).items == std::vector<int64_t>{1});
+    CHECK(hooked.gradient_reducer.plan().buckets.at(0).items == std::vector<int64_t>{1});
     CHECK(torch::equal(hooked.reduced({ones, last})[1], torch::full({3}, 0.5, torch::kDouble)));
   });
 }

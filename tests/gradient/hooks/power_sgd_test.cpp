@@ -35,7 +35,7 @@ void check_within(double tolerance, const CommHook& hook, bool with_factors) {
     const auto gradient = numbers({40, 20}, group.rank(), at::kFloat);
     Hooked plain(group, {{40, 20}}, {}, at::kFloat), hooked(group, {{40, 20}}, hook, at::kFloat);
     CHECK(near(hooked.reduced({gradient})[0], plain.reduced({gradient})[0], tolerance));
-    CHECK((hooked.engine.reducer_state().size() > 1) == with_factors);  // in addition to the step count
+    CHECK((hooked.gradient_reducer.reducer_state().size() > 1) == with_factors);  // in addition to the step count
   });
 }
 
@@ -67,7 +67,7 @@ TEST_CASE("convolutions, also in channels-last memory, are matrices of their out
     CHECK(near(hooked.reduced({gradient})[0], gradient, 1e-12));
     auto parameter = torch::zeros({8, 4, 3, 3}, torch::kDouble).contiguous(at::MemoryFormat::ChannelsLast);
     parameter.requires_grad_();
-    Engine engine(group.duplicate(), {{"p", parameter}}, {.hook = power_sgd_hook(from_step(0))});
+    GradientReducer gradient_reducer(group.duplicate(), {{"p", parameter}}, {.hook = power_sgd_hook(from_step(0))});
     (parameter * gradient).sum().backward();
     CHECK(near(parameter.grad(), gradient, 1e-12));
   });
@@ -84,11 +84,11 @@ TEST_CASE("bytes are those of the formula: factors where they save enough, the r
     for (const auto& shape : shapes) ones.push_back(torch::ones(shape));
     hooked.reduced(ones);
     const auto counts = static_cast<int64_t>(shapes.size());
-    CHECK(hooked.engine.bytes_given() == 4 * (power_sgd_numbers(refs, from_step(0, 2)) + counts));
+    CHECK(hooked.gradient_reducer.bytes_communicated() == 4 * (power_sgd_numbers(refs, from_step(0, 2)) + counts));
     // 800 numbers, which need no padding, as a matrix of 29 times 29.
     Hooked batched(group, {{40, 20}}, batched_power_sgd_hook(from_step(0, 2)), at::kFloat);
     batched.reduced({torch::ones({40, 20})});
-    CHECK(batched.engine.bytes_given() == 4 * (2 * 29 * 2 + 1));
+    CHECK(batched.gradient_reducer.bytes_communicated() == 4 * (2 * 29 * 2 + 1));
   });
 }
 
@@ -164,7 +164,7 @@ TEST_CASE("where no rank uses a parameter in a step its error stays what it was"
       Hooked hooked(group, {{40, 20}, {40, 20}}, hook, at::kFloat);
       const auto gradient = [&](int64_t seed) { return numbers({40, 20}, 2 * seed + group.rank(), at::kFloat); };
       const auto owed = [&] {
-        for (const auto& [name, tensor] : hooked.engine.reducer_state()) {
+        for (const auto& [name, tensor] : hooked.gradient_reducer.reducer_state()) {
           if (name == "error of 1") return tensor.to(at::kFloat);
           // One matrix of the bucket; the parameter that arrives last is after the other one.
           if (name == "error of 1,0") return tensor.to(at::kFloat).flatten().narrow(0, 0, 800);
@@ -184,11 +184,11 @@ TEST_CASE("PowerSGD is not recorded, within another hook neither; a cast is") {
   run_threads(1, [](const Group& group) {
     const std::string why = "PowerSGD keeps count and factors from one reduction to the next, which a replay would not";
     const Hooked plain(group, {{40, 20}}, power_sgd_hook(from_step(0)));
-    CHECK(plain.engine.reducer().why_not_recorded() == why);
+    CHECK(plain.gradient_reducer.reducer().not_capturable_reason() == why);
     const Hooked wrapped(group, {{40, 20}}, bf16_compress_wrapper(power_sgd_hook(from_step(0))));
-    CHECK(wrapped.engine.reducer().why_not_recorded() == why);
+    CHECK(wrapped.gradient_reducer.reducer().not_capturable_reason() == why);
     const Hooked cast(group, {{40, 20}}, fp16_compress_hook());
-    CHECK(cast.engine.reducer().why_not_recorded() == "");
+    CHECK(cast.gradient_reducer.reducer().not_capturable_reason() == "");
   });
 }
 
@@ -228,10 +228,10 @@ TEST_CASE(
         const std::vector<std::vector<int64_t>> shapes{{40, 20}, {7}, {16, 3, 3, 3}};
         Hooked first(group, shapes, hook, at::kFloat), second(group, shapes, hook, at::kFloat);
         for (int64_t step = 0; step < saved_after; ++step) first.reduced(gradients(step));
-        second.engine.load_reducer_state(first.engine.reducer_state());
+        second.gradient_reducer.load_reducer_state(first.gradient_reducer.reducer_state());
         // A save before the first reduction keeps the loaded state.
         Hooked third(group, shapes, hook, at::kFloat);
-        third.engine.load_reducer_state(second.engine.reducer_state());
+        third.gradient_reducer.load_reducer_state(second.gradient_reducer.reducer_state());
         for (int64_t step = saved_after; step < saved_after + 4; ++step) {
           const auto expected = first.reduced(gradients(step));
           for (Hooked* other : {&second, &third}) {
@@ -250,11 +250,11 @@ TEST_CASE("a saved state of other shapes is passed over, and so is one where not
     Hooked saved(group, {{40, 20}}, hook), plain(group, {{40, 20}}, {});
     const auto gradient = numbers({40, 20}, group.rank());
     saved.reduced({gradient});
-    CHECK(plain.engine.reducer_state().empty());
-    plain.engine.load_reducer_state(saved.engine.reducer_state());
+    CHECK(plain.gradient_reducer.reducer_state().empty());
+    plain.gradient_reducer.load_reducer_state(saved.gradient_reducer.reducer_state());
     const auto mean = plain.reduced({gradient})[0];
     Hooked other(group, {{20, 40}}, power_sgd_hook(from_step(0, 20)));
-    other.engine.load_reducer_state(saved.engine.reducer_state());
+    other.gradient_reducer.load_reducer_state(saved.gradient_reducer.reducer_state());
     CHECK(near(other.reduced({gradient.t().contiguous()})[0], mean.t(), 1e-12));  // full rank without an added error
   });
 }

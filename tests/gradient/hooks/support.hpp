@@ -18,11 +18,11 @@ struct Hooked {
   Hooked(const Group& group, const std::vector<std::vector<int64_t>>& shapes, const CommHook& hook,
          at::ScalarType dtype = at::kDouble, const BucketOptions& buckets = {})
       : parameters(made(shapes, dtype)),
-        engine(group.duplicate(), listed(parameters), {.buckets = buckets, .hook = hook}) {}
+        gradient_reducer(group.duplicate(), listed(parameters), {.buckets = buckets, .hook = hook}) {}
 
   /// Results of a backward that gives each parameter this gradient on this rank.
   std::vector<at::Tensor> reduced(const std::vector<at::Tensor>& gradients) {
-    engine.zero_all();
+    gradient_reducer.zero_all();
     at::Tensor loss = torch::zeros({}, parameters[0].options().requires_grad(false));
     for (size_t i = 0; i < parameters.size(); ++i) {
       if (gradients[i].defined()) loss = loss + (parameters[i] * gradients[i]).sum();
@@ -43,7 +43,7 @@ struct Hooked {
   }
 
   std::vector<at::Tensor> parameters;
-  Engine engine;
+  GradientReducer gradient_reducer;
 };
 
 /// [rows, columns] of the given rank, equal on every rank with the same seed.

@@ -182,11 +182,11 @@ TEST_CASE("the program writes where it is told, as a whole, and never over a fil
   CHECK(bf16.code == 0);
   CHECK(read_file(at.path / "b.yaml").find("mixed_precision: 'bf16'\n") != std::string::npos);
 
-  const auto stays =
+  const auto is_still_valid =
       testing::Child({"sh", "-c", "yes no | head -1 | " TEST_BINARY_DIR "/bin/accelerate_config"}, home).wait();
-  CHECK(stays.code == 0);
-  CHECK(stays.out == path + " stays as it is.\n");
-  CHECK(stays.err == path + " exists already. Overwrite it? [no]: ");
+  CHECK(is_still_valid.code == 0);
+  CHECK(is_still_valid.out == path + " stays as it is.\n");
+  CHECK(is_still_valid.err == path + " exists already. Overwrite it? [no]: ");
   const auto over =
       testing::Child({"sh", "-c", "printf 'yes\\n0\\nbf16\\n' | " TEST_BINARY_DIR "/bin/accelerate_config"}, home)
           .wait();

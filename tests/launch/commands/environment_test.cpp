@@ -81,7 +81,7 @@ TEST_CASE("the program prints a block with the build, the machine, the config fi
   const auto ran = testing::run_program("accelerate_env", {"--config_file", at / "c.yaml"}, {{"NCCL_DEBUG", "WARN"}});
   CHECK(ran.code == 0);
   CHECK(ran.err.empty());
-  CHECK(ran.out.starts_with("- Accelerate for C++: 0.1.0\n- LibTorch: 2."));
+  CHECK(ran.out.starts_with("- Accelerate for C++: 0.2.0\n- LibTorch: 2."));
   CHECK(ran.out.find("- config file: " + (at / "c.yaml") + "\n    num_processes: 2\n    use_cpu: true\n") !=
         std::string::npos);
   CHECK(ran.out.find("    NCCL_DEBUG=WARN\n") != std::string::npos);

@@ -168,5 +168,5 @@ TEST_CASE("what cannot be estimated is said with the path and the remedy") {
   const auto help = estimate({"--help"});
   CHECK(help.code == 0);
   CHECK(help.out.find("Examples:\n  accelerate_estimate_memory model.safetensors\n") != std::string::npos);
-  CHECK(estimate({"--version"}).out == "accelerate_estimate_memory 0.1.0\n");
+  CHECK(estimate({"--version"}).out == "accelerate_estimate_memory 0.2.0\n");
 }

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "accelerate/archive/folder.hpp"
+#include "accelerate/archive/checkpoint_folder.hpp"
 #include "accelerate/archive/safetensors.hpp"
 #include "accelerate/archive/sink.hpp"
 #include "tests/temporary_folder.hpp"
@@ -51,7 +51,7 @@ inline std::string safetensors_of(const std::vector<SmallTensor>& tensors,
 /// Saves a checkpoint folder with one model.
 inline void save_checkpoint(const std::filesystem::path& place, const std::vector<SmallTensor>& tensors, int64_t step) {
   using namespace accelerate::archive;
-  NewFolder folder(place, "save_state");
+  AtomicFolder folder(place, "save_state");
   FileSink sink(folder.path() / "model.safetensors", "save_state");
   sink.write(safetensors_of(tensors));
   sink.finish(false);

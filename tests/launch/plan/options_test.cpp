@@ -353,7 +353,7 @@ TEST_CASE("what is given beats the table's default, and only there") {
   const LaunchOptions given{.num_machines = 3};
   CHECK(value_of(given, &LaunchOptions::num_machines) == 3);
   CHECK(value_of(given, &LaunchOptions::machine_rank) == 0);
-  CHECK(value_of(given, &LaunchOptions::grace_time) == accelerate::launch::default_grace);
+  CHECK(value_of(given, &LaunchOptions::grace_time) == accelerate::launch::kDefaultGrace);
 }
 
 TEST_CASE("help is one page that names every option once") {

@@ -273,29 +273,30 @@ TEST_CASE("multi_gpu wants several ranks with GPUs") {
 }
 
 TEST_CASE("one line says what was chosen where nothing was said") {
-  using accelerate::launch::what_was_chosen;
-  CHECK_FALSE(what_was_chosen({.num_processes = 1}, no_gpus));
-  CHECK(what_was_chosen({}, no_gpus) ==
+  using accelerate::launch::chosen_ranks_text;
+  CHECK_FALSE(chosen_ranks_text({.num_processes = 1}, no_gpus));
+  CHECK(chosen_ranks_text({}, no_gpus) ==
         "1 rank, as no NVIDIA GPU is visible, and others are not counted; --num_processes N starts more");
-  CHECK(what_was_chosen({.settings = {.cpu = true}}, two_gpus) == "1 rank on the CPU; --num_processes N starts more");
-  CHECK(what_was_chosen({}, two_gpus) == "2 ranks, one per visible GPU; --num_processes N or --cpu chooses otherwise");
-  CHECK(what_was_chosen({}, {.gpus = 1}) ==
+  CHECK(chosen_ranks_text({.settings = {.cpu = true}}, two_gpus) == "1 rank on the CPU; --num_processes N starts more");
+  CHECK(chosen_ranks_text({}, two_gpus) ==
+        "2 ranks, one per visible GPU; --num_processes N or --cpu chooses otherwise");
+  CHECK(chosen_ranks_text({}, {.gpus = 1}) ==
         "1 rank, one per visible GPU; --num_processes N or --cpu chooses otherwise");
 }
 
 TEST_CASE("an address for a job of one machine is told to be passed over") {
-  using accelerate::launch::address_not_used;
-  CHECK(address_not_used({.main_process_ip = "gpu-a"}) ==
+  using accelerate::launch::unused_address_text;
+  CHECK(unused_address_text({.main_process_ip = "gpu-a"}) ==
         "main_process_ip gpu-a is not used on one machine; its ranks use 127.0.0.1");
-  CHECK_FALSE(address_not_used({}));
-  CHECK_FALSE(address_not_used({.main_process_ip = "127.0.0.1"}));
-  CHECK_FALSE(address_not_used({.num_machines = 2, .main_process_ip = "gpu-a"}));
+  CHECK_FALSE(unused_address_text({}));
+  CHECK_FALSE(unused_address_text({.main_process_ip = "127.0.0.1"}));
+  CHECK_FALSE(unused_address_text({.num_machines = 2, .main_process_ip = "gpu-a"}));
 }
 
 TEST_CASE("more ranks than processors are told") {
-  using accelerate::launch::too_many_for_the_processors;
-  CHECK_FALSE(too_many_for_the_processors({.num_processes = 16}, no_gpus));
-  CHECK(too_many_for_the_processors({.num_processes = 17}, no_gpus) ==
+  using accelerate::launch::oversubscription_warning;
+  CHECK_FALSE(oversubscription_warning({.num_processes = 16}, no_gpus));
+  CHECK(oversubscription_warning({.num_processes = 17}, no_gpus) ==
         "17 ranks share 16 processors, which is slower than one rank on each");
-  CHECK_FALSE(too_many_for_the_processors({.num_processes = 17}, two_gpus));
+  CHECK_FALSE(oversubscription_warning({.num_processes = 17}, two_gpus));
 }

@@ -7,17 +7,17 @@
 
 #include "tests/launch/scratch.hpp"
 
-using accelerate::base::ErrorNote;
+using accelerate::base::ErrorRecord;
 using accelerate::launch::earlier_error;
-using accelerate::launch::read_error_note;
+using accelerate::launch::read_error_record;
 
 TEST_CASE("what a rank wrote is read, and what cannot be read is nothing") {
   const testing::Scratch scratch;
-  CHECK_FALSE(read_error_note(scratch.path, 0));
+  CHECK_FALSE(read_error_record(scratch.path, 0));
   std::ofstream(accelerate::launch::error_file(scratch.path, 1)) << R"({"message": "lost", "timestamp": 7})";
   std::ofstream(accelerate::launch::error_file(scratch.path, 2)) << "{half";
-  CHECK(read_error_note(scratch.path, 1) == ErrorNote{"lost", 7'000'000'000});
-  CHECK_FALSE(read_error_note(scratch.path, 2));
+  CHECK(read_error_record(scratch.path, 1) == ErrorRecord{"lost", 7'000'000'000});
+  CHECK_FALSE(read_error_record(scratch.path, 2));
 }
 
 TEST_CASE("an error is earlier only when both are known and it is older") {

@@ -5,16 +5,16 @@
 
 #include <csignal>
 
-using accelerate::launch::describe;
 using accelerate::launch::exit_code_of;
 using accelerate::launch::Failure;
 using accelerate::launch::failure_report;
+using accelerate::launch::wait_status_text;
 
 TEST_CASE("a status is told in words and as a shell's exit code") {
-  CHECK(describe(3 << 8) == "exit code 3");
-  CHECK(describe(SIGKILL) == "signal 9 (killed)");
-  CHECK(describe(SIGSEGV) == "signal 11 (segmentation fault)");
-  CHECK(describe(SIGTERM) == "signal 15 (terminated)");
+  CHECK(wait_status_text(3 << 8) == "exit code 3");
+  CHECK(wait_status_text(SIGKILL) == "signal 9 (killed)");
+  CHECK(wait_status_text(SIGSEGV) == "signal 11 (segmentation fault)");
+  CHECK(wait_status_text(SIGTERM) == "signal 15 (terminated)");
   CHECK(exit_code_of(3 << 8) == 3);
   CHECK(exit_code_of(0) == 0);
   CHECK(exit_code_of(SIGKILL) == 137);
@@ -22,7 +22,7 @@ TEST_CASE("a status is told in words and as a shell's exit code") {
 
 TEST_CASE("who ended before all others is named with its last lines") {
   CHECK(failure_report(
-            {.rank = 5, .pid = 4121, .cause = "signal 9 (killed)", .others_were_stopped = true},
+            {.rank = 5, .pid = 4121, .cause = "signal 9 (killed)", .others_terminated = true},
             {.host = "gpu-b", .workers = 8, .time = "2026-11-22 15:04:05", .last_lines = "loss 0.5\nboom\n"}) ==
         "accelerate_launch: worker 5 (gpu-b, pid 4121, 2026-11-22 15:04:05) ended first, signal 9 (killed); the others "
         "were stopped. Its "
@@ -33,7 +33,7 @@ TEST_CASE("who ended before all others is named with its last lines") {
 
 TEST_CASE("of a rank that is alone here and beside others of its job, the last lines are told once more") {
   const Failure failure{.rank = 3, .pid = 12, .cause = "exit code 7"};
-  CHECK(failure_report(failure, {.host = "a", .among_others = true, .time = "t", .last_lines = "boom\n"}) ==
+  CHECK(failure_report(failure, {.host = "a", .is_one_of_many = true, .time = "t", .last_lines = "boom\n"}) ==
         "accelerate_launch: worker 3 (a, pid 12, t) ended with exit code 7. Its last lines follow.\nboom\n");
   CHECK(failure_report(failure, {.host = "a", .time = "t", .last_lines = "boom\n"}) ==
         "accelerate_launch: worker 3 (a, pid 12, t) ended with exit code 7.\n");
@@ -55,14 +55,15 @@ TEST_CASE("who failed after others had ended is not said to have ended first") {
 
 TEST_CASE("a worker that stood still is named: it may be what the failed one waited for") {
   CHECK(
-      failure_report({.rank = 0, .pid = 12, .cause = "exit code 1", .suspended = {1}, .others_were_stopped = true},
+      failure_report({.rank = 0, .pid = 12, .cause = "exit code 1", .suspended = {1}, .others_terminated = true},
                      {.host = "a", .workers = 2, .time = "t"}) ==
       "accelerate_launch: worker 0 (a, pid 12, t) ended first, exit code 1, while worker 1 was suspended by a signal; "
       "the others were stopped. It printed nothing.\n");
 }
 
 TEST_CASE("where ranks of all machines stand still, a machine that misses none of its own names no process") {
-  Failure failure{.rank = 0, .pid = -1, .cause = "no rank has moved for 30 s; worker 2 is missing", .never_came = true};
+  Failure failure{
+      .rank = 0, .pid = -1, .cause = "no rank has moved for 30 s; worker 2 is missing", .did_not_join = true};
   CHECK(failure_report(failure, {.host = "a", .workers = 2, .time = "t"}) ==
         "accelerate_launch: no rank has moved for 30 s; worker 2 is missing (a, t); the ranks of this machine were "
         "stopped\n");
@@ -83,7 +84,7 @@ TEST_CASE("a job of one worker, and one that was told to end, need fewer words")
 }
 
 TEST_CASE("a machine is named by its host and has told the rest itself; mpirun and srun are named as what they are") {
-  CHECK(failure_report({.rank = 1, .pid = 12, .cause = "exit code 7", .others_were_stopped = true},
+  CHECK(failure_report({.rank = 1, .pid = 12, .cause = "exit code 7", .others_terminated = true},
                        {.noun = "machine", .host = "gpu-b", .workers = 2, .time = "t", .last_lines = "told\n"}) ==
         "accelerate_launch: machine 1 (gpu-b, t) ended with exit code 7; the others were stopped.\n");
   CHECK(failure_report({.rank = 0, .pid = 12, .cause = "exit code 7"},

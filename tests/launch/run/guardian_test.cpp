@@ -11,9 +11,9 @@
 #include "launch/run/orphans.hpp"
 #include "tests/launch/run.hpp"
 
+using accelerate::launch::AttemptResult;
 using accelerate::launch::Guardian;
 using accelerate::launch::Orphans;
-using accelerate::launch::Outcome;
 using accelerate::launch::SubReaper;
 
 namespace {
@@ -32,9 +32,10 @@ void leave_a_daemon() {
 }  // namespace
 
 TEST_CASE("what the guardian carried out is told, what it threw too") {
-  Guardian good([](int) { return Outcome{.exit_code = 7, .cause = "exit code 7"}; });
-  CHECK(good.outcome() == Outcome{.exit_code = 7, .cause = "exit code 7"});
-  Guardian bad([](int) -> Outcome { accelerate::launch::fail_with(126, accelerate::ErrorKind::io, "x is {}", 1); });
+  Guardian good([](int) { return AttemptResult{.exit_code = 7, .cause = "exit code 7"}; });
+  CHECK(good.outcome() == AttemptResult{.exit_code = 7, .cause = "exit code 7"});
+  Guardian bad(
+      [](int) -> AttemptResult { accelerate::launch::fail_with(126, accelerate::ErrorKind::io, "x is {}", 1); });
   const auto refused = bad.outcome();
   REQUIRE(refused);
   CHECK(refused->exit_code == 126);
@@ -44,7 +45,7 @@ TEST_CASE("what the guardian carried out is told, what it threw too") {
 TEST_CASE("a guardian that is killed tells nothing, and its status says how it ended") {
   Guardian guardian([](int) {
     while (true) pause();
-    return Outcome{};
+    return AttemptResult{};
   });
   kill(guardian.pid(), SIGKILL);
   CHECK_FALSE(guardian.outcome());
@@ -61,7 +62,7 @@ TEST_CASE("a guardian sees the end of the process that made it") {
       pollfd wait{.fd = gone, .events = POLLIN, .revents = 0};
       poll(&wait, 1, 30'000);
       written = write(ends[1], wait.revents != 0 ? "gone" : "late", 4);
-      return Outcome{};
+      return AttemptResult{};
     });
     while (true) pause();
   }

@@ -12,30 +12,30 @@ using accelerate::launch::hang_lines;
 using accelerate::launch::idle_ranks;
 using accelerate::launch::lone_hang_cause;
 using accelerate::launch::missing_ranks;
-using accelerate::launch::StillRank;
+using accelerate::launch::StalledRank;
 using std::chrono::seconds;
 
 namespace {
 
-StillRank waiting(int64_t rank, int64_t sequence) {
+StalledRank waiting(int64_t rank, int64_t sequence) {
   return {.rank = rank,
           .pid = 100,
           .beat = {.beats = 9,
                    .step = 7,
-                   .waits_in = sequence,
+                   .waiting_in = sequence,
                    .sequence = sequence,
                    .call = "call " + std::to_string(sequence)},
           .does = "waits"};
 }
 
-StillRank working(int64_t rank, int64_t sequence) {
+StalledRank working(int64_t rank, int64_t sequence) {
   auto one = waiting(rank, sequence);
-  one.beat.waits_in = 0;
+  one.beat.waiting_in = 0;
   one.does = "computes";
   return one;
 }
 
-const StillRank not_come{.rank = 3, .pid = 100, .beat = {}, .does = "is stopped"};
+const StalledRank not_come{.rank = 3, .pid = 100, .beat = {}, .does = "is stopped"};
 
 }  // namespace
 
@@ -60,7 +60,7 @@ TEST_CASE("the cause names who is missing and what the others wait in") {
         "no rank has moved for 30 s; workers 1 and 3 are missing, worker 0 waits in call 2");
   CHECK(hang_cause({working(0, 1)}, std::chrono::milliseconds(500)) == "no rank has moved for 0.5 s");
   CHECK(hang_cause({waiting(0, 3), waiting(1, 3)}, seconds(9)) == "no rank has moved for 9 s; all wait in call 3");
-  std::vector<StillRank> many;
+  std::vector<StalledRank> many;
   for (int64_t rank = 0; rank < 20; ++rank) many.push_back(rank == 0 ? waiting(0, 5) : working(rank, 4));
   CHECK(hang_cause(many, seconds(9)) ==
         "no rank has moved for 9 s; workers 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 ... and 3 more are "
@@ -75,7 +75,7 @@ TEST_CASE("a rank that is seen alone is not said to be all") {
 
 TEST_CASE("each rank's line says what it does and how far it is") {
   auto message = waiting(1, 5);
-  message.beat.waits_in = -1;
+  message.beat.waiting_in = -1;
   CHECK(hang_lines({waiting(0, 41), message, working(2, 40), not_come}) ==
         "accelerate_launch: worker 0 (pid 100) waits; it made 7 steps and waits in call 41\n"
         "accelerate_launch: worker 1 (pid 100) waits; it made 7 steps and waits for a message\n"

@@ -3,23 +3,23 @@
 
 #include <doctest/doctest.h>
 
-using accelerate::launch::AtMpiStart;
-using accelerate::launch::awaited;
+using accelerate::launch::awaited_in_mpi_init;
+using accelerate::launch::MpiInitStatus;
 using accelerate::launch::names;
 
 namespace {
 
-const AtMpiStart waits{.rank = 0, .came = true, .finalized = false};
-const AtMpiStart ended_well{.rank = 0, .running = false, .came = true};
-const AtMpiStart away{.rank = 1};
-const AtMpiStart ended_before{.rank = 3, .running = false};
+const MpiInitStatus waits{.rank = 0, .came = true, .finalized = false};
+const MpiInitStatus ended_well{.rank = 0, .running = false, .came = true};
+const MpiInitStatus away{.rank = 1};
+const MpiInitStatus ended_before{.rank = 3, .running = false};
 
 }  // namespace
 
 TEST_CASE("who has not come to MPI's start is awaited while somebody waits there") {
-  CHECK(awaited({away, ended_before}).empty());
-  CHECK(awaited({waits}).empty());
-  CHECK(awaited({ended_well, ended_before}).empty());
-  CHECK(names(awaited({waits, away})) == "worker 1");
-  CHECK(names(awaited({waits, away, ended_before})) == "workers 1, 3");
+  CHECK(awaited_in_mpi_init({away, ended_before}).empty());
+  CHECK(awaited_in_mpi_init({waits}).empty());
+  CHECK(awaited_in_mpi_init({ended_well, ended_before}).empty());
+  CHECK(names(awaited_in_mpi_init({waits, away})) == "worker 1");
+  CHECK(names(awaited_in_mpi_init({waits, away, ended_before})) == "workers 1, 3");
 }

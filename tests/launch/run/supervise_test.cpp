@@ -67,7 +67,7 @@ accelerate::launch::LaunchPlan ranks(int64_t count, const std::string& script,
 }
 
 /// "accelerate_launch: worker 1 (host, pid ..., time) tail": process number and time differ from run to run.
-void check_said(const std::string& text, int rank, const std::string& rest) {
+void check_output(const std::string& text, int rank, const std::string& rest) {
   CAPTURE(text);
   const std::string head =
       "accelerate_launch: worker " + std::to_string(rank) + " (" + accelerate::base::host_name() + ", pid ";
@@ -96,8 +96,8 @@ TEST_CASE("the first rank that fails is named with its last lines, and the other
       supervise(ranks(3, "if [ $RANK = 1 ]; then echo loss 0.5; echo boom >&2; sleep 0.2; exit 7; fi; exec sleep 300"),
                 {.out = out.fd, .err = err.fd}) == 7);
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(60));
-  check_said(err.text(), 1,
-             ") ended first, exit code 7; the others were stopped. Its last lines follow.\nloss 0.5\nboom\n");
+  check_output(err.text(), 1,
+               ") ended first, exit code 7; the others were stopped. Its last lines follow.\nloss 0.5\nboom\n");
 }
 
 TEST_CASE("a rank killed by a signal gives 128 + signal") {
@@ -105,7 +105,7 @@ TEST_CASE("a rank killed by a signal gives 128 + signal") {
   const Sink err;
   CHECK(supervise(ranks(2, "if [ $RANK = 0 ]; then kill -9 $$; fi; exec sleep 300"), {.out = out.fd, .err = err.fd}) ==
         137);
-  check_said(err.text(), 0, ") ended first, signal 9 (killed); the others were stopped. It printed nothing.\n");
+  check_output(err.text(), 0, ") ended first, signal 9 (killed); the others were stopped. It printed nothing.\n");
 }
 
 TEST_CASE("a job of one rank shows its output once") {
@@ -113,15 +113,15 @@ TEST_CASE("a job of one rank shows its output once") {
   const Sink err;
   CHECK(supervise(ranks(1, "printf partial; exit 3"), {.out = out.fd, .err = err.fd}) == 3);
   CHECK(out.text() == "partial");
-  check_said(err.text(), 0, ") ended with exit code 3.\n");
+  check_output(err.text(), 0, ") ended with exit code 3.\n");
 }
 
 TEST_CASE("when the last rank fails there is nobody to stop") {
   const Sink out;
   const Sink err;
   CHECK(supervise(ranks(2, "if [ $RANK = 0 ]; then exit 0; fi; sleep 1; exit 4"), {.out = out.fd, .err = err.fd}) == 4);
-  check_said(err.text(), 1,
-             ") failed first, exit code 4, after worker 0 had ended with exit code 0. It printed nothing.\n");
+  check_output(err.text(), 1,
+               ") failed first, exit code 4, after worker 0 had ended with exit code 0. It printed nothing.\n");
 }
 
 TEST_CASE("a rank that stood still when another gave up is named") {
@@ -129,7 +129,7 @@ TEST_CASE("a rank that stood still when another gave up is named") {
   const Sink err;
   CHECK(supervise(ranks(2, "if [ $RANK = 1 ]; then kill -STOP $$; fi; sleep 0.5; exit 3"),
                   {.grace = std::chrono::milliseconds(100), .out = out.fd, .err = err.fd}) == 3);
-  check_said(
+  check_output(
       err.text(), 0,
       ") ended first, exit code 3, while worker 1 was suspended by a signal; the others were stopped. It printed "
       "nothing.\n");
@@ -176,9 +176,9 @@ TEST_CASE("a worker that writes torchrun's error file is quoted") {
                       "if [ $RANK = 0 ]; then exec sleep 300; fi; echo loss; "
                       "echo '{\"message\": \"no \\\"data\\\"\", \"timestamp\": 7}' > $TORCHELASTIC_ERROR_FILE; exit 1"),
                 {.out = out.fd, .err = err.fd}) == 1);
-  check_said(err.text(), 1,
-             ") ended first, exit code 1; the others were stopped. Its error follows.\nno \"data\"\n"
-             "Its last lines follow.\nloss\n");
+  check_output(err.text(), 1,
+               ") ended first, exit code 1; the others were stopped. Its error follows.\nno \"data\"\n"
+               "Its last lines follow.\nloss\n");
 }
 
 TEST_CASE("lines of several ranks do not mix") {
@@ -203,7 +203,7 @@ TEST_CASE("a rank that still runs long after the others ended is named, with wha
                         "if [ $RANK = 0 ]; then sleep 1; exit 0; fi; (sleep 5; kill -CONT $$) & kill -STOP $$; "
                         "echo saved"),
                   {.straggler = std::chrono::milliseconds(500), .out = out.fd, .err = err.fd}) == 0);
-  check_said(err.text(), 1, ") still runs 0.5 s after the others ended; it is stopped\n");
+  check_output(err.text(), 1, ") still runs 0.5 s after the others ended; it is stopped\n");
   CHECK(out.text() == "saved\n");
 }
 
@@ -215,7 +215,7 @@ TEST_CASE("the last rank is named as one that waits or computes") {
     const Sink err;
     const std::string last = fmt::format("if [ $RANK = 0 ]; then exit 0; fi; {}", script);
     CHECK(supervise(ranks(2, last), {.straggler = std::chrono::seconds(1), .out = out.fd, .err = err.fd}) == 0);
-    check_said(err.text(), 1, fmt::format(") still runs 1 s after the others ended; it {}\n", does));
+    check_output(err.text(), 1, fmt::format(") still runs 1 s after the others ended; it {}\n", does));
   }
 }
 
@@ -278,7 +278,7 @@ TEST_CASE("a signal during the wait for another start that was asked for leaves 
     const Sink err;
     const pid_t user = signal_when(err, "requested a restart", number);
     CHECK(supervise(ranks(1, "exit 75"), {.resume_code = 75,
-                                          .restarts = {.when_asked = true, .backoff = std::chrono::seconds(60)},
+                                          .restarts = {.on_request = true, .backoff = std::chrono::seconds(60)},
                                           .out = out.fd,
                                           .err = err.fd}) == 75);
     CHECK(err.text().ends_with(fmt::format(
@@ -306,7 +306,7 @@ TEST_CASE("the launcher's last words wait for a reader who is slow, and no longe
   const accelerate::launch::SuperviseOptions options{
       .reader_grace = std::chrono::milliseconds(100),
       .resume_code = 75,
-      .restarts = {.when_asked = true, .backoff = std::chrono::milliseconds(1), .hopeless = 2},
+      .restarts = {.on_request = true, .backoff = std::chrono::milliseconds(1), .max_identical_failures = 2},
       .out = out.fd,
       .err = writer.get()};
   const std::string said = "accelerate_launch: the ranks requested a restart (exit code 75) in 0.001 s\n";

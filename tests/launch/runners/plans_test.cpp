@@ -5,11 +5,11 @@
 #include <algorithm>
 
 #include "launch/run/port.hpp"
+#include "launch/runners/forwarded_environment.hpp"
 #include "launch/runners/mpirun.hpp"
 #include "launch/runners/srun.hpp"
 #include "launch/runners/ssh.hpp"
 #include "launch/runners/task.hpp"
-#include "launch/runners/travel.hpp"
 
 using namespace accelerate::launch;
 using accelerate::env::Variables;
@@ -17,19 +17,19 @@ using Hosts = std::vector<HostSlots>;
 using Words = std::vector<std::string>;
 
 TEST_CASE("variables travel, but for those of this host, this login, another launcher, and our own") {
-  CHECK(travelling({{"PATH", "/bin"},
-                    {"MY_DATA", "a b"},
-                    {"ACCELERATE_MIXED_PRECISION", "bf16"},
-                    {"HOME", "/root"},
-                    {"HOSTNAME", "a"},
-                    {"SSH_AUTH_SOCK", "x"},
-                    {"SLURM_JOB_ID", "1"},
-                    {"RANK", "1"},
-                    {"OMPI_COMM_WORLD_RANK", "1"},
-                    {"ACCELERATE_HOSTS", "a,b"},
-                    {"ACCELERATE_CONFIG_FILE", "f"},
-                    {"BASH_FUNC_f%%", "() {}"},
-                    {"odd name", "1"}}) ==
+  CHECK(forwarded_variables({{"PATH", "/bin"},
+                             {"MY_DATA", "a b"},
+                             {"ACCELERATE_MIXED_PRECISION", "bf16"},
+                             {"HOME", "/root"},
+                             {"HOSTNAME", "a"},
+                             {"SSH_AUTH_SOCK", "x"},
+                             {"SLURM_JOB_ID", "1"},
+                             {"RANK", "1"},
+                             {"OMPI_COMM_WORLD_RANK", "1"},
+                             {"ACCELERATE_HOSTS", "a,b"},
+                             {"ACCELERATE_CONFIG_FILE", "f"},
+                             {"BASH_FUNC_f%%", "() {}"},
+                             {"odd name", "1"}}) ==
         Variables{{"PATH", "/bin"}, {"MY_DATA", "a b"}, {"ACCELERATE_MIXED_PRECISION", "bf16"}});
 }
 
@@ -185,13 +185,13 @@ TEST_CASE("mpirun on this machine alone has no hosts; an address of IPv6 is refu
 }
 
 TEST_CASE("mpirun's ranks are counted in a line where neither their number nor slots say it") {
-  CHECK(what_mpirun_chose({}, {}) == "1 rank; --num_processes N starts more");
-  CHECK(what_mpirun_chose({}, {{"a", 0}, {"b", 0}}) ==
+  CHECK(mpirun_choice_text({}, {}) == "1 rank; --num_processes N starts more");
+  CHECK(mpirun_choice_text({}, {{"a", 0}, {"b", 0}}) ==
         "2 ranks, one per host; the hosts' slots (gpu-a:4) or --num_processes N choose otherwise");
-  CHECK(what_mpirun_chose({}, {{"a", 0}}) ==
+  CHECK(mpirun_choice_text({}, {{"a", 0}}) ==
         "1 rank, one per host; the hosts' slots (gpu-a:4) or --num_processes N choose otherwise");
-  CHECK_FALSE(what_mpirun_chose({}, {{"a", 2}, {"b", 2}}));
-  CHECK_FALSE(what_mpirun_chose({.num_processes = 2}, {{"a", 0}, {"b", 0}}));
+  CHECK_FALSE(mpirun_choice_text({}, {{"a", 2}, {"b", 2}}));
+  CHECK_FALSE(mpirun_choice_text({.num_processes = 2}, {{"a", 0}, {"b", 0}}));
 }
 
 TEST_CASE("srun starts as many tasks as are asked for, else as the allocation has") {
@@ -216,8 +216,8 @@ TEST_CASE("srun starts as many tasks as are asked for, else as the allocation ha
 }
 
 TEST_CASE("what mpirun and srun cannot do for their ranks is done around each by a launcher of ours") {
-  CHECK(words_of_rank({.quiet = true, .command = {"./train"}}, "") == Words{"./train"});
-  CHECK(words_of_rank({.resume_code = 75, .command = {"./train"}}, "/bin/self") ==
+  CHECK(rank_wrapper_arguments({.quiet = true, .command = {"./train"}}, "") == Words{"./train"});
+  CHECK(rank_wrapper_arguments({.resume_code = 75, .command = {"./train"}}, "/bin/self") ==
         Words{"/bin/self", "--task", "--resume_code=75", "--", "./train"});
   LaunchOptions options{.num_processes = 2,
                         .log_dir = "logs",
@@ -228,7 +228,7 @@ TEST_CASE("what mpirun and srun cannot do for their ranks is done around each by
                         .command = {"./train", "--lr", "1"}};
   const Words around{"/bin/self",         "--task", "--log_dir=logs", "--tee=3", "--label=1",
                      "--hang_timeout=30", "--",     "./train",        "--lr",    "1"};
-  CHECK(words_of_rank(options, "/bin/self") == around);
+  CHECK(rank_wrapper_arguments(options, "/bin/self") == around);
   const auto srun = plan_srun(options, {{"SLURM_JOB_ID", "1"}}, "id", "/bin/self").workers[0].command;
   CHECK(Words(srun.end() - static_cast<std::ptrdiff_t>(around.size()), srun.end()) == around);
   const auto mpirun = plan_mpirun(options, {}, {}, "id", "/bin/self").workers[0].command;
@@ -236,7 +236,7 @@ TEST_CASE("what mpirun and srun cannot do for their ranks is done around each by
 }
 
 TEST_CASE("launchers around ranks are told the version of the one that starts the job; ranks are not") {
-  const std::string name = version_of_starter;
+  const std::string name = kLauncherVersionVariable;
   const Variables outer{{name, "0.1"}};
   const std::string ours = parse({"--version"}).print.value();
   const auto said = [&](const LaunchPlan& plan) {
@@ -305,14 +305,14 @@ TEST_CASE("backend auto is no backend's name to srun and mpirun") {
 
 TEST_CASE("ranks of srun and mpirun know which start this is, and how many there may be") {
   Variables again{{"SLURM_JOB_ID", "1"}};
-  CHECK_FALSE(accelerate::launch::told_start(again));
-  accelerate::launch::tell_start(again, {.restart_count = 2, .max_restarts = 5});
+  CHECK_FALSE(accelerate::launch::import_start(again));
+  accelerate::launch::export_start(again, {.restart_count = 2, .max_restarts = 5});
   for (const auto& plan :
        {plan_srun({.command = {"x"}}, again, "id", ""), plan_mpirun({.command = {"x"}}, {}, again, "id", "")}) {
     const auto& variables = plan.workers[0].environment;
     CHECK(variables.at("TORCHELASTIC_RESTART_COUNT") == "2");
     CHECK(variables.at("TORCHELASTIC_MAX_RESTARTS") == "5");
-    CHECK_FALSE(accelerate::launch::told_start(variables));
+    CHECK_FALSE(accelerate::launch::import_start(variables));
   }
 }
 

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/device/device_selection.hpp"
+
+#include <ATen/DeviceAccelerator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace accelerate::device {
+namespace {
+
+std::string name_of(c10::DeviceType type) { return c10::DeviceTypeName(type, /*lower_case=*/true); }
+
+/// "2 GPUs", "1 xpu device"
+std::string counted(const AcceleratorType& accelerator) {
+  const std::string kind = accelerator.type == c10::DeviceType::CUDA ? "GPU" : name_of(accelerator.type) + " device";
+  return fmt::format("{} {}{}", accelerator.count, kind, accelerator.count == 1 ? "" : "s");
+}
+
+/// \param by  Source of the request, in parentheses.
+void check_device_exists(const env::DeviceName& asked, const AcceleratorType& accelerator, const RankContext& place,
+                         std::string_view operation, std::string_view by) {
+  const std::string known = name_of(accelerator.type);
+  const bool of_that_type = asked.type == known;
+  if (of_that_type && asked.index.value_or(0) < accelerator.count) return;
+  std::string instead = "cpu";
+  if (accelerator.count > 0) {
+    instead = of_that_type ? fmt::format("at most {}:{} or cpu", known, accelerator.count - 1)
+                           : fmt::format("{} or cpu", known);
+  }
+  base::fail(ErrorKind::device, place, operation, "{} is requested{}, {} {} visible; request {}{}", asked.str(), by,
+             counted(accelerator), accelerator.count == 1 ? "is" : "are", instead,
+             accelerator.type == c10::DeviceType::CUDA ? ", or look at nvidia-smi and CUDA_VISIBLE_DEVICES" : "");
+}
+
+}  // namespace
+
+AcceleratorType accelerator() noexcept {
+  const auto type = at::accelerator::getAccelerator();
+  if (!type || !c10::impl::hasDeviceGuardImpl(*type)) return {};
+  return {.type = *type, .count = c10::impl::VirtualGuardImpl(*type).deviceCount()};
+}
+
+c10::Device select_device(const env::ProcessEnv& process, const env::Settings& settings,
+                          const AcceleratorType& accelerator, const RankContext& place) {
+  const auto& asked = settings.device;
+  const int64_t count = accelerator.count;
+  if (asked && asked->is_cpu()) return c10::kCPU;
+  if (asked) {
+    check_device_exists(*asked, accelerator, place, "device",
+                        " (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in the config file)");
+  }
+  if (asked && asked->index) return {accelerator.type, static_cast<c10::DeviceIndex>(*asked->index)};
+  if (!asked && (settings.cpu || count == 0)) return c10::kCPU;
+  if (process.local_world_size > count && !settings.allow_shared_gpus) {
+    base::fail(ErrorKind::device, place, "device",
+               "{} ranks on this machine, {} visible; start at most {}, run on the CPU (ACCELERATE_USE_CPU=1), or "
+               "set ACCELERATE_ALLOW_SHARED_GPUS=1, which is also right where every rank sees only its own GPU",
+               process.local_world_size, counted(accelerator), count);
+  }
+  return {accelerator.type, static_cast<c10::DeviceIndex>(process.local_rank % count)};
+}
+
+void check_visible(c10::Device device, const AcceleratorType& accelerator, std::string_view operation,
+                   const RankContext& place) {
+  if (device.is_cpu() || device.is_meta()) return;
+  env::DeviceName asked{.type = name_of(device.type())};
+  if (device.has_index()) asked.index = device.index();
+  check_device_exists(asked, accelerator, place, operation, "");
+}
+
+void set_current_device(c10::Device device) {
+  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
+}
+
+}  // namespace accelerate::device

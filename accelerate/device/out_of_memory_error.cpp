@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/device/out_of_memory_error.hpp"
+
+#include <algorithm>
+
+#include "accelerate/base/bytes_text.hpp"
+
+namespace accelerate::device {
+namespace {
+
+// The CPU allocator has no exception type for this error.
+constexpr std::string_view kCpuAllocator = "DefaultCPUAllocator: can't allocate memory";
+
+/// Returns " (parameters 3.5 MiB, gradients 3.5 MiB, optimizer 7.0 MiB)" in the given order, or "" without kinds.
+std::string by_kind(const std::vector<MemoryEntry>& known) {
+  std::vector<std::pair<std::string_view, int64_t>> sums;
+  for (const auto& tensor : known) {
+    if (tensor.kind.empty()) continue;
+    auto found = std::ranges::find(sums, tensor.kind, [](const auto& sum) { return sum.first; });
+    if (found == sums.end()) found = sums.insert(found, {tensor.kind, 0});
+    found->second += tensor.bytes;
+  }
+  std::string text;
+  for (const auto& [kind, bytes] : sums) {
+    text += fmt::format("{}{} {}", text.empty() ? " (" : ", ", kind, base::bytes_text(bytes));
+  }
+  return text.empty() ? text : text + ")";
+}
+
+/// Returns "; known to be there: 14 MiB in 16 tensors (...), the largest ...; the rest is mostly what forward keeps for
+/// backward: ...", or "" if no tensor is known.
+std::string memory_usage_text(std::vector<MemoryEntry> known) {
+  if (known.empty()) return "";
+  constexpr size_t shown = 3;
+  const std::string kinds = by_kind(known);  // before sorting, to keep the given order
+  std::stable_sort(known.begin(), known.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  int64_t sum = 0;
+  for (const auto& tensor : known) sum += tensor.bytes;
+  std::string text = fmt::format("; known to be there: {} in {} tensor{}{}, the largest", base::bytes_text(sum),
+                                 known.size(), known.size() == 1 ? "" : "s", kinds);
+  for (size_t i = 0; i < std::min(shown, known.size()); ++i) {
+    text += fmt::format("{} {} ({})", i == 0 ? "" : ",", known[i].text, base::bytes_text(known[i].bytes));
+  }
+  return text +
+         "; the rest is mostly what forward keeps for backward: mixed_precision and nn::checkpoint() make it smaller";
+}
+
+}  // namespace
+
+bool is_out_of_memory_error(const std::exception& error) {
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
+  return std::string_view(error.what()).find(kCpuAllocator) != std::string_view::npos;
+}
+
+void fail_out_of_memory(const c10::Error& error, const RankContext& place, std::string_view operation,
+                        const std::vector<MemoryEntry>& known) {
+  std::string said = error.what_without_backtrace();
+  if (const auto at = said.find(kCpuAllocator); at != std::string::npos) {
+    said.erase(std::min(said.find('\n', at), said.size()));
+    const auto source =
+        said.find('[');  // "[enforce fail at alloc_cpu.cpp:121] err == 0. ": position in LibTorch's source
+    if (source < at) said.erase(source, at - source);
+  }
+  while (!said.empty() && (said.back() == '.' || said.back() == '\n' || said.back() == ' ')) said.pop_back();
+  base::fail(ErrorKind::device, place, operation,
+             "{}{}; take a smaller batch, or let find_executable_batch_size() look for one", said,
+             memory_usage_text(known));
+}
+
+}  // namespace accelerate::device

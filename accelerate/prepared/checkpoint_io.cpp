@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/prepared/checkpoint_io.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <exception>
+#include <limits>
+#include <sstream>
+#include <system_error>
+
+#include "accelerate/archive/checkpoint_folder.hpp"
+#include "accelerate/base/exception_text.hpp"
+#include "accelerate/base/log.hpp"
+#include "accelerate/checkpoint/collective_error.hpp"
+#include "accelerate/checkpoint/file_names.hpp"
+#include "accelerate/checkpoint/read.hpp"
+#include "accelerate/comm/error_context.hpp"
+#include "accelerate/prepared/checkpoint_content.hpp"
+#include "accelerate/prepared/model.hpp"
+
+namespace accelerate::prepared {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Runs a function on every rank. A failure on any rank is an exception on all of them.
+void together(const comm::Group& group, std::string_view operation, const std::function<void()>& run) {
+  checkpoint::rethrow_on_all_ranks(group, base::capture_exception(run), operation);
+}
+
+bool has(const fs::path& folder, const fs::path& name) {
+  std::error_code error;
+  return fs::exists(folder / name, error);
+}
+
+// The manifest.json of another program, which may be in the same folder, does not count.
+bool has_manifest(const fs::path& folder) { return archive::has_own_manifest(folder); }
+
+bool has_model(const fs::path& folder) {
+  return has(folder, checkpoint::model_file(0)) || has(folder, checkpoint::model_bin_file(0));
+}
+
+// A folder of Hugging Face Accelerate has weights but no sign of this library.
+bool is_of_accelerate(const fs::path& folder) {
+  return !has_manifest(folder) && has_model(folder) && !checkpoint::is_accelerate_cpp_format(folder);
+}
+
+// A folder that contains numbered checkpoints may also contain weights from save_model().
+bool is_checkpoint(const fs::path& folder) {
+  if (has_manifest(folder)) return true;
+  return has_model(folder) &&
+         (has(folder, checkpoint::random_file(0)) || archive::numbered_checkpoints(folder).empty());
+}
+
+void log_not_verified(const fs::path& folder) {
+  base::log(base::LogLevel::warning, {},
+            "load_state: {} has no {}: it is of Hugging Face Accelerate, and cannot be verified", folder.string(),
+            archive::kManifestName);
+}
+
+// Checks a folder that the caller named. The error names the newest complete checkpoint, which is not loaded instead.
+void check_is_complete(const fs::path& folder, bool verify) {
+  if (is_of_accelerate(folder)) return log_not_verified(folder);
+  const auto wrong = archive::find_damage(folder, verify);
+  if (!wrong) return;
+  std::string remedy;
+  try {
+    const auto newest = archive::newest_complete_checkpoint(folder.parent_path(), "load_state", verify);
+    remedy = fmt::format("; the newest whole one beside it is {}", newest.folder.string());
+  } catch (const Error&) {
+    remedy = "";
+  }
+  base::fail(ErrorKind::data, {}, "load_state", "{} is not whole: {}{}", folder.string(), *wrong, remedy);
+}
+
+// Runs a collective that exchanges information between ranks.
+template <typename Collective>
+auto describe_peers(const comm::Group& group, std::string_view operation, const Collective& collective) {
+  return comm::with_operation_context(operation, "the ranks cannot reach each other", group.place(), collective);
+}
+std::string broadcast_reader_info(const comm::Group& group, std::string_view operation, const std::string& text) {
+  return group.size() == 1 ? text : describe_peers(group, operation, [&] { return group.broadcast_bytes(text); });
+}
+
+// Every rank writes its part according to its own options. If they differ, parts of the folder may be missing.
+void check_alike(const comm::Group& group, const checkpoint::SaveOptions& options) {
+  if (group.size() == 1) return;
+  std::string mine = fmt::format("async {}, when_busy {}, durable {}, share_work {}", options.async,
+                                 options.when_writer_busy == checkpoint::WriterBusyPolicy::wait ? "wait" : "skip",
+                                 options.durable, options.share_work);
+  if (!options.max_shard_size.empty()) mine += ", max_shard_size " + options.max_shard_size;
+  const auto all = describe_peers(group, "save_state", [&] { return group.all_gather_bytes(mine); });
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    base::fail(ErrorKind::usage, group.place(), "save_state",
+               "rank 0 saves with {}, rank {} with {}; give the same options on all ranks", all[0], rank, all[rank]);
+  }
+}
+
+// Returns the damage that the lowest damaged rank found.
+std::string find_damage_on_any_rank(const comm::Group& group, const std::string& here) {
+  if (group.size() == 1) return here;
+  const auto all = describe_peers(group, "load_state", [&] { return group.all_gather_bytes(here); });
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].empty()) continue;
+    return rank == 0 ? all[rank] : fmt::format("{}, on rank {}'s machine", all[rank], rank);
+  }
+  return {};
+}
+
+// Identifies a save and its step. Saves with the same folder name have different ids. Ranks of one save may have made
+// different numbers of steps (join_uneven_inputs), so steps are compared only if there is no id.
+std::string mark_of(const archive::Manifest& manifest) {
+  return fmt::format("{},{}", manifest.id.empty() ? fmt::to_string(manifest.step) : manifest.id, manifest.step);
+}
+
+// Collective. `mark` is empty on a rank that does not read the disk.
+// Returns "" if all marks are from one save.
+std::string what_differs(const comm::Group& group, const std::string& mark) {
+  const auto marks = describe_peers(group, "load_state", [&] { return group.all_gather_bytes(mark); });
+  const std::string* first = nullptr;
+  for (size_t rank = 0; rank < marks.size(); ++rank) {
+    if (marks[rank].empty()) continue;
+    if (first == nullptr) first = &marks[rank];
+    const auto id = [](const std::string& one) { return one.substr(0, one.find(',')); };
+    const auto step = [](const std::string& one) { return one.substr(one.find(',') + 1); };
+    if (id(marks[rank]) == id(*first)) continue;
+    return fmt::format(
+        "not of one save on all machines: on rank {}'s it is of step {}, on rank {}'s another of step {}",
+        first - marks.data(), step(*first), rank, step(marks[rank]));
+  }
+  return {};
+}
+
+}  // namespace
+
+Checkpointing::Checkpointing(std::shared_ptr<AcceleratorState> shared, ProjectConfiguration project)
+    : accelerator_state_(std::move(shared)), project_(std::move(project)), saver_(accelerator_state_->group) {}
+
+HookHandle Checkpointing::add(const Hooks& hooks, StateHook hook) {
+  const auto place = hooks->insert(hooks->end(), std::move(hook));
+  return HookHandle([weak = std::weak_ptr(hooks), place, removed = std::make_shared<bool>(false)] {
+    if (std::exchange(*removed, true)) return;  // already removed by another copy of the handle
+    if (const auto held = weak.lock()) held->erase(place);
+  });
+}
+
+// Iterates over a copy, because a hook may remove itself.
+void Checkpointing::call(const Hooks& hooks, const fs::path& folder) {
+  const auto all = *hooks;
+  for (const StateHook& hook : all) hook(folder);
+}
+
+fs::path Checkpointing::checkpoints_folder(std::string_view operation) const {
+  if (project_.project_dir.empty()) {
+    base::fail(ErrorKind::usage, accelerator_state_->place, operation,
+               "no folder is given and AcceleratorOptions::project.project_dir is empty; give one of them");
+  }
+  return project_.project_dir / "checkpoints";
+}
+
+fs::path Checkpointing::numbered_folder() const {
+  const fs::path parent = checkpoints_folder("save_state");
+  archive::recover_numbered(parent);
+  const auto all = archive::numbered_checkpoints(parent);
+  int64_t next = all.empty() ? 0 : std::stoll(all.front().filename().string().substr(11));
+  if (next == std::numeric_limits<int64_t>::max()) {
+    base::fail(ErrorKind::usage, accelerator_state_->place, "save_state",
+               "{} has the highest possible number, so no new one can follow; rename or remove it",
+               all.front().string());
+  }
+  next += all.empty() ? 0 : 1;
+  const auto named = [&] { return parent / fmt::format("checkpoint_{}", next); };
+  std::error_code error;
+  while (fs::exists(fs::symlink_status(named(), error))) ++next;  // skips files and dangling links too
+  return named();
+}
+
+std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const checkpoint::SaveOptions& options) {
+  check_alike(accelerator_state_->group, options);
+  if (!saver_.ready(options)) return std::nullopt;
+  fs::path place = folder;
+  if (place.empty()) {
+    std::string named;
+    together(accelerator_state_->group, "save_state", [&] {
+      if (accelerator_state_->group.rank() == 0) named = numbered_folder().string();
+    });
+    place = broadcast_reader_info(accelerator_state_->group, "save_state", named);
+  } else if (!place.has_filename()) {
+    place = place.parent_path();
+  }
+  std::error_code error;
+  if (fs::is_symlink(place, error)) place = fs::weakly_canonical(place, error);  // replaces the target of the link
+  checkpoint::CheckpointContent content;
+  BuffersWithRank0 buffers;
+  const auto failed = base::capture_exception(
+      [&] { buffers = buffers_with_rank_0(*accelerator_state_); });  // thrown on all ranks below
+  together(accelerator_state_->group, "save_state", [&] {
+    if (failed) std::rethrow_exception(failed);
+    content = content_of(*accelerator_state_, customs_, buffers);
+  });
+  content.random.python = python_random_;
+  content.random.numpy = numpy_random_;
+  auto alike = options;
+  if (accelerator_state_->local_steps > 0) {
+    alike.share_work = false;  // local SGD: weights differ between ranks
+    if (accelerator_state_->group.size() > 1 && accelerator_state_->group.rank() == 0) {
+      base::log_once(base::LogLevel::warning, accelerator_state_->place,
+                     "save_state: within local_sgd() rank 0's weights are saved; save after its finish(), or right "
+                     "after a step() that averaged");
+    }
+  }
+  saver_.save(content, {.place = place,
+                        .options = alike,
+                        .on_each_node = project_.save_on_each_node,
+                        .total_limit = folder.empty() ? project_.total_limit : std::nullopt,
+                        .accelerator = accelerator_state_->device.type(),
+                        .hook = [this](const fs::path& making) { call(save_hooks_, making); }});
+  return place;
+}
+
+bool Checkpointing::reads_disk(std::string_view operation) const {
+  const comm::Group& group = accelerator_state_->group;
+  if (group.size() == 1) return true;
+  if (!project_.save_on_each_node) return group.rank() == 0;
+  const auto hosts = describe_peers(group, operation, [&] { return group.all_gather_bytes(base::host_name()); });
+  return std::find(hosts.begin(), hosts.end(), base::host_name()) - hosts.begin() == group.rank();
+}
+
+std::string Checkpointing::find_damage(const fs::path& folder, bool verify) const {
+  if (!is_of_accelerate(folder)) return archive::find_damage(folder, verify).value_or("");
+  try {
+    const auto read =
+        checkpoint::read(folder, accelerator_state_->group.rank(), accelerator_state_->device.type(), "load_state");
+    return missing_file(*accelerator_state_, customs_.size(), read);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+LoadedState Checkpointing::newest(const fs::path& parent, const LoadOptions& options, bool reads_disk) const {
+  const comm::Group& group = accelerator_state_->group;
+  std::string all;
+  together(group, "load_state", [&] {
+    if (reads_disk) archive::recover_numbered(parent);
+    if (group.rank() != 0) return;
+    for (const fs::path& folder : archive::numbered_checkpoints(parent)) all += folder.filename().string() + "\n";
+  });
+  all = broadcast_reader_info(group, "load_state", all);
+  LoadedState chosen;
+  std::istringstream names(all);
+  for (std::string name; std::getline(names, name);) {
+    auto wrong = find_damage_on_any_rank(group, reads_disk ? find_damage(parent / name, options.verify) : "");
+    if (wrong.empty() && project_.save_on_each_node && group.size() > 1) {
+      std::string mark;
+      together(group, "load_state", [&] {
+        if (reads_disk && has_manifest(parent / name))
+          mark = mark_of(archive::manifest_of(parent / name, "load_state"));
+      });
+      wrong = what_differs(group, mark);
+    }
+    if (wrong.empty()) {
+      chosen.path = parent / name;
+      break;
+    }
+    chosen.skipped_checkpoints.push_back(fmt::format("{}: {}", name, wrong));
+  }
+  if (chosen.path.empty() && options.if_any && chosen.skipped_checkpoints.empty()) return chosen;
+  if (chosen.path.empty()) {
+    base::fail(ErrorKind::io, accelerator_state_->place, "load_state", "no complete checkpoint found in {} ({})",
+               parent.string(),
+               chosen.skipped_checkpoints.empty() ? "no folder checkpoint_N"
+                                                  : fmt::format("{}", fmt::join(chosen.skipped_checkpoints, "; ")));
+  }
+  if (group.rank() != 0) return chosen;
+  for (const std::string& passed : chosen.skipped_checkpoints) {
+    base::log(base::LogLevel::warning, accelerator_state_->place, "load_state: passed over {}", passed);
+  }
+  if (!has_manifest(chosen.path)) log_not_verified(chosen.path);
+  return chosen;
+}
+
+LoadedState Checkpointing::choose(const fs::path& folder, const LoadOptions& options) const {
+  const bool reads_disk = this->reads_disk("load_state");
+  fs::path parent = folder;
+  bool by_name = false;
+  together(accelerator_state_->group, "load_state", [&] {
+    if (folder.empty()) parent = checkpoints_folder("load_state");
+    if (!reads_disk || folder.empty()) return;
+    const fs::path place = folder.has_filename() ? folder : folder.parent_path();
+    archive::recover(place);
+    std::error_code error;
+    if (!fs::is_directory(place, error) && !options.if_any) {
+      base::fail(ErrorKind::io, accelerator_state_->place, "load_state", "{} is not a directory", folder.string());
+    }
+    by_name = is_checkpoint(place);
+    if (by_name) check_is_complete(place, options.verify);
+  });
+  by_name = broadcast_reader_info(accelerator_state_->group, "load_state", by_name ? "1" : "0") == "1";
+  parent = broadcast_reader_info(accelerator_state_->group, "load_state", parent.string());
+  if (by_name) return {.path = parent};
+  return newest(parent, options, reads_disk);
+}
+
+void Checkpointing::check_visible_on_all_ranks(const fs::path& folder) const {
+  const comm::Group& group = accelerator_state_->group;
+  const std::string host = broadcast_reader_info(group, "load_state", base::host_name());
+  together(group, "load_state", [&] {
+    std::error_code error;
+    if (fs::is_directory(folder, error)) return;
+    base::fail(ErrorKind::io, accelerator_state_->place, "load_state",
+               "rank 0 ({}) has {}, this rank ({}) has no such folder in {}; keep checkpoints where all machines see "
+               "them, or copy it to each machine and save with save_on_each_node",
+               host, folder.string(), base::host_name(), fs::current_path(error).string());
+  });
+}
+
+// Machines with separate disks may have different checkpoints with the same name.
+void Checkpointing::check_one_save(const fs::path& folder, const std::string& mark) const {
+  const comm::Group& group = accelerator_state_->group;
+  if (group.size() == 1) return;
+  const auto differs = what_differs(group, mark);
+  if (differs.empty()) return;
+  base::fail(ErrorKind::data, accelerator_state_->place, "load_state", "{} is {}; load one that all machines have",
+             folder.string(), differs);
+}
+
+LoadedState Checkpointing::load_state(const fs::path& folder, const LoadOptions& options) {
+  saver_.wait();
+  LoadedState loaded = choose(folder, options);
+  if (loaded.path.empty()) return loaded;
+  check_visible_on_all_ranks(loaded.path);
+  ValidatedLoad fit;
+  together(accelerator_state_->group, "load_state", [&] {
+    auto read = checkpoint::read(loaded.path, accelerator_state_->group.rank(), accelerator_state_->device.type(),
+                                 "load_state");
+    fit = validate_content(*accelerator_state_, customs_, std::move(read), options);
+    call(load_hooks_, loaded.path);
+  });
+  check_one_save(loaded.path, fit.read.manifest ? mark_of(*fit.read.manifest) : "");
+  PositionRestore places(*accelerator_state_);
+  try {
+    together(accelerator_state_->group, "load_state", [&] {
+      places.load(fit.read.content);
+      load_fallible_state(*accelerator_state_, customs_, fit.read.content);
+    });
+  } catch (...) {
+    places.undo();
+    throw;
+  }
+  together(accelerator_state_->group, "load_state", [&] { apply_validated(*accelerator_state_, fit); });
+  const checkpoint::CheckpointContent& content = fit.read.content;
+  python_random_ = content.random.python;
+  numpy_random_ = content.random.numpy;
+  loaded.step = content.step;
+  loaded.step_is_known = fit.read.knows_step;
+  if (!loaded.step_is_known && accelerator_state_->group.rank() == 0) {
+    base::log(
+        base::LogLevel::warning, accelerator_state_->place,
+        "load_state: {} does not contain the number of optimizer steps; LoadedState::step is 0 and counts from here",
+        loaded.path.string());
+  }
+  loaded.epoch = content.epoch;
+  loaded.world_size = fit.read.manifest ? fit.read.manifest->world_size : 0;
+  return loaded;
+}
+
+void Checkpointing::write(const std::function<void()>& write, std::string_view operation) const {
+  const bool writes = reads_disk(operation);
+  together(accelerator_state_->group, operation, [&] {
+    if (writes) write();
+  });
+}
+
+void Checkpointing::save_model(const ModelCore& model, const fs::path& folder,
+                               const checkpoint::WeightsOptions& options) {
+  write([&] { checkpoint::save_weights(folder, weights_of(model), options, "save_model"); }, "save_model");
+}
+
+LoadedModel Checkpointing::load_model(const ModelCore& model, const fs::path& path, bool strict) {
+  LoadedModel loaded;
+  together(accelerator_state_->group, "load_model", [&] {
+    loaded = load_weights(model, accelerator_state_->masters, checkpoint::read_weights(path, "load_model"), strict,
+                          "load_model");
+  });
+  accelerator_state_->watch.release_all();
+  return loaded;
+}
+
+void Checkpointing::save(const checkpoint::NamedTensors& tensors, const fs::path& path) {
+  write([&] { checkpoint::save_file(path, tensors, "save"); }, "save");
+}
+
+}  // namespace accelerate::prepared

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/prepared/memory_inventory.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "accelerate/gradient/verify_parameters.hpp"
+#include "accelerate/optim/optimizer_state.hpp"
+#include "accelerate/prepared/model.hpp"
+#include "accelerate/prepared/optimizer.hpp"
+
+namespace accelerate::prepared {
+namespace {
+
+using MemoryEntries = std::vector<device::MemoryEntry>;
+using Names = std::unordered_map<const void*, std::string>;
+
+device::MemoryEntry known(const gradient::NamedTensor& tensor, std::string kind) {
+  return {.text = gradient::describe_tensor(tensor, "tensor"),
+          .bytes = static_cast<int64_t>(tensor.tensor.nbytes()),
+          .kind = std::move(kind)};
+}
+
+// Suffix of a name if there are several models: "fc1.weight of model_1".
+std::string whose(const ModelCore& model) { return model.index() > 0 ? " of " + model.name() : ""; }
+
+Names names_of_parameters(AcceleratorState& shared) {
+  Names names;
+  for (const ModelCore& model : shared.registry.of<ModelCore>()) {
+    for (const auto& parameter : model.parameters()) {
+      names.emplace(parameter.tensor.unsafeGetTensorImpl(), parameter.name + whose(model));
+    }
+  }
+  return names;
+}
+
+void add_model(const ModelCore& model, const Names& names, const AcceleratorState& shared, MemoryEntries& all) {
+  for (const auto& parameter : model.parameters()) {
+    const std::string& name = names.at(parameter.tensor.unsafeGetTensorImpl());
+    all.push_back(known({name, parameter.tensor}, "parameters"));
+    const at::Tensor& gradient = parameter.tensor.grad();
+    if (gradient.defined()) all.push_back(known({"gradient of " + name, gradient}, "gradients"));
+    if (shared.masters.has(parameter.tensor)) {
+      all.push_back(
+          {.text = fmt::format("float32 master of {} [{}]", name, fmt::join(parameter.tensor.sizes().vec(), ", ")),
+           .bytes = 4 * parameter.tensor.numel(),
+           .kind = "float32 masters"});
+    }
+  }
+  for (const auto& buffer : model.buffers()) {
+    all.push_back(known({buffer.name + whose(model), buffer.tensor}, "buffers"));
+  }
+}
+
+// Adds "exp_avg of fc1.weight". Only optimizers with a fused step are listed: reading the state of another one copies
+// it.
+void add_state(OptimizerCore& core, const Names& names, const AcceleratorState& shared, MemoryEntries& all) {
+  if (core.fused() == nullptr) return;
+  const auto state = optim::state_of(core.optimizer(), shared.place);
+  int64_t number = 0;
+  for (const auto& group : core.optimizer().param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      const auto found = state.tensors.find(number++);
+      if (found == state.tensors.end()) continue;
+      const auto name = names.find(parameter.unsafeGetTensorImpl());
+      for (const auto& [what, tensor] : found->second) {
+        if (tensor.device() != parameter.device() || tensor.dim() == 0) continue;
+        all.push_back(known({fmt::format("{} of {}", what, name == names.end() ? core.name() : name->second), tensor},
+                            core.name()));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+MemoryEntries memory_inventory(AcceleratorState& shared) {
+  MemoryEntries all;
+  const Names names = names_of_parameters(shared);
+  for (const ModelCore& model : shared.registry.of<ModelCore>()) add_model(model, names, shared, all);
+  for (OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) add_state(optimizer, names, shared, all);
+  return all;
+}
+
+MemoryEntries ModelCore::memory_inventory() const { return prepared::memory_inventory(*accelerator_state_); }
+
+}  // namespace accelerate::prepared

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of the facade for ranks and collectives.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "accelerate/comm/group.hpp"
+#include "accelerate/job/rank_ordering.hpp"
+#include "accelerate/options.hpp"
+#include "accelerate/prepared/accelerator_state.hpp"
+#include "accelerate/prepared/loader.hpp"
+#include "accelerate/prepared/metrics.hpp"
+#include "accelerate/tree/collectives.hpp"
+#include "accelerate/tree/split.hpp"
+#include "accelerate/tree/tree.hpp"
+
+namespace accelerate {
+
+/// The processes of a job, seen from one of them. Base class of Accelerator.
+class ProcessInfo {
+ public:
+  // Ranks -------------------------------------------------------------------------------------------------------------
+  [[nodiscard]] int64_t num_processes() const { return accelerator_state_->group.size(); }
+  [[nodiscard]] int64_t process_index() const { return accelerator_state_->group.rank(); }
+  [[nodiscard]] int64_t local_process_index() const { return local_rank_; }
+  [[nodiscard]] bool is_main_process() const { return process_index() == 0; }
+  [[nodiscard]] bool is_local_main_process() const { return local_process_index() == 0; }
+  [[nodiscard]] bool is_last_process() const { return process_index() == num_processes() - 1; }
+  [[nodiscard]] bool use_distributed() const { return num_processes() > 1; }
+  [[nodiscard]] DistributedType distributed_type() const;
+  [[nodiscard]] at::Device device() const { return accelerator_state_->device; }
+  /// The process group of the job; Group::backend() returns the backend.
+  [[nodiscard]] const comm::Group& group() const { return accelerator_state_->group; }
+  [[nodiscard]] const RankContext& place() const { return accelerator_state_->place; }
+
+  // Collectives -------------------------------------------------------------------------------------------------------
+  /// Joins the tensors [n_r, ...] of every rank r along the first dimension to [sum n_r, ...] on every rank. With
+  /// several ranks a 0-dim tensor counts as [1].
+  ///
+  /// \param value  A tensor, or a pair, tuple, vector, map or struct of tensors (see tree/README.md), as in all
+  ///   collectives of this class.
+  template <typename Value>
+  [[nodiscard]] Value gather(const Value& value) const {
+    return tree::gather(value, accelerator_state_->group);
+  }
+  /// As gather(), without the samples that only pad the last batch of a loader. The position in the loop over the
+  /// loader of a batch decides for tensors of that batch, for views of them, and for the other tensors in the same
+  /// `value`. For all other tensors the innermost open loop decides. A second loader that is advanced by hand inside a
+  /// loop does not count as a loop.
+  template <typename Value>
+  [[nodiscard]] Value gather_for_metrics(const Value& value) const {
+    return prepared::drop_padding_of_active_loader(
+        *accelerator_state_, value, tree::gather(value, accelerator_state_->group, "gather_for_metrics"));
+  }
+  /// As above, for objects as bytes, one per sample of this rank's batch.
+  [[nodiscard]] std::vector<std::string> gather_for_metrics(const std::vector<std::string>& objects) const {
+    return prepared::gather_objects_for_metrics(*accelerator_state_, objects);
+  }
+  /// \param scale  Factor of the result.
+  template <typename Value>
+  [[nodiscard]] Value reduce(const Value& value, comm::ReduceOp op = comm::ReduceOp::sum, double scale = 1.0) const {
+    return tree::reduce(value, accelerator_state_->group, op, scale);
+  }
+  /// \param reduction  "sum", "mean", "max", "min" or "product".
+  template <typename Value>
+  [[nodiscard]] Value reduce(const Value& value, std::string_view reduction, double scale = 1.0) const {
+    return reduce(value, prepared::reduce_op_of(reduction, place()), scale);
+  }
+  /// Overwrites the tensors in place, as torch.distributed does, and returns the value.
+  template <typename Value>
+  Value broadcast(const Value& value, int64_t from_process = 0) const {
+    return tree::broadcast(value, accelerator_state_->group, from_process);
+  }
+  /// Pads one dimension of every tensor to the length of the longest rank's.
+  template <typename Value>
+  [[nodiscard]] Value pad_across_processes(const Value& value, const tree::PadOptions& options = {}) const {
+    return tree::pad_across_processes(value, accelerator_state_->group, options);
+  }
+  /// Returns the bytes of every rank on every rank, in rank order.
+  [[nodiscard]] std::vector<std::string> gather_object(std::string_view bytes) const;
+  /// Returns the bytes of from_process on every rank; the argument is ignored on other ranks.
+  [[nodiscard]] std::string broadcast_object(std::string_view bytes, int64_t from_process = 0) const;
+  /// Broadcasts each object from that rank. The lists of all ranks have the same length.
+  [[nodiscard]] std::vector<std::string> broadcast_object_list(std::vector<std::string> objects,
+                                                               int64_t from_process = 0) const;
+  /// Returns this rank's contiguous part of a vector, a tensor, or a map of them; the first ranks get one more element
+  /// if the length is not divisible. With apply_padding all parts have the same length, padded with copies of the last
+  /// element.
+  template <typename Value>
+  [[nodiscard]] Value split_between_processes(const Value& inputs, bool apply_padding = false) const {
+    return tree::split_between_processes(inputs, process_index(), num_processes(), apply_padding);
+  }
+  /// Blocks until all ranks have called it.
+  void wait_for_everyone() const { job::barrier_for_call(accelerator_state_->group, "wait_for_everyone"); }
+
+  /// A flag that any rank may set. check_trigger() is collective: it returns true once on every rank after any rank has
+  /// called set_trigger().
+  void set_trigger() { trigger_ = true; }
+  [[nodiscard]] bool check_trigger();
+
+  /// Runs the function on the main process first, then on the other ranks. The local version does so on each machine.
+  template <std::invocable Function>
+  void main_process_first(Function&& function) const {
+    job::run_rank_first(accelerator_state_->group, "main_process_first", is_main_process(),
+                        std::forward<Function>(function));
+  }
+  template <std::invocable Function>
+  void local_main_process_first(Function&& function) const {
+    job::run_rank_first(accelerator_state_->group, "local_main_process_first", is_local_main_process(),
+                        std::forward<Function>(function));
+  }
+  template <std::invocable Function>
+  void on_main_process(Function&& function) const {
+    if (is_main_process()) function();
+  }
+  template <std::invocable Function>
+  void on_local_main_process(Function&& function) const {
+    if (is_local_main_process()) function();
+  }
+  template <std::invocable Function>
+  void on_last_process(Function&& function) const {
+    if (is_last_process()) function();
+  }
+  template <std::invocable Function>
+  void on_process(int64_t process_index, Function&& function) const {
+    if (this->process_index() == process_index) function();
+  }
+  template <std::invocable Function>
+  void on_local_process(int64_t local_process_index, Function&& function) const {
+    if (this->local_process_index() == local_process_index) function();
+  }
+  /// Writes to stdout, once on each machine.
+  template <typename... Args>
+  void print(fmt::format_string<Args...> format, Args&&... args) const {
+    if (is_local_main_process()) write_stdout(fmt::format(format, std::forward<Args>(args)...));
+  }
+
+ protected:
+  // Movable only as a part of an Accelerator, to prevent slicing.
+  ProcessInfo(const ProcessInfo&) = delete;
+  ProcessInfo& operator=(const ProcessInfo&) = delete;
+  ProcessInfo(ProcessInfo&&) = default;
+  ProcessInfo& operator=(ProcessInfo&&) = default;
+  ~ProcessInfo() = default;
+
+  ProcessInfo(std::shared_ptr<prepared::AcceleratorState> shared, int64_t local_rank)
+      : accelerator_state_(std::move(shared)), local_rank_(local_rank) {}
+
+  std::shared_ptr<prepared::AcceleratorState> accelerator_state_;
+
+ private:
+  static void write_stdout(std::string_view text);
+
+  int64_t local_rank_;
+  bool trigger_ = false;
+};
+
+}  // namespace accelerate

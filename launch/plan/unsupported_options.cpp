@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "launch/plan/unsupported_options.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace accelerate::launch {
+namespace {
+
+struct Foreign {
+  std::string_view name;  ///< a trailing _ matches all options with this prefix
+  std::string_view why;
+};
+
+constexpr std::string_view kSharded = "sharded training is not here yet; every rank holds the whole model";
+constexpr std::string_view kModelParallel = "model parallel training is not here; data parallel is";
+constexpr std::string_view kCompiler = "it compiles Python; there is none in a step here";
+constexpr std::string_view kPrecision = "fp8 is not here yet; --mixed_precision takes bf16 and fp16";
+constexpr std::string_view kTpu = "LibTorch has no TPUs; ranks run on GPUs or CPUs";
+constexpr std::string_view kPython = "programs here are executables; give the program itself";
+constexpr std::string_view kCloud = "this launcher starts no machines; it runs on those that are there";
+constexpr std::string_view kInCode = "that is the program's: accelerator.clip_grad_norm_()";
+
+constexpr std::array<Foreign, 29> kForeign{
+    {{"use_fsdp", kSharded},
+     {"fsdp_", kSharded},
+     {"use_deepspeed", kSharded},
+     {"deepspeed_", kSharded},
+     {"zero_stage", kSharded},
+     {"zero3_", kSharded},
+     {"offload_", kSharded},
+     {"use_megatron_lm", kModelParallel},
+     {"megatron_lm_", kModelParallel},
+     {"use_parallelism_config", kModelParallel},
+     {"parallelism_config_", kModelParallel},
+     {"dynamo_", kCompiler},
+     {"fp8_", kPrecision},
+     {"tpu", kTpu},
+     {"tpu_", kTpu},
+     {"no_tpu_cluster", kTpu},
+     {"vm", kTpu},
+     {"env", kTpu},
+     {"main_training_function", kTpu},
+     {"downcast_bf16", kTpu},
+     {"module", kPython},
+     {"m", kPython},
+     {"no_python", kPython},
+     {"aws_", kCloud},
+     {"use_mps_device", "LibTorch for Linux has no MPS"},
+     {"use_xpu", "--device xpu selects one"},
+     {"ipex", "it is Python's"},
+     {"rdzv_conf", "the rendezvous is at --main_process_ip and --main_process_port"},
+     {"gradient_clipping", kInCode}}};
+
+}  // namespace
+
+std::optional<std::string_view> unsupported_reason(std::string_view name) {
+  const auto fits = [&](const Foreign& each) {
+    return each.name.ends_with('_') ? name.starts_with(each.name) : name == each.name;
+  };
+  const auto found = std::find_if(kForeign.begin(), kForeign.end(), fits);
+  return found == kForeign.end() ? std::nullopt : std::optional(found->why);
+}
+
+}  // namespace accelerate::launch

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/job/preemption.hpp"
+
+#include "tests/testing.hpp"
+//
+#include "accelerate/base/error.hpp"
+
+using accelerate::job::PreemptionGuard;
+
+TEST_CASE("SIGTERM and SIGUSR1 are heard and end nothing, as long as the notice lives") {
+  for (const int signal : {SIGTERM, SIGUSR1}) {
+    const PreemptionGuard notice;
+    CHECK_FALSE(notice.requested());
+    std::raise(signal);
+    CHECK(notice.requested());
+  }
+  const PreemptionGuard again;
+  CHECK_FALSE(again.requested());
+}
+
+TEST_CASE("there is one at a time; signals do again what they did before") {
+  static int clear_wakeup = 0;
+  const auto before = std::signal(SIGUSR1, [](int) { ++clear_wakeup; });
+  {
+    const PreemptionGuard notice({SIGUSR1});
+    CHECK_THROWS_WITH(PreemptionGuard(),
+                      "StopNotice: there is one already, and signals go to one; let both parts of the program look at "
+                      "that one");
+    CHECK_THROWS_AS(PreemptionGuard({SIGKILL}), accelerate::Error);
+    std::raise(SIGUSR1);
+    CHECK(clear_wakeup == 0);
+  }
+  std::raise(SIGUSR1);
+  CHECK(clear_wakeup == 1);
+  CHECK_THROWS_WITH(PreemptionGuard({SIGUSR1, SIGKILL}), "StopNotice: signal 9 cannot be handled: Invalid argument");
+  std::raise(SIGUSR1);
+  CHECK(clear_wakeup == 2);
+  std::signal(SIGUSR1, before);
+}
+
+TEST_CASE("a signal that is named twice does again what it did before, too") {
+  static int clear_wakeup = 0;
+  const auto before = std::signal(SIGUSR1, [](int) { ++clear_wakeup; });
+  { const PreemptionGuard notice({SIGUSR1, SIGUSR1}); }
+  std::raise(SIGUSR1);
+  CHECK(clear_wakeup == 1);
+  std::signal(SIGUSR1, before);
+}
