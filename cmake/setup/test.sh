@@ -129,8 +129,8 @@ test_without_mpi_jpeg_png() { test_without MPI JPEG PNG; }
 # Compiles every source file of the library by itself, so that each goes on including what it uses; gloo's and CUDA's are
 # compiled so in every build. What runs in one process is the same without gloo.
 build_without_gloo_cuda() {
-  build_without GLOO CUDA -DCMAKE_UNITY_BUILD=OFF -DACCELERATE_UNITY_TESTS=ON -DACCELERATE_PRECOMPILE=ON \
-    "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG -Wno-maybe-uninitialized" -DACCELERATE_TEST_UNITS=OFF
+  build_without GLOO CUDA -DCMAKE_UNITY_BUILD=OFF -DACCELERATE_TEST_UNITY_BUILD=ON -DACCELERATE_PRECOMPILE_HEADERS=ON \
+    "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG -Wno-maybe-uninitialized" -DACCELERATE_TEST_LIBTORCH=OFF
 }
 test_without_gloo_cuda() { test_without GLOO CUDA; }
 

@@ -20,10 +20,10 @@ using Arrows = std::map<std::string, layers::Names>;
 /// Parses "a, b > c > d": a and b may include c, c may include d. Within a folder, subfolders have short names.
 void add_arrows(Arrows& arrows, const std::string& room, const std::string& statement) {
   const auto place = [&](const std::string& name) {
-    if (name == "its face") return room;
+    if (name == "interface") return room;
     return layers::table().contains(room + "/" + name) ? room + "/" + name : name;
   };
-  static const std::regex word("its face|[a-z_/]+");
+  static const std::regex word("[a-z_/]+");
   Lines above;
   std::istringstream levels(statement);
   for (std::string level; std::getline(levels, level, '>');) {
