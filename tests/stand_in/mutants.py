@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Takes out what the library does for asynchronous devices, one line at a time, and says which test notices, and how.
+"""Removes the library's synchronization with asynchronous devices, one line at a time, and prints which test fails.
 
-    tests/stand_in/mutants.py FOLDER [NUMBER ...]    in a copy of the tree there, which stays; the table is in README.md
-    tests/stand_in/mutants.py --check                says which lines are no longer in the tree, and which of the
-                                                     README's rows name no mutant, file or test that is there
+    tests/stand_in/mutants.py FOLDER [NUMBER ...]    works in a copy of the tree in FOLDER, which is kept; README.md has
+                                                     the table
+    tests/stand_in/mutants.py --check                prints lines that are missing in the tree, and rows of README.md
+                                                     without a mutant, file or test
 
-All mutants that are asked for are compiled into one program, so that it is built once; a variable says which of them a
-run is. (The one in a header costs every test's compilation.)
+All selected mutants are compiled into one program, so it is built once; a variable selects the mutant of a run. A
+mutant in a header recompiles every test.
 """
 import os
 import re
@@ -52,83 +53,83 @@ OF_OPERATIONS = [(f"`{name}`: the stream's wait", COMM + file, (old, new), "grou
 MUTANTS = OF_OPERATIONS + [
     ("`Pending::wait()`", COMM + "group.cpp", instead("operation_ && !operation_->finished", "false"), "groups"),
     ("`Pending::wait(timeout)`", COMM + "group.cpp", out("if (operation_) operation_->wait(timeout);"), "groups"),
-    ("a result with gaps is copied back only after the wait", COMM + "core/group_core.cpp",
+    ("a non-contiguous result is copied back only after the wait", COMM + "core/group_core.cpp",
      ("  if (work) group->wait(", "  if (MUTANT && std::exchange(copy_back, false)) target.copy_(dense);\n"
       "  if (work) group->wait("), "groups"),
     ("a mean is divided only after the wait", COMM + "core/group_core.cpp",
      ("  if (work) group->wait(", "  if (MUTANT && divide_by > 1) target.div_(std::exchange(divide_by, 1));\n"
       "  if (work) group->wait("), "groups"),
-    ("an operation under way: the stream waits, not the host", COMM + "core/group_core.cpp",
+    ("a pending operation blocks the stream, not the host", COMM + "core/group_core.cpp",
      instead("!wire.is_cpu()", "false"), "groups"),
-    ("`all_gather`: the stream waits, not the host", COMM + "operations/data_movement.cpp",
+    ("`all_gather` blocks the stream, not the host", COMM + "operations/data_movement.cpp",
      ("mine, !tensor.is_cpu()", "mine, !tensor.is_cpu() && !MUTANT"), "groups"),
-    ("`gather`, `scatter`, `all_to_all`: the same", COMM + "operations/data_movement.cpp",
+    ("`gather`, `scatter`, `all_to_all` block the stream, not the host", COMM + "operations/data_movement.cpp",
      ("mine, !device.is_cpu()", "mine, !device.is_cpu() && !MUTANT"), "groups"),
-    ("`send`: the same", COMM + "operations/point_to_point.cpp",
+    ("`send` blocks the stream, not the host", COMM + "operations/point_to_point.cpp",
      ("!tensor.is_cpu(),\n             [&]", "!tensor.is_cpu() && !MUTANT,\n             [&]"), "groups"),
-    ("`recv`: the same", COMM + "operations/point_to_point.cpp",
+    ("`recv` blocks the stream, not the host", COMM + "operations/point_to_point.cpp",
      ("!tensor.is_cpu(), [&]", "!tensor.is_cpu() && !MUTANT, [&]"), "groups"),
-    ("an operation under way on a device has a `Work`", COMM + "operations/reductions.cpp",
+    ("a pending operation on a device has a `Work`", COMM + "operations/reductions.cpp",
      instead("execution == Execution::eager || !tensor.is_cpu()", "execution == Execution::eager"), "groups"),
-    ("an operation asks whether an earlier one broke off", COMM + "core/group_core.cpp", out("connection.check();"),
+    ("an operation checks for failed earlier operations", COMM + "core/group_core.cpp", out("connection.check();"),
      "failure"),
-    ("`check()` asks the device's connection", COMM + "core/group_core.cpp",
+    ("`check()` includes the device's connection", COMM + "core/group_core.cpp",
      ("if (on_device) on_device->check();", "if (on_device && !MUTANT) on_device->check();"), "failure"),
-    ("a broken group gives its device's operations up", COMM + "core/group_core.cpp",
-     ("if (on_device) on_device->abort_operations();", "if (on_device && !MUTANT) on_device->give_up();"), "failure"),
-    ("an unwinding exception gives them up", COMM + "core/group_core.cpp",
+    ("a broken group aborts its operations on the device", COMM + "core/group_core.cpp",
+     ("if (on_device) on_device->abort_operations();\n}", "if (on_device && !MUTANT) on_device->abort_operations();\n}"), "failure"),
+    ("an unwinding exception aborts operations on the device", COMM + "core/group_core.cpp",
      ("if (on_device && std::uncaught_exceptions() > 0)", "if (on_device && !MUTANT && std::uncaught_exceptions() > 0)"),
      "failure"),
-    ("the engine's wait for its buckets", GRADIENT + "bucket_reducer.cpp",
+    ("the gradient reducer's wait for its buckets", GRADIENT + "bucket_reducer.cpp",
      out("std::exchange(under_way_[static_cast<size_t>(bucket.index)], {}).wait();"), "training"),
-    ("a bucket does not wait for backward's end", GRADIENT + "gradient_reducer_core.cpp",
+    ("a bucket is reduced before backward ends", GRADIENT + "gradient_reducer_core.cpp",
      instead("early_ && join_coordinator == nullptr", "false"), "host_sync"),
-    ("a step asks whether a reduction broke off", GRADIENT + "gradient_reducer_state.cpp",
+    ("an optimizer step checks for failed reductions", GRADIENT + "gradient_reducer_state.cpp",
      ("if (group.device()) group.check(", "if (group.device() && !MUTANT) group.check("), "failure"),
-    ("and whether an operation of the job's group did", "accelerate/prepared/optimizer.cpp",
+    ("an optimizer step checks the job's group for failures", "accelerate/prepared/optimizer.cpp",
      out('accelerator_state_->group.check("optimizer.step");'), "failure"),
-    ("the host waits for the counts of use", GRADIENT + "unused_parameters.cpp",
+    ("the host waits for the usage counts before reading them", GRADIENT + "unused_parameters.cpp",
      ("counts.to(at::kCPU, at::kFloat)", "counts.to(at::kCPU, at::kFloat, /*non_blocking=*/MUTANT)"), "uneven"),
-    ("but not to write them", GRADIENT + "unused_parameters.cpp",
+    ("the host does not wait to write the usage counts", GRADIENT + "unused_parameters.cpp",
      ("counts.copy_(mine, /*non_blocking=*/true)", "counts.copy_(mine, /*non_blocking=*/!MUTANT)"), "uneven"),
-    ("nor with a static graph", GRADIENT + "unused_parameters.cpp",
+    ("the host does not wait for usage counts with a static graph", GRADIENT + "unused_parameters.cpp",
      instead("!options.static_graph", "!options.static_graph || !buckets.back().flat.cpu().defined()"), "uneven"),
     ("the wait for packed buffers", GRADIENT + "coalesced.cpp",
      ("group.broadcast(pack.bytes, root);", "if (MUTANT) static_cast<void>(group.broadcast_async(pack.bytes, root)); "
       "else group.broadcast(pack.bytes, root);"), "training"),
-    ("the wait for a parameter broadcast alone", GRADIENT + "coalesced.cpp",
-     ("group.broadcast(param_shard.front(), root);", "if (MUTANT) static_cast<void>(group.broadcast_async(param_shard.front(), root)"
-      "); else group.broadcast(param_shard.front(), root);"), "placement"),
+    ("the wait for a parameter that is broadcast alone", GRADIENT + "coalesced.cpp",
+     ("group.broadcast(param_shard.front(), root);", "if (MUTANT) static_cast<void>(group.broadcast_async("
+      "param_shard.front(), root)); else group.broadcast(param_shard.front(), root);"), "placement"),
     ("the wait for averaged parameters (local SGD)", GRADIENT + "coalesced.cpp",
      ("group.all_reduce(sum, comm::ReduceOp::mean);", "if (MUTANT) { static_cast<void>(group.all_reduce_async(sum)); "
       "sum.div_(group.size()); } else group.all_reduce(sum, comm::ReduceOp::mean);"), "features"),
-    ("memory of the device is not read for an imprint", GRADIENT + "write_stamp.cpp",
+    ("device memory is not read for a write stamp", GRADIENT + "write_stamp.cpp",
      instead("parameter.is_cpu()", "true"), "features"),
-    ("a norm comes to the first gradient's device", GRADIENT + "clip.cpp", instead("norm.to(device, !device.is_cpu())", "norm"),
+    ("norms are moved to the first gradient's device", GRADIENT + "clip.cpp", instead("norm.to(device, !device.is_cpu())", "norm"),
      "placement"),
-    ("the factor goes to each gradient's device", GRADIENT + "clip.cpp",
+    ("the clipping factor is moved to each gradient's device", GRADIENT + "clip.cpp",
      instead("factor.to(group.front().device(), group.front().scalar_type(), true)", "factor"), "placement"),
-    ("a device is made current", "accelerate/device/device_selection.cpp",
+    ("the selected device becomes the current device", "accelerate/device/device_selection.cpp",
      ("if (!device.is_cpu()) c10", "if (!device.is_cpu() && !MUTANT) c10"), "placement"),
-    ("at the start", "accelerate/job/start.cpp", out("device::set_current_device(device);"), "placement"),
-    ("and on a group that has one", "accelerate/job/start.cpp", out("device::set_current_device(start.device);"), "placement"),
-    ("the device's generator goes to all ranks", "accelerate/job/random_states.cpp",
+    ("the current device is set at start-up", "accelerate/job/start.cpp", out("device::set_current_device(device);"), "placement"),
+    ("the current device is set for a group with a device", "accelerate/job/start.cpp", out("device::set_current_device(start.device);"), "placement"),
+    ("the device generator is synchronized over all ranks", "accelerate/job/random_states.cpp",
      ("if (!device_of_rank.is_cpu())", "if (!device_of_rank.is_cpu() && !MUTANT)"), "placement"),
-    ("batches that are not pinned are uploaded without a wait of the host", "accelerate/prepared/loader.hpp",
+    ("uploads of unpinned batches do not block the host", "accelerate/prepared/loader.hpp",
      ("/*non_blocking=*/true", "/*non_blocking=*/!MUTANT"), "loader"),
-    ("fused kernels are used where the device has them", "accelerate/optim/sharded_step.cpp",
+    ("fused kernels are used if the device supports them", "accelerate/optim/sharded_step.cpp",
      instead("dispatcher.hasBackendFallbackForDispatchKey(key)", "false"), "host_sync"),
-    ("an optimizer's state follows its parameters", "accelerate/optim/sharded_step.cpp",
+    ("optimizer state is moved to its parameter's device", "accelerate/optim/sharded_step.cpp",
      instead("state.device() == parameter.device()", "true"), "placement"),
     ("the host does not read the device's skip flag", "accelerate/optim/sharded_step.cpp",
      instead("call.device.is_cpu() && is_set(scale.skip)", "is_set(scale.skip)"), "fused_step"),
-    ("RMSprop: a cancelled step is undone", "accelerate/optim/rmsprop_kernels.cpp",
+    ("RMSprop: a skipped step is undone", "accelerate/optim/rmsprop_kernels.cpp",
      ("if (!scale.skip) return;", "if (MUTANT || !scale.skip) return;"), "fused_step"),
-    ("cancelled steps are counted on the device", "accelerate/optim/sharded_step.hpp", out("cancelled_.correct(call);"),
+    ("skipped steps are counted on the device", "accelerate/optim/sharded_step.hpp", out("cancelled_.correct(call);"),
      "fused_step"),
-    ("the count of steps is written on the device", "accelerate/optim/kernel_calls.hpp",
+    ("the step count is written on the device", "accelerate/optim/kernel_calls.hpp",
      ("if (!recorded && call.device.is_cpu()) {", "if (MUTANT || (!recorded && call.device.is_cpu())) {"), "fused_step"),
-    ("out of memory becomes an `Error`", "accelerate/device/out_of_memory_error.cpp",
+    ("an out-of-memory failure becomes an `Error`", "accelerate/device/out_of_memory_error.cpp",
      ("  std::string said =", "  if (MUTANT) throw;\n  std::string said ="), "failure"),
     ("stand-in: a collective waits for the compute stream", "tests/stand_in/backend.cpp", out("ready.block(side_);"),
      "groups"),
@@ -136,101 +137,102 @@ MUTANTS = OF_OPERATIONS + [
      out("done_.block(current_stream(side_.device_index()));"), "backend"),
     ("stand-in: a collective's tensors are recorded on its stream", "tests/stand_in/backend.cpp",
      out("tensor.record_stream(side_);"), "groups"),
-    ("an upload waits for what was done with its memory before", UPLOAD, out("memory_free_.block(stream_);"), "loader"),
-    ("a batch's stream waits for its upload", UPLOAD, out("staging->copied.block(current);"), "loader"),
-    ("so does, where it is another one, the stream that its memory is of", UPLOAD, out("staging->copied.block(home_);"), "loader"),
-    ("and where nobody takes the upload", UPLOAD, out("staging_->copied.block(home_);"), "loader"),
-    ("a stream that did not begin the upload is recorded", UPLOAD,
+    ("an upload waits for earlier uses of its memory", UPLOAD, out("memory_free_.block(stream_);"), "loader"),
+    ("the batch's stream waits for its upload", UPLOAD, out("staging->copied.block(current);"), "loader"),
+    ("the stream that owns the memory waits for the upload", UPLOAD, out("staging->copied.block(home_);"), "loader"),
+    ("the same wait for an upload that is never taken", UPLOAD, out("staging_->copied.block(home_);"), "loader"),
+    ("memory is recorded on streams that did not begin the upload", UPLOAD,
      out("if (there.device() == device_) there.record_stream(current);"), "loader"),
-    ("it waits for what was made on the device ahead", UPLOAD, out("made.block(current);"), "loader"),
-    ("pinned memory is not written before its copy is over", UPLOAD,
+    ("an upload waits for data computed on the device", UPLOAD, out("made.block(current);"), "loader"),
+    ("pinned memory is not overwritten before its copy is complete", UPLOAD,
      ("!staging->copied.query()) continue", "(!MUTANT && !staging->copied.query())) continue"), "loader"),
-    ("a pinned batch is held as long", UPLOAD, out("kept.push_back(tensor);"), "loader"),
-    ("pinned memory is not freed before its copy is over", UPLOAD,
+    ("a pinned batch is kept alive until its copy is complete", UPLOAD, out("kept.push_back(tensor);"), "loader"),
+    ("pinned memory is not freed before its copy is complete", UPLOAD,
      out("if (!staging->copied.query()) staging->copied.synchronize();"), "loader"),
-    ("uploads do not make the host wait", UPLOAD,
+    ("uploads do not block the host", UPLOAD,
      ("staged[i], /*non_blocking=*/true", "staged[i], /*non_blocking=*/!MUTANT"), "loader"),
-    ("nor does what does not ride along", UPLOAD,
+    ("copies outside the upload do not block the host", UPLOAD,
      ("/*non_blocking=*/!tensor", "/*non_blocking=*/!MUTANT && !tensor"), "loader"),
-    ("uploads read pinned memory", UPLOAD, ("pinned_memory(true)", "pinned_memory(!MUTANT)"), "loader"),
-    ("the next batch is under way before this one's step", "accelerate/prepared/loader.hpp",
+    ("uploads read from pinned memory", UPLOAD, ("pinned_memory(true)", "pinned_memory(!MUTANT)"), "loader"),
+    ("the next upload begins before this batch's step", "accelerate/prepared/loader.hpp",
      ("if (lane) begin_next();", "if (lane && !MUTANT) begin_next();"), "loader"),
-    ("memory that is short for two batches is used for one", "accelerate/prepared/loader.hpp",
+    ("after out of memory for two batches, one is used", "accelerate/prepared/loader.hpp",
      ("catch (const c10::OutOfMemoryError&) {", "catch (const c10::OutOfMemoryError&) { if (MUTANT) throw;"), "loader"),
-    ("loss scaling: a flag is on its way, not waited for", "accelerate/precision/async_scalar_read.cpp",
+    ("loss scaling: the flag is copied without blocking the host", "accelerate/precision/async_scalar_read.cpp",
      ("/*non_blocking=*/true", "/*non_blocking=*/!MUTANT"), "loss_scaling"),
-    ("and read when it has come, not before", "accelerate/precision/async_scalar_read.cpp", instead("copied_->query()", "true"),
+    ("the flag is read only after its copy is complete", "accelerate/precision/async_scalar_read.cpp", instead("copied_->query()", "true"),
      "loss_scaling"),
-    ("a schedule waits for the flag of the step before", "accelerate/prepared/loss_scaling.cpp",
+    ("a schedule waits for the flag of the previous step", "accelerate/prepared/loss_scaling.cpp",
      instead("!deferred_.empty()", "false"), "loss_scaling"),
-    ("the flag goes to the fused kernel on the device", "accelerate/prepared/optimizer.cpp",
+    ("the flag is passed to the fused kernel on the device", "accelerate/prepared/optimizer.cpp",
      instead("!skip.is_cpu()", "false"), "loss_scaling"),
-    ("a download waits for what was done to its sources before", DOWNLOAD, out("lane.ready.block(lane.stream);"), "checkpoint"),
-    ("what is done to them next waits for the download", DOWNLOAD,
+    ("a download waits for earlier writes to its sources", DOWNLOAD, out("lane.ready.block(lane.stream);"), "checkpoint"),
+    ("later writes to the sources wait for the download", DOWNLOAD,
      out("lane.copied.block(c10::impl::VirtualGuardImpl(lane.device.type()).getStream(lane.device));"), "checkpoint"),
-    ("a stream that did not make them is recorded", DOWNLOAD, out("source.record_stream(lane.stream);"), "checkpoint"),
-    ("the host waits for a download where it reads it", DOWNLOAD, ("lane.copied.synchronize();", "if (!MUTANT) lane.copied.synchronize();"),
+    ("sources are recorded on the download stream", DOWNLOAD, out("source.record_stream(lane.stream);"), "checkpoint"),
+    ("the host waits for a download before reading it", DOWNLOAD, ("lane.copied.synchronize();", "if (!MUTANT) lane.copied.synchronize();"),
      "checkpoint"),
-    ("and nowhere else", DOWNLOAD, ("/*non_blocking=*/true", "/*non_blocking=*/!MUTANT"), "checkpoint"),
-    ("what is saved at once is copied in the order of the current stream", "accelerate/checkpoint/save.cpp",
+    ("the download itself does not block the host", DOWNLOAD, ("/*non_blocking=*/true", "/*non_blocking=*/!MUTANT"), "checkpoint"),
+    ("a synchronous save copies on the current stream", "accelerate/checkpoint/save.cpp",
      instead("making.part.accelerator == c10::DeviceType::CPU", "true"), "checkpoint"),
-    ("an optimizer's old state goes before the new one comes", "accelerate/optim/optimizer_load.cpp",
+    ("the old optimizer state is freed before the new state is loaded", "accelerate/optim/optimizer_load.cpp",
      out("optimizer_.state().clear();"), "checkpoint"),
-    ("a recording comes after what the caller's stream was given", GRAPH, out("follow(own, callers);"), "graph"),
-    ("and before what that one gets next", GRAPH, out("follow(callers, own);"), "graph"),
-    ("one that failed is ended", GRAPH, ("try {\n        graph.end();", "try {\n        if (!MUTANT) graph.end();"), "graph"),
-    ("no recording before the step is warm", "accelerate/prepared/graph_cache.cpp",
+    ("a capture begins after the caller stream's earlier work", GRAPH, out("follow(own, callers);"), "graph"),
+    ("the caller stream's later work waits for the capture", GRAPH, out("follow(callers, own);"), "graph"),
+    ("a failed capture is ended", GRAPH, ("try {\n        graph.end();", "try {\n        if (!MUTANT) graph.end();"), "graph"),
+    ("no capture before the warm-up steps", "accelerate/prepared/graph_cache.cpp",
      instead("++kept.plain <= options_.warmup_steps", "false"), "graph"),
-    ("a graph for each shape of the inputs", GRAPHED, ("described(inputs)", "(MUTANT ? std::string() : described(inputs))"), "graph"),
-    ("what the step is made of is compared", GRAPHED, ("made_of());", "MUTANT ? 0 : made_of());"), "graph"),
-    ("inputs are copied before the recording's first run", GRAPHED, out("copy_input(recorded.inputs.back(), input);"), "graph"),
-    ("and before each replay", GRAPHED, out("copy_input(recorded.inputs[i], inputs[i]);"), "graph"),
-    ("results are copied out", GRAPHED, ("output.clone()", "(MUTANT ? output : output.clone())"), "graph"),
-    ("hooks are renewed on the recording stream", GRAPHED,
-     ("gradient_reducer->renew_hooks();\n        },", "if (!MUTANT) engine->renew_hooks();\n        },"), "graph"),
-    ("kept casts go before it", GRAPHED,
+    ("one graph per input shape", GRAPHED, ("described(inputs)", "(MUTANT ? std::string() : described(inputs))"), "graph"),
+    ("the captured step's configuration is compared", GRAPHED, ("made_of());", "MUTANT ? 0 : made_of());"), "graph"),
+    ("inputs are copied before the first run of a capture", GRAPHED, out("copy_input(recorded.inputs.back(), input);"), "graph"),
+    ("inputs are copied before each replay", GRAPHED, out("copy_input(recorded.inputs[i], inputs[i]);"), "graph"),
+    ("results are copied out of the graph's memory", GRAPHED, ("output.clone()", "(MUTANT ? output : output.clone())"), "graph"),
+    ("hooks are renewed on the capturing stream", GRAPHED,
+     ("gradient_reducer->renew_hooks();\n        },", "if (!MUTANT) gradient_reducer->renew_hooks();\n        },"), "graph"),
+    ("cached casts are dropped before a capture", GRAPHED,
      ("precision::drop_cached_casts();\n  if", "if (!MUTANT) precision::drop_cached_casts();\n  if"), "graph"),
-    ("and after each replay", GRAPHED,
+    ("cached casts are dropped after each replay", GRAPHED,
      ("precision::drop_cached_casts();  // an", "if (!MUTANT) precision::drop_cached_casts();  // an"), "graph"),
-    ("fp16's flags are asked for before it", GRAPHED,
+    ("pending fp16 flags are read before a capture", GRAPHED,
      ("if (accelerator_state_->scaling) {  // flags", "if (!MUTANT && accelerator_state_->scaling) {  // flags"), "graph"),
-    ("ranks record together or not at all", GRAPHED,
+    ("either all ranks capture or none", GRAPHED,
      ("size() > 1) {\n    const auto all", "size() > 1 && !MUTANT) {\n    const auto all"), "graph"),
-    ("before a replay a schedule has what it is owed", GRAPHED,
-     ("accelerator_state_->scaling->run_deferred_schedules();  // a", "if (!MUTANT) accelerator_state_->scaling->run_deferred_schedules();  // a"), "graph"),
-    ("a replay counts for each parameter", GRAPHED, out("each.numbers.count(1);"), "graph"),
-    ("masters follow what was loaded between replays", GRAPHED,
+    ("deferred schedule steps run before a replay", GRAPHED,
+     ("accelerator_state_->scaling->run_deferred_schedules();  // a",
+      "if (!MUTANT) accelerator_state_->scaling->run_deferred_schedules();  // a"), "graph"),
+    ("a replay increments each parameter's step count", GRAPHED, out("each.numbers.count(1);"), "graph"),
+    ("master weights follow weights loaded between replays", GRAPHED,
      out("std::ignore = shared.masters.of(group.params());"), "graph"),
-    ("rates and counts are written before a replay", GRAPHED, out("each.numbers.upload_to_device();"), "graph"),
-    ("the flags of a replay are read", GRAPHED, out("each.optimizer->scaled().replayed(each.flags);"), "graph"),
-    ("kernels of a recorded step read rates on the device", "accelerate/optim/sharded_step.cpp",
+    ("learning rates and counts are uploaded before a replay", GRAPHED, out("each.numbers.upload_to_device();"), "graph"),
+    ("the skip flags of a replay are read", GRAPHED, out("each.optimizer->scaled().replayed(each.flags);"), "graph"),
+    ("captured kernels read the learning rate on the device", "accelerate/optim/sharded_step.cpp",
      ("if (capture_) read_from_device(call);", "if (capture_ && !MUTANT) read_from_device(call);"), "graph"),
-    ("RMSprop's operators too", "accelerate/optim/rmsprop_kernels.cpp", instead("rate.defined()", "false"), "graph"),
-    ("counts are not written while it is recorded", "accelerate/optim/kernel_calls.hpp",
+    ("RMSprop's operators read the learning rate on the device", "accelerate/optim/rmsprop_kernels.cpp", instead("rate.defined()", "false"), "graph"),
+    ("step counts are not written during a capture", "accelerate/optim/kernel_calls.hpp",
      instead("call.rate.defined()", "false"), "graph"),
-    ("ranks that are threads wait for one another while a foreign loader draws its order", "accelerate/prepared/loader_rng.cpp",
+    ("thread ranks wait for each other while a foreign loader draws its order", "accelerate/prepared/loader_rng.cpp",
      instead('group.backend().ends_with("threads")', "false"), "loader"),
-    ("PowerSGD: the wait for what is not compressed", POWER_SGD, out("factors.rest_under_way.wait();"), "features"),
-    ("for the left factors", POWER_SGD, out("factors.p_under_way.wait();"), "features"),
-    ("and for the right ones", POWER_SGD,
+    ("PowerSGD: the wait for uncompressed gradients", POWER_SGD, out("factors.rest_under_way.wait();"), "features"),
+    ("PowerSGD: the wait for the left factors", POWER_SGD, out("factors.p_under_way.wait();"), "features"),
+    ("PowerSGD: the wait for the right factors", POWER_SGD,
      ("send(factors.all_q).wait();", "if (MUTANT) static_cast<void>(send(factors.all_q)); else send(factors.all_q).wait();"),
      "features"),
-    ("SyncBatchNorm: the wait for all ranks' moments", SYNC_BATCH_NORM,
+    ("SyncBatchNorm: the wait for the moments of all ranks", SYNC_BATCH_NORM,
      ("group_.all_gather_async(all, mine).wait();",
       "if (MUTANT) static_cast<void>(group_.all_gather_async(all, mine)); else group_.all_gather_async(all, mine).wait();"), "nn"),
-    ("and in backward for the sums", SYNC_BATCH_NORM,
+    ("SyncBatchNorm: the wait for the sums in backward", SYNC_BATCH_NORM,
      ("batch->group.all_reduce(part.sums);",
       "if (MUTANT) static_cast<void>(batch->group.all_reduce_async(part.sums)); else batch->group.all_reduce(part.sums);"), "nn"),
-    ("a hook's function: the wait for the counts of use", GRADIENT + "hooks/function.cpp",
+    ("function hook: the wait for the usage counts", GRADIENT + "hooks/function.cpp",
      ("group_.all_reduce(bucket.counts);", "{ if (MUTANT) static_cast<void>(group_.all_reduce_async(bucket.counts)); "
       "else group_.all_reduce(bucket.counts); }"), "uneven"),
     ("a replay counts as a step of the job", GRAPHED, out("accelerator_state_->steps += recorded.steps;"), "graph"),
-    ("what a failed recording did is taken back", GRAPHED, out("if (!why.empty()) take_back(*recorded);"), "graph"),
-    ("a parameter's first step is not recorded", "accelerate/optim/fused_sgd.cpp",
+    ("a failed capture is rolled back", GRAPHED, out("if (!why.empty()) take_back(*recorded);"), "graph"),
+    ("a parameter's first step is not captured", "accelerate/optim/fused_sgd.cpp",
      ("if (first && capturing())", "if (!MUTANT && first && capturing())"), "graph"),
-    ("a flag that is waited for is there then", "accelerate/precision/async_scalar_read.cpp",
+    ("a requested flag is available when the wait returns", "accelerate/precision/async_scalar_read.cpp",
      out("if (!arrived()) copied_->synchronize();"), "loss_scaling"),
-    ("pinned memory is the caller's again after a replay", GRAPHED,
+    ("pinned inputs may be overwritten after a replay", GRAPHED,
      ("/*non_blocking=*/!input.is_pinned()", "/*non_blocking=*/MUTANT || !input.is_pinned()"), "graph"),
     ("the user's `gather`: the wait", TREE,
      ("group.all_gather(tensor.detach())",
@@ -238,15 +240,15 @@ MUTANTS = OF_OPERATIONS + [
       "const auto rows = at::empty(sizes, tensor.options()); "
       "static_cast<void>(group.all_gather_async(rows, tensor.detach())); return rows; }() "
       ": group.all_gather(tensor.detach()))"), "features"),
-    ("the user's `reduce`: the same", TREE,
+    ("the user's `reduce`: the wait", TREE,
      ("if (group.size() > 1) group.all_reduce(result, op);",
       "if (MUTANT && group.size() > 1) { static_cast<void>(group.all_reduce_async(result, op)); } "
       "else if (group.size() > 1) { group.all_reduce(result, op); }"), "features"),
-    ("the user's `broadcast`: the same", TREE, unwaited("broadcast", "tensor.detach(), root"), "features"),
-    ("a tensor of one rank: the same", TREE, unwaited("broadcast", "sent, root"), "features"),
-    ("fp16's flags of all ranks: the same", "accelerate/precision/grad_scaler.cpp", unwaited("all_reduce", "sum"),
+    ("the user's `broadcast`: the wait", TREE, unwaited("broadcast", "tensor.detach(), root"), "features"),
+    ("broadcast of one rank's tensor: the wait", TREE, unwaited("broadcast", "sent, root"), "features"),
+    ("fp16 flags of all ranks: the wait", "accelerate/precision/grad_scaler.cpp", unwaited("all_reduce", "sum"),
      "loss_scaling"),
-    ("the numbers of a recorded step lie in memory that is not the recording's", "accelerate/optim/sharded_step.cpp",
+    ("captured scalars are outside of the graph's memory", "accelerate/optim/sharded_step.cpp",
      instead("call.rate = found->memory.select(0, found->taken++)", "call.rate = at::empty({}, found->memory.options())"),
      "graph"),
 ]
@@ -267,7 +269,7 @@ def apply(folder, numbers):
         path = folder / name
         text = path.read_text()
         if text.count(old) != 1:
-            sys.exit(f"mutants.py: {number}, {what}: {name} holds {text.count(old)} times: {old}")
+            sys.exit(f"mutants.py: {number}, {what}: {name} contains {text.count(old)} times: {old}")
         path.write_text(text.replace(old, new.replace("MUTANT", f"::mutant_is({number})")))
         touched.add(path)
     for path in touched:
@@ -285,8 +287,8 @@ def copy_and_build(folder, numbers):
     subprocess.run(["cmake", "--build", "build", "-j1", "--target", "stand_in_tests"], cwd=folder, check=True)
 
 
-def noticed(folder, number, test):
-    """The first test that fails and how they fail: "test" (race, numbers); None where none does."""
+def detected_by(folder, number, test):
+    """The first test that fails and the kinds of failures, as two cells of the table; None if no test fails."""
     command = [folder / "build/bin/stand_in_tests", "--no-colors", f"--source-file=*stand_in/{test}_test.cpp"]
     try:
         run = subprocess.run(command, cwd=folder, text=True, timeout=SECONDS, capture_output=True,
@@ -305,19 +307,19 @@ def noticed(folder, number, test):
     if code == 0:
         return None
     cases = re.findall(r"^TEST CASE:  (.*)$", said, re.M)
-    return f"{test}: {cases[0] if cases else '?'} ({', '.join(ways)})"
+    return f"{test}: `{cases[0] if cases else '?'}` | {', '.join(ways)}"
 
 
 def check():
-    """The table is run by hand and seldom: that it still fits the tree is looked at in every run of the tests."""
-    wrong = [f"{number}, {what}: {name} holds {count} times: {old}"
+    """The mutants run seldom and by hand, so every run of the tests checks that the table matches the tree."""
+    wrong = [f"{number}, {what}: {name} contains {count} times: {old}"
              for number, (what, name, (old, _), _) in enumerate(MUTANTS, 1)
              if (count := (TOP / name).read_text().count(old)) != 1]
-    rows = re.findall(r"^\| (\d+) \| (.*?) \| `(.*?)` \| (\w+): (.*?) \|", (TOP / "tests/stand_in/README.md").read_text(), re.M)
+    rows = re.findall(r"^\| (\d+) \| (.*?) \| `(.*?)` \| (\w+): `(.*?)` \|", (TOP / "tests/stand_in/README.md").read_text(), re.M)
     for number, what, name, test, case in rows:
         at = f"README.md, row {number}, {what}:"
         if int(number) > len(MUTANTS) or MUTANTS[int(number) - 1][0] != what:
-            wrong.append(f"{at} is no mutant")
+            wrong.append(f"{at} matches no mutant")
         elif not MUTANTS[int(number) - 1][1].endswith(name):
             wrong.append(f"{at} is in {MUTANTS[int(number) - 1][1]}, not in {name}")
         if f'TEST_CASE("{case.removesuffix("...").rstrip()}' not in (TOP / f"tests/stand_in/{test}_test.cpp").read_text():
@@ -337,7 +339,8 @@ def main():
     copy_and_build(folder, numbers)
     for number in numbers:
         what, name, _, test = MUTANTS[number - 1]
-        print(f"| {number} | {what} | `{name}` | {noticed(folder, number, test) or '**nobody notices**'} |", flush=True)
+        found = detected_by(folder, number, test) or "**not detected** | -"
+        print(f"| {number} | {what} | `{name}` | {found} |", flush=True)
 
 
 main()
