@@ -113,14 +113,14 @@ def rounded_up(rate):
 
 
 def lowered(baseline, counts):
-    """The baseline with every rate that has fallen. Rates up to LIMIT need no entry."""
-    result = {}
+    """The baseline with every rate that has fallen. Rates up to LIMIT need no entry. Without a file, all rates are new."""
+    result, is_new = {}, baseline is None
     for folder, kinds in sorted(counts.items()):
         for kind, count in sorted(kinds.items()):
             for pattern in PATTERNS:
-                before = baseline.get(folder, {}).get(kind, {}).get(pattern)
+                before = None if is_new else baseline.get(folder, {}).get(kind, {}).get(pattern)
                 rate = rounded_up(count.rate(pattern))
-                if before is not None or not baseline:
+                if before is not None or is_new:
                     rate = rate if before is None else min(rate, before)
                     if rate > LIMIT:
                         result.setdefault(folder, {}).setdefault(kind, {})[pattern] = rate
@@ -161,7 +161,7 @@ def main():
     options = parser.parse_args()
 
     path = options.top / BASELINE
-    baseline = json.loads(path.read_text()) if path.exists() else {}
+    baseline = json.loads(path.read_text()) if path.exists() else None
     added = added_lines(options.top, options.added) if options.added else None
     counts, hits = count_prose(options.top, added)
     for file, number, pattern, text in hits:
@@ -173,7 +173,7 @@ def main():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(lowered(baseline, counts), indent=2) + "\n")
         return
-    wrong = list(too_many_added(counts) if options.added else too_high(baseline, counts))
+    wrong = list(too_many_added(counts) if options.added else too_high(baseline or {}, counts))
     if wrong:
         sys.exit("\n".join(wrong))
     print("prose: all rates are within their limits", file=sys.stderr)

@@ -95,6 +95,12 @@ class Prose(unittest.TestCase):
         self.repository.check("--lower-baseline")
         self.assertEqual(json.loads(baseline.read_text()), {"accelerate": {"code": {"who": 23.9}}})
 
+    def test_an_empty_baseline_stays_empty(self):
+        self.repository.write("cmake/setup/prose_baseline.json", "{}")
+        self.repository.write("accelerate/mean.hpp", PLAIN + HITS["who"])
+        self.repository.check("--lower-baseline")
+        self.assertEqual(self.repository.check()[0], 1)
+
     def test_added_lines_are_listed_and_old_ones_are_not(self):
         self.repository.write("accelerate/mean.hpp", HITS["who"] * 3 + PLAIN)
         self.repository.commit()
