@@ -220,7 +220,7 @@ TEST_CASE("with fp16 a loss of one network may leave gradients in another, whose
   }
 }
 
-TEST_CASE("with fp16 what the library itself writes to parameters is no step: averages that stand in, loaded weights") {
+TEST_CASE("with fp16 the library's own writes to parameters are no step: swapped-in averages, loaded weights") {
   const testing::TemporaryFolder folder;
   for (const int64_t ranks : {1, 2}) {
     CAPTURE(ranks);

@@ -234,7 +234,7 @@ TEST_CASE("a hook may remove itself") {
   CHECK(calls == 3);
 }
 
-TEST_CASE("what one rank cannot say or save, all are told at once") {
+TEST_CASE("if one rank cannot save, all ranks throw at once") {
   const SharedFolder folder;
   const auto save = [&](const std::function<void(Accelerator&, Moody&)>& set_up,
                         const std::function<accelerate::checkpoint::SaveOptions(int64_t)>& options_of) {

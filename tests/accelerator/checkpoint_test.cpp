@@ -158,7 +158,7 @@ TEST_CASE("steps that fp16 skipped are not among those that had been made") {
   CHECK(accelerator.load_state().step == 3);
 }
 
-TEST_CASE("a newer one that is not whole is passed over and said; one that was asked for by its name is refused") {
+TEST_CASE("a newer incomplete checkpoint is skipped with a log line; if it is requested by name, it is refused") {
   const SharedFolder folder;
   Accelerator accelerator(in(folder.path));
   auto model = accelerator.prepare(linear(1));
@@ -254,7 +254,7 @@ TEST_CASE("what does not fit what is prepared is refused, and nothing is changed
   CHECK(first->weight[0][0].item<double>() == 2);
 }
 
-TEST_CASE("a schedule that the checkpoint does not know is refused, but for one that never says where it stands") {
+TEST_CASE("a schedule that the checkpoint does not contain is refused, except a schedule without a state") {
   using accelerate::optim::LinearLR;
   const SharedFolder folder;
   const auto job = [&](const std::function<void(Accelerator&, torch::optim::SGD&)>& act) {
@@ -495,7 +495,7 @@ TEST_CASE("a checkpoint of ours that lost its manifest is not taken for Python's
   CHECK(accelerator.load_state(place).world_size == 0);
 }
 
-TEST_CASE("what a process that was killed while it replaced a numbered checkpoint left is found by all who look") {
+TEST_CASE("every reader finds the remains of a process that was killed while it replaced a numbered checkpoint") {
   const SharedFolder folder;
   Accelerator accelerator(in(folder.path));
   auto model = accelerator.prepare(linear(1));
@@ -635,7 +635,7 @@ TEST_CASE("objects of one's own are saved and loaded in their order: bytes, tens
   CHECK(later_ema.updates() == 1);
 }
 
-TEST_CASE("a shared pointer to nothing is refused, and what stands beside it is not registered") {
+TEST_CASE("a null shared pointer is refused, and the objects beside it are not registered") {
   const SharedFolder folder;
   Accelerator accelerator({.cpu = true});
   Counter counter{7};
@@ -698,7 +698,8 @@ TEST_CASE("schedules, loaders and a loss scale of this library are registered as
         "loss scale; were the objects registered in another order?");
 }
 
-TEST_CASE("LibTorch's own StepLR goes on where it stood, and takes no other schedule's state; its plateau has none") {
+TEST_CASE(
+    "LibTorch's StepLR continues at its saved step and refuses another schedule's state; its plateau has no state") {
   const SharedFolder folder;
   const auto run = [&](auto schedule_of, int from, int to, const fs::path& load) {
     Accelerator accelerator({.cpu = true});
@@ -830,7 +831,7 @@ TEST_CASE("within a window a rank whose gradients are not in its folder does not
   }
 }
 
-TEST_CASE("an open window goes on in a job whose windows are as long, and is refused in another") {
+TEST_CASE("an open window continues in a job with windows of the same length and is refused in any other job") {
   const SharedFolder folder;
   const auto job = [&](int64_t steps, const std::function<void(Accelerator&)>& act) {
     Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = steps});

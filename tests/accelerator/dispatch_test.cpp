@@ -329,7 +329,7 @@ TEST_CASE("ragged tensors, strings and numbers reach the rank whose batch they a
            {.dispatch_batches = true});
 }
 
-TEST_CASE("what rank 0's loader throws comes to all ranks after the same batch, and the loader can be used again") {
+TEST_CASE("an exception of rank 0's loader is thrown on all ranks after the same batch, and the loader stays usable") {
   struct Flaky final : accelerate::data::Source {
     [[nodiscard]] int64_t size() const override { return 12; }
     [[nodiscard]] accelerate::data::Batch read(const at::Tensor& indices) const override {
@@ -466,7 +466,7 @@ TEST_CASE("a loop may be left early, and loops nest") {
            {.dispatch_batches = true});
 }
 
-TEST_CASE("the state is where the ranks stand and not where rank 0 has read to; another run goes on there") {
+TEST_CASE("the state is the position of the ranks, not of rank 0's reader; another run continues there") {
   const auto make = [] { return counting(22, 2, {.shuffle = true, .seed = 4}); };
   const auto whole = walk_dispatched(2, make);
   accelerate::state::LoaderState saved;

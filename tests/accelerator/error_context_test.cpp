@@ -59,7 +59,7 @@ torch::Tensor learnt() { return torch::zeros({4, 2}, torch::requires_grad()); }
 
 }  // namespace
 
-TEST_CASE("a rank that is gone is told by the user's call: loaders") {
+TEST_CASE("a lost rank is reported under the user's call: loaders") {
   const auto passes = [](Accelerator& accelerator, const Leave& leave) {
     auto loader = accelerator.prepare(std::vector<torch::Tensor>(8, torch::zeros({2})));
     leave();
@@ -80,7 +80,7 @@ TEST_CASE("a rank that is gone is told by the user's call: loaders") {
   });
 }
 
-TEST_CASE("a rank that is gone is told by the user's call: the step") {
+TEST_CASE("a lost rank is reported under the user's call: the step") {
   const auto normalised = [](Accelerator& accelerator) {
     return accelerate::nn::SyncBatchNorm(torch::nn::BatchNormOptions(2), accelerator.group());
   };
@@ -122,7 +122,7 @@ TEST_CASE("a rank that is gone is told by the user's call: the step") {
                    {.mixed_precision = Precision::fp16});
 }
 
-TEST_CASE("a rank that is gone is told by the user's call: what ranks agree on") {
+TEST_CASE("a lost rank is reported under the user's call: agreements between ranks") {
   check_peer_error("check_synchronized: the tensors are not compared",
                    [](Accelerator& accelerator, const Leave& leave) {
                      OneWeight net;
@@ -161,7 +161,7 @@ TEST_CASE("a rank that is gone is told by the user's call: what ranks agree on")
                    });
 }
 
-TEST_CASE("a rank that is gone is told by the user's call: what ranks tell one another") {
+TEST_CASE("a lost rank is reported under the user's call: exchanged values") {
   check_peer_error("gather: the ranks' values are not put together", [](Accelerator& accelerator, const Leave& leave) {
     leave();
     (void)accelerator.gather(torch::ones({2}));
@@ -209,7 +209,7 @@ TEST_CASE("a rank that is gone is told by the user's call: what ranks tell one a
                    });
 }
 
-TEST_CASE("a reduce() that one rank alone calls is told as reduce(), with what the other calls") {
+TEST_CASE("a reduce() on a single rank is reported as reduce(), with the other rank's call") {
   std::vector<std::string> said(2);
   accelerate::comm::run_threads(2, [&](const accelerate::comm::Group& group) {
     Accelerator accelerator(group, {});
@@ -227,7 +227,7 @@ TEST_CASE("a reduce() that one rank alone calls is told as reduce(), with what t
             "operation 1 is all_reduce; all ranks must call the same operations in the same order.");
 }
 
-TEST_CASE("debug: a reduce() on one rank beside a backward on the other: each is told, with what the other calls") {
+TEST_CASE("debug: reduce() on one rank and backward on the other: each error contains the other rank's call") {
   std::vector<std::string> said(2);
   const auto rank_main = [&](const accelerate::comm::GroupPtr& core) {
     core->debug = true;
@@ -252,7 +252,7 @@ TEST_CASE("debug: a reduce() on one rank beside a backward on the other: each is
                        order);
 }
 
-TEST_CASE("a rank that is gone is told by the user's call: files") {
+TEST_CASE("a lost rank is reported under the user's call: files") {
   const testing::TemporaryFolder folder;
   check_peer_error("save_state: the ranks cannot reach each other", [&](Accelerator& accelerator, const Leave& leave) {
     leave();

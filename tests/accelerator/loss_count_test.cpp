@@ -143,7 +143,7 @@ TEST_CASE("a window of no tokens on any rank leaves zeros, not NaN") {
   });
 }
 
-TEST_CASE("counts that leave open what is divided by what are refused") {
+TEST_CASE("ambiguous counts of a loss are refused") {
   Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 2});
   TwoLayers net;
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.0));

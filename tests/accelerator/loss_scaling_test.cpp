@@ -261,8 +261,7 @@ TEST_CASE("gradients that were unscaled carry the scale again when a backward ad
   CHECK(value(second->w) == -3.0);
 }
 
-TEST_CASE(
-    "what was unscaled stays so for who looks at it, also when a backward reaches another optimizer's parameters") {
+TEST_CASE("unscaled gradients stay unscaled, also if a backward reaches another optimizer's parameters") {
   Accelerator accelerator(fp16());
   OneFloat first, second;
   auto [a, b, of_a, of_b] = accelerator.prepare(first, second, torch::optim::SGD(first->parameters(), 1.0),

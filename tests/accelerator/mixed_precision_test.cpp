@@ -118,7 +118,7 @@ TEST_CASE("evaluation computes in the same dtypes, in eval mode, without gradien
   CHECK((other->seen == at::kBFloat16));
 }
 
-TEST_CASE("outputs of any structure come back in float32, what was never low stays as it was") {
+TEST_CASE("outputs of any structure are returned in float32, and tensors of other dtypes are unchanged") {
   Accelerator accelerator(kBf16);
   auto model = accelerator.prepare(Answers());
   const auto input = x().to(at::kDouble).to(at::kFloat);
@@ -326,7 +326,7 @@ TEST_CASE("ranks train alike in bf16, to one process's weights") {
   CHECK(at::allclose(trained(2), trained(1), 1e-2, 1e-3));
 }
 
-TEST_CASE("mixed precision is said by the environment too, and fp16 on the CPU is said to be slow once") {
+TEST_CASE("the environment sets mixed precision too, and one warning states that fp16 is slow on the CPU") {
   const auto lines = test_files::logged([] {
     setenv("ACCELERATE_MIXED_PRECISION", "fp16", 1);
     Accelerator accelerator({.cpu = true});

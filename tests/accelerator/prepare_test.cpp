@@ -84,7 +84,7 @@ TEST_CASE("a communication hook reduces the gradients of every prepared model") 
   });
 }
 
-TEST_CASE("an Accelerator that was moved goes on with what it prepared") {
+TEST_CASE("a moved Accelerator continues with its prepared objects") {
   on_ranks(2, [](Accelerator& accelerator) {
     Accelerator first({.cpu = true});
     OneWeight net;

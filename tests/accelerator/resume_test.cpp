@@ -122,7 +122,7 @@ accelerate::state::LoaderState left_after(Accelerator& accelerator, int64_t samp
 
 }  // namespace
 
-TEST_CASE("a prepared loader goes on where another run's stood, on as many ranks or on others") {
+TEST_CASE("a prepared loader continues at another run's position, on the same or another number of ranks") {
   const auto fresh = [](Accelerator& accelerator) {
     return accelerator.prepare(counting(20, 2, {.shuffle = true, .seed = 9}));
   };
@@ -181,7 +181,7 @@ TEST_CASE("skip_first_batches leaves out this rank's first batches, of our loade
   });
 }
 
-TEST_CASE("what is saved while a handle that skips is walked, or after it, goes on where that stood") {
+TEST_CASE("a state that is saved during or after a pass of a skipping handle continues at its position") {
   const auto check = [](int64_t ranks, const auto& make_loader) {
     const testing::SharedFolder folder;
     const auto within = folder.path / "within", after = folder.path / "after", moved = folder.path / "moved";
@@ -334,7 +334,7 @@ TEST_CASE("how many batches are left out is rank 0's word, where it alone was to
   });
 }
 
-TEST_CASE("a foreign loader that was moved behind prepare's back stands where it says") {
+TEST_CASE("a foreign loader that was moved without prepare() keeps the position that it reports") {
   on_ranks(1, [](Accelerator& accelerator) {
     StatesItself own;
     auto loader = accelerator.prepare(own);

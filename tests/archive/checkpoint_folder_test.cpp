@@ -80,7 +80,7 @@ TEST_CASE("what was in its place is there until it is exchanged, and gone then")
   CHECK(names_in(at.path) == std::set<std::string>{"last"});
 }
 
-TEST_CASE("two that save to one place: the second is told; what a killed one left is cleared away") {
+TEST_CASE("of two writers of one folder the second throws, and the remains of a killed writer are removed") {
   const Folder at;
   save_and_be_killed(at.path / "last");
   CHECK(names_in(at.path).size() == 1);
@@ -116,7 +116,7 @@ TEST_CASE("a folder that cannot be made is said with the reason") {
                     "save_state: /proc/here takes no new folder: No such file or directory");
 }
 
-TEST_CASE("what is missing, cut, flipped or has no manifest is not whole, and what is wrong is said") {
+TEST_CASE("a missing, cut or changed file or manifest makes a checkpoint incomplete, and the damage is named") {
   const Folder at;
   const auto place = at.path / "checkpoint_1";
   const auto model = place / "model.safetensors";
@@ -296,7 +296,8 @@ TEST_CASE("what killed processes left of numbered checkpoints is taken away, wha
   CHECK(names_in(at.path) == with({"best.saving-0123abcd", "checkpoint_5", "checkpoint_6", "checkpoint_7"}));
 }
 
-TEST_CASE("what is on its way out is removed where the file system knows no locks, too, and what is made stays") {
+TEST_CASE(
+    "without file locks, folders that are being removed are removed too, and folders that are being written stay") {
   const Folder at;
   const testing::NoLocks no_locks;
   save(at.path / "checkpoint_0.saving-old-17", "x");

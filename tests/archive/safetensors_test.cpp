@@ -35,7 +35,7 @@ std::string refusal_of(const std::string& header, size_t data_bytes) {
 
 }  // namespace
 
-TEST_CASE("what is written is read: names, dtypes, shapes, places and metadata; wide elements come first") {
+TEST_CASE("names, dtypes, shapes, offsets and metadata survive a round trip; wide elements are written first") {
   std::vector<SafetensorsEntry> tensors{{.name = "flag", .dtype = "BOOL", .shape = {3}},
                                         {.name = "scalar", .dtype = "F32"},
                                         {.name = "empty", .dtype = "F16", .shape = {0, 7}},
@@ -56,7 +56,7 @@ TEST_CASE("what is written is read: names, dtypes, shapes, places and metadata; 
   CHECK(read_safetensors(write_safetensors(none, {}, "save"), origin).tensors.empty());
 }
 
-TEST_CASE("a file that was cut, or whose header lies about its length, is refused") {
+TEST_CASE("a cut file, or a header with a wrong length, is refused") {
   CHECK(refusal("1234567") == "load: f: the file has 7 bytes, a safetensors file has at least 8");
   CHECK(refusal(std::string(7, '\xff') + '\x7f' + "{}") ==
         "load: f: the header has 9223372036854775807 bytes, at most 100000000 are read");

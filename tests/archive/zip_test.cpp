@@ -87,7 +87,7 @@ TEST_CASE("a file cut anywhere, or with any byte of its directory changed, is re
   }
 }
 
-TEST_CASE("what is no ZIP file, is too old, was cut or changed is told apart") {
+TEST_CASE("no ZIP file, a too old one, a cut one and a changed one have different errors") {
   const std::string file = two_members();
   CHECK(refusal("") == "load: f: the file is not a ZIP file, as torch.save writes them");
   CHECK(refusal(file.substr(0, 200)) == "load: f: the file was cut: a ZIP file ends with its directory");

@@ -23,7 +23,7 @@ TEST_CASE("a handler receives lines with their place, and only those at or above
   CHECK(lines == std::vector<std::string>{"[rank 1 of 2, a] 1 and 2", "seen"});
 }
 
-TEST_CASE("a line said once is not said again, at another place or with another text it is") {
+TEST_CASE("a line is logged once per rank context and text") {
   std::vector<std::string> lines;
   const LogLevel level = base::log_level();
   auto before = base::set_log_handler([&](LogLevel, std::string_view line) { lines.emplace_back(line); });

@@ -79,7 +79,7 @@ TEST_CASE("what is saved is read: every kind of part, tied weights, strange shap
   CHECK(tied[0].second.const_data_ptr() == tied[1].second.const_data_ptr());
 }
 
-TEST_CASE("the names are Hugging Face Accelerate's; a part that cannot say where it stands has no file") {
+TEST_CASE("files have Hugging Face Accelerate's names; a part without a state has no file") {
   const SharedFolder folder;
   save(folder.path / "c", small_content());
   std::set<std::string> names;
@@ -90,7 +90,7 @@ TEST_CASE("the names are Hugging Face Accelerate's; a part that cannot say where
                                        "scheduler.bin", "scheduler_2.bin", "window_0.bin"});
 }
 
-TEST_CASE("a model larger than max_shard_size lies in several files and an index, shared by all who write") {
+TEST_CASE("a model larger than max_shard_size is written to several files and an index by all ranks") {
   const SharedFolder folder;
   const auto content = small_content();
   const auto place = folder.path / "c";
@@ -145,7 +145,7 @@ TEST_CASE("a model larger than max_shard_size lies in several files and an index
   CHECK_FALSE(fs::exists(folder.path / "d"));
 }
 
-TEST_CASE("what is written beside the training is what was there when it was asked for") {
+TEST_CASE("an asynchronous save writes the values at the time of the call") {
   const SharedFolder folder;
   auto content = small_content();
   const auto before = small_content();
@@ -201,7 +201,7 @@ TEST_CASE("a program that goes to another folder while it saves does not take th
   CHECK_FALSE(accelerate::archive::find_damage(folder.path / "c", true));
 }
 
-TEST_CASE("of two jobs that save to one folder the second is told, and the first goes on") {
+TEST_CASE("of two jobs that save to one folder the second throws, and the first continues") {
   const SharedFolder folder;
   checkpoint::CheckpointWriter first({}), second({});
   std::string told;

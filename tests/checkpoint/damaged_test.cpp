@@ -150,8 +150,7 @@ TEST_CASE("members that are missing or of other types are named, with the file")
         "load: " + path.string() + ": 'w' is a text, expected a tensor");
 }
 
-TEST_CASE(
-    "a random state of another size, and a part of a number that nothing has, are told with what they should be") {
+TEST_CASE("a random state of another size and a part with an unknown number are refused with the expected values") {
   const auto now = checkpoint::random_states(torch::kCPU);
   CHECK(refusal([&] { checkpoint::check_random_states({.cpu = torch::zeros({3}, torch::kByte)}, torch::kCPU, {}); }) ==
         fmt::format("load_state: the saved random state of cpu is [3] Byte, expected [{}] Byte; it was saved for "

@@ -128,8 +128,7 @@ TEST_CASE("an archive that was cut, or whose pickle names other things, is refus
       ("load_model: " + path.string() + ": the file was cut: a ZIP file ends with its directory").c_str());
 }
 
-TEST_CASE(
-    "a training of plain LibTorch goes on where it stood: its module and its optimizer, as torch::save() wrote them") {
+TEST_CASE("training of plain LibTorch continues from the module and optimizer files of torch::save()") {
   const SharedFolder folder;
   torch::manual_seed(1);
   Net net;

@@ -131,7 +131,7 @@ TEST_CASE("one file of tensors, by its name safetensors or of torch.save; views 
   }
 }
 
-TEST_CASE("tied is what has the same bytes under the same shape; what has no bytes is tied to nothing") {
+TEST_CASE("tensors with the same bytes and shape are tied; tensors without bytes are not") {
   using checkpoint::same_memory;
   const auto one = torch::arange(6, torch::kFloat);
   CHECK(same_memory(one, one.detach()));

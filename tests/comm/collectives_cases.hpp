@@ -441,8 +441,7 @@ COLLECTIVES_CASE("an operation that may start with its wait keeps its turn behin
   });
 }
 
-COLLECTIVES_CASE(
-    "what was left to its wait is carried out by whoever comes next: another operation, or a wait for it") {
+COLLECTIVES_CASE("a deferred operation runs with the next operation, or when its wait begins") {
   ON_EVERY_RANK([](const Group& group) {
     for (const bool eager : {true, false}) {
       const auto tensor_of = [&](int64_t i) { return input_of(group.rank(), {4 + i}, at::kFloat); };
@@ -461,7 +460,7 @@ COLLECTIVES_CASE(
   });
 }
 
-COLLECTIVES_CASE("what was left to a wait that never comes is carried out, so that the others need not wait") {
+COLLECTIVES_CASE("a deferred operation without a wait is executed, so that the other ranks do not block") {
   ON_EVERY_RANK([](const Group& group) {
     using accelerate::comm::Execution;
     if (group.rank() == 0) {
@@ -478,7 +477,7 @@ COLLECTIVES_CASE("what was left to a wait that never comes is carried out, so th
   });
 }
 
-COLLECTIVES_CASE("views that conjugate are sent as what they say, and written to as they say") {
+COLLECTIVES_CASE("conjugate views are sent with their values and written correctly") {
   ON_EVERY_RANK([](const Group& group) {
     const auto of = [](double real, double imaginary) {
       return at::complex(at::full({2}, real, at::kDouble), at::full({2}, imaginary, at::kDouble));

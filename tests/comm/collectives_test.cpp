@@ -44,7 +44,7 @@ TEST_CASE("the group is the job's, on the backend that was asked for") {
   }
 }
 
-TEST_CASE("what c10d's handle asks of MPI beyond what it knows is refused") {
+TEST_CASE("operations of c10d that the MPI backend does not support are refused") {
   const auto& world = testing::world();
   if (world.size() == 1 || world.backend() != "mpi") return;
   const auto handle = world.duplicate().process_group();
@@ -64,7 +64,7 @@ TEST_CASE("c10d's own broadcast over MPI with other roots is told on every rank"
   CHECK_THROWS_WITH(group.process_group()->broadcast(ones, {.rootRank = world.rank()})->wait(), "signatures differ");
 }
 
-TEST_CASE("a tensor of more dimensions than the ranks tell one another is refused, and its group goes on") {
+TEST_CASE("a tensor with more dimensions than a fingerprint contains is refused, and its group stays usable") {
   const auto& world = testing::world();
   if (world.size() == 1) return;
   const auto deep = at::ones(std::vector<int64_t>(17, 1));

@@ -25,7 +25,7 @@ TEST_CASE("gloo: whatever is waited for, the missing rank is named") {
   CHECK(ranks[2].out == at_rank(0, "recv: waited 2 s in a message ([2] float32); no response from rank 1."));
 }
 
-TEST_CASE("gloo: rows of a reduction know a deadline of their own, and what follows a failure says which it was") {
+TEST_CASE("gloo: reduce_scatter has its own deadline, and later operations name the failed one") {
   CHECK(run_gloo("rows_late")[0].out ==
         at_rank(0, "reduce_scatter: waited 0.5 s in operation 1 ([4] float32); no response from rank 1."));
   const std::string why = "waited 0.5 s in operation 1 ([2] float32); no response from rank 1.";
@@ -131,7 +131,7 @@ TEST_CASE("gloo: a rank that never came to the meeting is named") {
   check_quiet(ranks[0]);
 }
 
-TEST_CASE("gloo: rank 0 gives up first, and the others still see who never came") {
+TEST_CASE("gloo: rank 0 aborts first, and the other ranks still name the missing rank") {
   const int port = free_port();
   const auto ranks = run({rank_command(0, 3, port, "connect"),
                           fmt::format("sh -c 'sleep 0.3; exec {}'", rank_command(1, 3, port, "connect"))});

@@ -50,7 +50,7 @@ TEST_CASE("mpi: whatever is waited for, the missing rank is named") {
   CHECK((in_the_middle || out.find("rank 1 did not join.") != std::string::npos));
 }
 
-TEST_CASE("mpi: what is under way when another operation fails is told of that one") {
+TEST_CASE("mpi: pending operations fail with the error of another failed operation") {
   const auto out = run_mpi("late_and_next")[0].out;
   CAPTURE(out);
   const std::string why = "waited 0.5 s in operation 1 ([2] float32); rank 1 did not join.";
@@ -139,7 +139,7 @@ TEST_CASE("mpi: a failure that a program handles is none of the job's, and the o
   }
 }
 
-TEST_CASE("mpi: whoever waits for a rank that an exception took out of the group is told at once") {
+TEST_CASE("mpi: a wait for a rank that left the group by an exception fails at once") {
   for (const auto& [scenario, elements] :
        {std::pair("caught_while_waited_for", 4), std::pair("caught_while_waited_for_large", 3'000'000)}) {
     const auto job = run_mpi(scenario);
@@ -162,7 +162,7 @@ TEST_CASE("mpi: an operation that a rank which has ended will not come to cannot
   CHECK(job[0].code == 3);
 }
 
-TEST_CASE("mpi: a message of or to a rank that has left cannot end, and what it sent before comes through") {
+TEST_CASE("mpi: messages from or to a rank that has left fail, and its earlier messages arrive") {
   const auto out = [](const std::string& scenario) { return run_mpi(scenario)[0].out; };
   CHECK(out("message_of_who_ended") ==
         "the first message\n" + at_rank(0, "recv: a message ([2] float32) cannot end: rank 1 has ended"));
@@ -181,7 +181,7 @@ TEST_CASE("mpi: a rank that died is named by the launcher, which stops the other
   }
 }
 
-TEST_CASE("mpi: when rank 0 is frozen the others are told after the timeout, and the launcher says that it is") {
+TEST_CASE("mpi: if rank 0 is stopped, the others fail after the timeout, and the launcher names the stopped rank") {
   const auto job = run_mpi("rank_0_freezes");
   CHECK(job[0].out == at_rank(1, "all_reduce: waited 2 s in operation 2 ([4] float32); rank 0 did not join."));
   CAPTURE(job[0].err);

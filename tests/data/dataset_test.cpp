@@ -95,7 +95,7 @@ TEST_CASE("a data set is kept, referenced or shared") {
   CHECK_THROWS_WITH((void)dataset_source(std::shared_ptr<Files>()), "dataset: the source is a null pointer");
 }
 
-TEST_CASE("several workers read a data set whose get is const, unless it says otherwise") {
+TEST_CASE("several workers read a data set with a const get(), unless it is marked as not thread-safe") {
   struct Alone : Files {
     [[nodiscard]] bool thread_safe() const { return false; }
   };

@@ -260,7 +260,7 @@ TEST_CASE("a sampler says which samples an epoch visits, and the counts are its 
   CHECK(twice.shuffles());
 }
 
-TEST_CASE("a user's sampler is told the seed and the epoch, and what it gives is checked") {
+TEST_CASE("a user's sampler receives seed and epoch, and its indices are checked") {
   std::vector<int64_t> told;
   const auto order = [&](uint64_t seed, int64_t epoch) {
     told.push_back(static_cast<int64_t>(seed) * 100 + epoch);
@@ -333,7 +333,7 @@ TEST_CASE("the remainder of whole batches is what is real in the last round, and
   CHECK(loader.begin().info().remainder == 0);
 }
 
-TEST_CASE("options that each say which samples come when exclude one another") {
+TEST_CASE("options that each determine the order of samples exclude each other") {
   const auto refused = [](const LoaderOptions& options) {
     try {
       (void)counted_loader(4, options);

@@ -277,7 +277,7 @@ TEST_CASE("skip_first_batches gives another loader, reads nothing that it skips,
                     "skip_first_batches: 4611686018427387903 batches are to be skipped, must be at most 1099511627776");
 }
 
-TEST_CASE("a loader that skips batches goes on where its state stands, and a resumed one skips what is left") {
+TEST_CASE("a loader that skips batches continues at its state, and a resumed one skips the remaining batches") {
   for (const int64_t world : {1, 2, 3}) {
     const auto loader_of = [&](int64_t ranks) {
       auto loader = positions_of_one_rank(24, {.batch_size = 2, .shuffle = true, .seed = 4});
@@ -319,7 +319,7 @@ TEST_CASE("a loader that skips batches goes on where its state stands, and a res
   CHECK(pass(four) == Batches{{14, 15}, {22, 23}});
 }
 
-TEST_CASE("of several open passes the one that gave a batch last says where the loader stands; a look gives it back") {
+TEST_CASE("with several open passes the last one that returned a batch determines the loader's position") {
   auto loader = positions_of_one_rank(12, {.batch_size = 2});
   auto other = positions_of_one_rank(12, {.batch_size = 2});
   int64_t steps = 0;

@@ -162,7 +162,7 @@ TEST_CASE("a random stream is told seed and epoch") {
   CHECK(told == std::vector<std::pair<uint64_t, int64_t>>{{5, 0}, {5, 4}});
 }
 
-TEST_CASE("what a stream throws comes after the batches before it, and one line names the sample") {
+TEST_CASE("an exception of a stream is thrown after the earlier batches, and one log line names the sample") {
   for (const int64_t workers : {0, 1}) {
     for (const int64_t rank : {0, 1}) {
       StreamLoader loader(counting_stream(11, {}, 9), {.batch_size = 2, .num_workers = workers});
@@ -231,7 +231,7 @@ TEST_CASE("samples of any kind are collated, by default or by a function") {
   CHECK(pass(counted) == Batches{{2}, {1}});
 }
 
-TEST_CASE("skip_first_batches reads and drops, keeps the filling, and goes on where a state stands") {
+TEST_CASE("skip_first_batches reads and drops batches, keeps the padding, and continues at a loaded state") {
   for (const int64_t world : {1, 2, 3}) {
     const auto loader_of = [&] {
       StreamLoader loader(counting_stream(22, 22), {.batch_size = 2});
@@ -327,7 +327,7 @@ TEST_CASE("with a worker a stream's batches are those without, epoch after epoch
   }
 }
 
-TEST_CASE("what comes next is there while a batch is held, and all that is told stays that batch's") {
+TEST_CASE("the next batch is prefetched while a batch is held, and the reported position stays that batch's") {
   for (const int64_t workers : {0, 1}) {
     StreamLoader loader(counting_stream(5), {.batch_size = 2, .num_workers = workers});
     auto position = loader.begin();
@@ -495,7 +495,7 @@ TEST_CASE("a stream says its report at the end of each pass on request, and how 
   CHECK(loader.report().samples == 5);
 }
 
-TEST_CASE("lines say why a stream's pass has no batch, and how many samples come twice where its length is known") {
+TEST_CASE("log lines state why a stream's pass is empty, and the number of repeated samples if its length is known") {
   const auto none_of = [](int64_t samples, const StreamOptions& options, const ShardSpec& shard_spec,
                           int64_t skipped = 0) {
     auto loader = StreamLoader(counting_stream(samples), options).skip_first_batches(skipped);

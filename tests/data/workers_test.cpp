@@ -209,8 +209,8 @@ TEST_CASE("a worker's seed is its pass's base seed and its number: by the loader
 }
 
 TEST_CASE(
-    "what a source throws comes with its own type where its batch is due, a line names the samples, and reading goes "
-    "on") {
+    "a source's exception keeps its type and is thrown at its batch; a log line names the samples, and reading "
+    "continues") {
   struct Torn : std::domain_error {
     using std::domain_error::domain_error;
   };
@@ -233,8 +233,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE(
-    "memory that was short on a worker is told with the batch that it read; none is lost, none comes in its stead") {
+TEST_CASE("out of memory on a worker is thrown at the batch that it read; no batch is lost or replaced") {
   std::atomic<bool> thrown = false;
   auto loader = watched(14, {.batch_size = 2, .num_workers = 1}, [&](int64_t sample) {
     if (sample == 4 && !thrown.exchange(true)) TORCH_CHECK_WITH(OutOfMemoryError, false, "it is short");
@@ -387,7 +386,7 @@ TEST_CASE("a wait for workers that are busy with a pass that was left is told ap
                     "(timeout): the workers still read batches of a pass that was left early");
 }
 
-TEST_CASE("the report says who waited for whom, and what helps") {
+TEST_CASE("the report names the bottleneck and the remedy") {
   auto slow = watched(4, {}, [](int64_t) { std::this_thread::sleep_for(5ms); });
   CHECK(slow.report().text() == "no batch was taken yet");
   (void)pass(slow);
@@ -440,7 +439,7 @@ TEST_CASE("the report says who waited for whom, and what helps") {
       "help");
 }
 
-TEST_CASE("what a loop waits for a later batch is of the time that its report tells") {
+TEST_CASE("a wait for a later batch counts in the time of the report") {
   LoadingTimer clock({});
   clock.asked();
   clock.arrived(1);

@@ -81,7 +81,7 @@ TEST_CASE("a GPU by name that is not there is refused with the count and what to
         who + "cuda:300" + where + "4 GPUs are visible; request at most cuda:3 or " + look);
 }
 
-TEST_CASE("the accelerator may be of any type: its name is asked for, and stands in the errors") {
+TEST_CASE("the accelerator may have any type, and errors contain its name") {
   const device::AcceleratorType xpus{.type = c10::kXPU, .count = 2};
   CHECK(device::select_device(local(1, 2), {}, xpus) == c10::Device("xpu:1"));
   CHECK(device::select_device(local(0, 1), {.device = DeviceName{.type = "xpu", .index = 1}}, xpus) ==

@@ -228,7 +228,7 @@ TEST_CASE("torchrun's restart count and agent store are read") {
   CHECK_FALSE(env::read(with(torchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}})).agent_store);
 }
 
-TEST_CASE("half a set is refused: what is there, what is missing, what to do") {
+TEST_CASE("an incomplete set is refused with the present and missing variables and the remedy") {
   CHECK(refusal({{"WORLD_SIZE", "2"}}) ==
         "environment: WORLD_SIZE=2 from torchrun without RANK, LOCAL_RANK and LOCAL_WORLD_SIZE; set the missing "
         "variables, or unset all of them to run as one process");

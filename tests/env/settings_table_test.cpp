@@ -76,7 +76,7 @@ TEST_CASE("every setting has one value, whether code, variable, config file or t
   });
 }
 
-TEST_CASE("every setting refuses a text that is no value, with where it came from and what is expected") {
+TEST_CASE("every setting refuses an invalid text with its source and the expected values") {
   using Refusal = std::pair<ErrorKind, std::string>;
   env::for_each_setting([](const auto& row) {
     const std::string expected = row.type.expected();

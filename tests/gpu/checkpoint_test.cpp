@@ -7,7 +7,7 @@
 
 using accelerate::Accelerator;
 
-TEST_CASE("what is saved while the GPU is still at a step comes back, and with it what the GPU draws next") {
+TEST_CASE("a save during a running GPU step is loaded correctly, with the GPU's next random numbers") {
   const testing::SharedFolder folder;
   Accelerator accelerator({.device = "cuda"});
   accelerator.set_seed(3);

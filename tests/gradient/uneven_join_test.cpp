@@ -151,7 +151,7 @@ TEST_CASE("no_sync windows and run_backward work in the region") {
   });
 }
 
-TEST_CASE("ranks whose steps differ are told so, on every rank") {
+TEST_CASE("ranks with different numbers of steps throw on every rank") {
   std::atomic<int> told = 0;
   run_threads(3, [&](const Group& group) {
     auto a = built(make_net);

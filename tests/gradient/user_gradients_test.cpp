@@ -184,7 +184,7 @@ TEST_CASE("a backward that throws with every bucket on its way: zeroing carries 
   });
 }
 
-TEST_CASE("a rank that does not come is told by the user's call and the model's parameters") {
+TEST_CASE("a missing rank is reported under the user's call with the model's parameters") {
   std::atomic<int> told = 0;
   try {
     run_threads(

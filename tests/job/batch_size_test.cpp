@@ -54,8 +54,7 @@ TEST_CASE("no size fits, or there is none to begin with: said with the size; oth
   CHECK_THROWS_WITH(accelerate::job::find_executable_batch_size(accelerate::comm::Group(), other, 8), "another");
 }
 
-TEST_CASE(
-    "a device's memory that ran out is an Error of kind device, with what the allocator said, and is known again") {
+TEST_CASE("out of memory on a device is an Error of kind device with the allocator's text, and is recognised again") {
   const accelerate::RankContext here{.rank = 1, .world_size = 2, .host = "gpu-a"};
   try {
     accelerate::device::with_out_of_memory_report(here, "forward", [] { throw of_a_device(); });
@@ -70,7 +69,7 @@ TEST_CASE(
   CHECK(accelerate::device::with_out_of_memory_report(here, "forward", [] { return 3; }) == 3);
 }
 
-TEST_CASE("what is known to be there is said by kinds, with the largest tensors, and what else there may be") {
+TEST_CASE("the error lists the known memory by kind, the largest tensors, and other possible users") {
   const auto known = [] {
     return std::vector<accelerate::device::MemoryEntry>{{"a [1] Float", 4, "parameters"},
                                                         {"b [512, 512] Float", 1 << 20, "optimizer"},

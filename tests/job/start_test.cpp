@@ -76,7 +76,7 @@ TEST_CASE("the code's number of threads reaches LibTorch in a process of its own
   });
 }
 
-TEST_CASE("a rank alone keeps to its cores, and does not raise what the program told LibTorch") {
+TEST_CASE("a single rank stays on its cores and does not raise the program's own number of threads") {
   const KeepThreads keep;
   unsetenv("OMP_NUM_THREADS");  // from the environment of the test run
   const auto share = accelerate::device::threads_per_rank(accelerate::device::physical_cores(), 1, {});

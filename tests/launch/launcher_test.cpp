@@ -179,7 +179,7 @@ TEST_CASE("a second signal does not wait for stubborn ranks") {
   CHECK(child.wait().code == 128 + SIGKILL);
 }
 
-TEST_CASE("whoever tells all processes of a job, as Slurm does, asks once") {
+TEST_CASE("a signal to all processes of a job, as Slurm sends it, counts as one request") {
   Child child(
       launcher({"--backend", "gloo", "--main_process_port", "0", "sh", "-c",
                 "trap 'sleep 0.5; echo saved; exit 0' TERM; echo guardian $PPID; while :; do sleep 0.1; done"}));
@@ -193,7 +193,9 @@ TEST_CASE("whoever tells all processes of a job, as Slurm does, asks once") {
   CHECK(ran.out.ends_with("saved\n"));
 }
 
-TEST_CASE("ranks whose launcher was killed have their grace, although another asks for the end too, as under mpirun") {
+TEST_CASE(
+    "ranks of a killed launcher keep their grace time, although another process requests the end too, as under "
+    "mpirun") {
   Child child(
       launcher({"--backend", "gloo", "--main_process_port", "0", "sh", "-c",
                 "trap 'echo heard; sleep 0.5; echo saved; exit 0' TERM; echo guardian $PPID; while :; do sleep 0.1; "
@@ -302,7 +304,7 @@ TEST_CASE("after a signal the resume code is the launcher's own, for whoever sta
   }
 }
 
-TEST_CASE("who is told to end is not started again") {
+TEST_CASE("a job is not restarted after a request to end it") {
   Child child(launcher({"--backend", "gloo", "--main_process_port", "0", "--max_restarts", "3", "sh", "-c",
                         "echo ready; exec sleep 300"}));
   REQUIRE(child.wait_for("ready"));
@@ -544,7 +546,7 @@ TEST_CASE("ranks are bound to processors when asked") {
   if (std::thread::hardware_concurrency() > 1) CHECK(ran.out.substr(0, middle) != ran.out.substr(middle + 1, middle));
 }
 
-TEST_CASE("what is chosen where nothing is said is told in a line") {
+TEST_CASE("a log line states the values that were chosen by default") {
   const auto ran = launch({"--cpu", "true"});
   CHECK(ran.code == 0);
   CHECK(ran.err == "accelerate_launch: 1 rank on the CPU; --num_processes N starts more\n");

@@ -179,7 +179,7 @@ TEST_CASE("what two machines were told differently ends both before a rank start
   CHECK(one.wait().err.ends_with(ran.err));
 }
 
-TEST_CASE("who does not come is named when the time is over") {
+TEST_CASE("a machine that does not join is named after the timeout") {
   const std::string port = free_port();
   const auto zero = Child(machine(0, 2, port, "echo started", {"--timeout", "1"})).wait();
   CHECK(zero.code == 1);

@@ -82,7 +82,7 @@ TEST_CASE("mpi is what several CPU ranks get without being asked") {
   CHECK(sorted_lines(ran.out, "rank ") == hello(2));
 }
 
-TEST_CASE("mpi is what the environment asks for, without an option") {
+TEST_CASE("the environment selects mpi without an option") {
   const auto ran = launch({"--num_processes", "2", program}, {{"ACCELERATE_BACKEND", "mpi"}});
   CHECK(ran.code == 0);
   CHECK(sorted_lines(ran.out, "rank ") == hello(2));
@@ -142,7 +142,7 @@ TEST_CASE("without libpmix mpirun starts the ranks that want mpi; without both i
         "than mpi on one machine\n");
 }
 
-TEST_CASE("more ranks than processors are told once, yield to one another, and come through") {
+TEST_CASE("more ranks than processors cause one warning, yield to one another, and finish") {
   const auto on_one = [](std::vector<std::string> words) {
     words.insert(words.begin(), {"taskset", "-c", "0", TEST_BINARY_DIR "/bin/accelerate_launch", "--main_process_port",
                                  "0", "--backend", "mpi", "--num_processes", "3"});
@@ -201,7 +201,7 @@ TEST_CASE("each rank of mpirun's has an error file of its own, which goes with i
   CHECK(scratch.empty());
 }
 
-TEST_CASE("ranks of mpirun's keep to their shares of the processors when asked, and more than there are is told") {
+TEST_CASE("ranks of mpirun stay on their shares of the processors on request, and too many ranks cause a warning") {
   const auto ran = launch({"--runner", "mpirun", "--backend", "mpi", "--num_processes", "2", "--enable_cpu_affinity",
                            "sh", "-c", "grep Cpus_allowed_list /proc/self/status"},
                           as_root);

@@ -251,7 +251,7 @@ TEST_CASE("an mpirun that is killed takes its ranks with it, and what they start
   CHECK(ran.err.find(") ended with signal 9 (killed).\n") != std::string::npos);
 }
 
-TEST_CASE("what stands around a rank of mpirun's takes the job with it when it is killed") {
+TEST_CASE("a killed wrapper of an mpirun rank ends the job") {
   for (const bool guardian : {true, false}) {
     CAPTURE(guardian);
     Job job(::job(wait_forever, {"--runner", "mpirun"}));

@@ -90,7 +90,7 @@ TEST_CASE("a reader that is only slow gets everything, after the end of the rank
   CHECK(ran.err == "");
 }
 
-TEST_CASE("a full disk is told once, and training goes on") {
+TEST_CASE("a full disk is reported once, and training continues") {
   const auto ran = Child({"sh", "-c",
                           program + "--num_processes 2 sh -c 'echo loss; sleep 0.2; echo loss; echo done >&2' > "
                                     "/dev/full"})
@@ -103,7 +103,7 @@ TEST_CASE("a full disk is told once, and training goes on") {
   CHECK(count(ran.err, "done\n") == 2);
 }
 
-TEST_CASE("a limit of file sizes that a log reaches is told once, and training goes on") {
+TEST_CASE("a log that reaches the file size limit is reported once, and training continues") {
   const testing::Scratch scratch;
   const auto ran = Child({"sh", "-c",
                           "ulimit -f 8; " + program + "--num_processes 1 --log_dir " + scratch.path +

@@ -354,7 +354,7 @@ TEST_CASE("outputs are joined on the output device") {
   CHECK(parallel(torch::ones({7, 4}, at::kDouble)).sizes() == at::IntArrayRef{7, 2});
 }
 
-TEST_CASE("what a copy throws comes with its device, when all have ended") {
+TEST_CASE("an exception of a replica is thrown with its device after all replicas have ended") {
   struct Picky : torch::nn::Cloneable<Picky> {
     void reset() override {}
     at::Tensor forward(const at::Tensor& x) {

@@ -229,7 +229,7 @@ TEST_CASE("where a piece has a master, that is averaged and goes into the value"
   CHECK(param_shard.master.item<float>() == 3.0F);
 }
 
-TEST_CASE("where a piece has a master, that too is what it was when the averages go, whoever wrote to it meanwhile") {
+TEST_CASE("master weights are restored with the weights when the averages are swapped out, even after a write") {
   auto param_shard = accelerate::state::whole_parameter("w", torch::full({1}, 1.0, torch::kBFloat16));
   param_shard.master = torch::full({1}, 1.001F);
   ExponentialMovingAverage ema({param_shard}, {.decay = 0.5});

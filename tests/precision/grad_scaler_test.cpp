@@ -117,7 +117,7 @@ TEST_CASE("the scale backs off at once and grows after an interval without inf")
   CHECK(scales == std::vector<double>{8, 32, 8, 8, 2, 2, 8});
 }
 
-TEST_CASE("a saved state goes on where it stood, through JSON with PyTorch's names") {
+TEST_CASE("a saved state continues at its values, through JSON with PyTorch's names") {
   auto scaler = scaler_of({.init_scale = 8.0, .growth_interval = 3});
   for (int i = 0; i < 2; ++i) scaler.update(torch::zeros({}));
   const nlohmann::json saved = scaler.state();
@@ -130,7 +130,7 @@ TEST_CASE("a saved state goes on where it stood, through JSON with PyTorch's nam
   CHECK(other.state().scale == 16.0);
 }
 
-TEST_CASE("what is no saved loss scale is refused, naming what is wrong") {
+TEST_CASE("an invalid saved loss scale is refused with the reason") {
   using precision::scaler_state_from_json;
   CHECK_THROWS_WITH(scaler_state_from_json(nlohmann::json(3)),
                     "load_state: the saved loss scale is number, must be a JSON object");

@@ -33,7 +33,7 @@ TEST_CASE("the CPU computes in both") {
   CHECK(can.bf16);
 }
 
-TEST_CASE("what a device lacks is refused with what it can") {
+TEST_CASE("an unsupported dtype is refused with the supported ones") {
   const auto bf16 = precision::policy_of(Precision::bf16);
   const auto fp16 = precision::policy_of(Precision::fp16);
   CHECK_THROWS_WITH(

@@ -29,7 +29,7 @@ torch::optim::SGD sgd_of(const OneWeight& net) { return torch::optim::SGD(net->p
 
 }  // namespace
 
-TEST_CASE("what was prepared stands in order; each entry says its kind, its place among its kind and its name") {
+TEST_CASE("prepared objects are listed in order, each with its kind, its index among its kind and its name") {
   Bench bench;
   OneWeight first, second;
   auto sgd = sgd_of(first);
@@ -72,7 +72,7 @@ TEST_CASE("a module that is prepared anew takes the place of its old self") {
   CHECK(bench.shared->registry.entries()[0].get() == &anew.core());
 }
 
-TEST_CASE("what is only referenced goes with its last handle, what is owned stays") {
+TEST_CASE("an object kept by reference is removed with its last handle, and an owned object stays") {
   Bench bench;
   OneWeight net;
   auto sgd = sgd_of(net);

@@ -106,7 +106,7 @@ TEST_CASE("a straight line down reaches 0 at the last micro-batch and not before
   }
 }
 
-TEST_CASE("a schedule whose end training has passed says so once") {
+TEST_CASE("a schedule warns once if training passes its end") {
   const auto train = [](int steps) {
     return logged([&] {
       rates(1, steps, SchedulerUnit::optimizer_steps,

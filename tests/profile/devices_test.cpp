@@ -31,7 +31,7 @@ TEST_CASE("GPUs by NVIDIA's management library, with what each tells") {
         "  1  NVIDIA Fake 1                         0 bytes / 0 bytes      -      -\n");
 }
 
-TEST_CASE("a machine without the library, or whose driver says no, is asked of LibTorch") {
+TEST_CASE("LibTorch lists the devices if the library is missing or the driver fails") {
   CHECK_FALSE(devices_by_nvml("libno_such_library.so.1").has_value());
   CHECK_FALSE(devices_by_nvml("libc.so.6").has_value());  // another library
   setenv("FAKE_NVML_FAILS", "1", 1);

@@ -108,7 +108,7 @@ TEST_CASE("the summary has each rank's steps, operators and communication") {
   world.barrier();
 }
 
-TEST_CASE("a rank whose trace is broken, or whose on_trace_ready throws, keeps no other from stop()'s end") {
+TEST_CASE("a broken trace or an exception of on_trace_ready on one rank does not block stop() on the others") {
   const auto& world = testing::world();
   const SharedFolder folder;
   const int64_t broken = world.size() - 1;

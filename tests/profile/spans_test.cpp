@@ -13,7 +13,7 @@ Span span(std::string name, int64_t begin, int64_t end, uint64_t thread = 1) {
 
 }  // namespace
 
-TEST_CASE("self time is without what an operator calls on its thread; total time counts what is within itself once") {
+TEST_CASE("self time excludes operators called on the same thread; total time counts nested calls once") {
   const auto summary = summarize({span("outer", 0, 100), span("inner", 10, 40), span("leaf", 20, 30),
                                   span("inner", 50, 60), span("outer", 70, 90), span("leaf", 0, 55, 2)});
   CHECK((summary.operators == std::vector<OperatorTime>{{.name = "leaf", .calls = 2, .self_ns = 65, .total_ns = 65},
@@ -65,7 +65,8 @@ TEST_CASE("where a device ran kernels, communication and overlap are theirs; ope
   CHECK((operators == std::vector<std::string>{"aten::mm", "nccl:all_reduce"}));
 }
 
-TEST_CASE("what an operator started on the device is its own, not of those around it; long there comes first") {
+TEST_CASE(
+    "device time belongs to the operator that started it, not to its callers; the table is sorted by device time") {
   const auto host = [](std::string name, int64_t begin, int64_t end, uint64_t number) {
     auto made = span(std::move(name), begin, end);
     made.number = number;

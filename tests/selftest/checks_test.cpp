@@ -24,7 +24,7 @@ std::pair<std::vector<std::string>, int64_t> run_on(int64_t ranks, const std::ve
 
 }  // namespace
 
-TEST_CASE("a check that fails on one rank is told with the rank and what it found, and the others go on") {
+TEST_CASE("a check that fails on one rank is reported with rank and finding, and the other checks continue") {
   const std::vector<Check> checks{
       {"fine", [](accelerate::Accelerator&) {}},
       {"broken",

@@ -88,7 +88,7 @@ TEST_CASE("sums are made in rank order: every run gives the same bits") {
   }
 }
 
-TEST_CASE("a collective that a rank never comes to ends at its timeout, and the backend says so") {
+TEST_CASE("a collective that a rank does not join ends at its timeout with an error of the backend") {
   on_ranks(
       2,
       [](Backend& backend, int rank) {

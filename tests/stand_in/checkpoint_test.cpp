@@ -186,7 +186,7 @@ TEST_CASE("tensors that are made to be saved, and die, are saved as they were") 
   });
 }
 
-TEST_CASE("what a device draws after a load is what it drew after the save") {
+TEST_CASE("a device draws the same random numbers after a load as after the save") {
   const Folder folder;
   on_devices(1, [&](Accelerator& accelerator) {
     accelerator.set_seed(5);

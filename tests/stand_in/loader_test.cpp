@@ -419,7 +419,7 @@ TEST_CASE("nested loops, over one loader and over two, and two loaders at once")
   });
 }
 
-TEST_CASE("what a source throws comes with its batch, not with the one before it") {
+TEST_CASE("an exception of a source is thrown at its batch, not at the one before") {
   same_as_on_cpu([](Accelerator& accelerator) -> Tensors {
     data::LoaderOf<at::Tensor> data(std::make_shared<Broken>(), {.batch_size = 1});
     auto loader = accelerator.prepare(data);
@@ -435,7 +435,7 @@ TEST_CASE("what a source throws comes with its batch, not with the one before it
   });
 }
 
-TEST_CASE("what a worker had no memory for is told with its batch: none is lost, and none comes in its stead") {
+TEST_CASE("out of memory on a worker is thrown at its batch: no batch is lost or replaced") {
   struct Short final : data::SourceOf<at::Tensor> {
     [[nodiscard]] int64_t size() const override { return 10; }
     [[nodiscard]] at::Tensor read(const at::Tensor& indices) const override {
@@ -505,7 +505,7 @@ TEST_CASE("a loop that goes from stream to stream: each batch is there for the s
                  {1}, 2000);
 }
 
-TEST_CASE("where a loader stands is told of the batch at hand, though the next one is on its way") {
+TEST_CASE("a loader's position is that of the current batch, although the next one is being copied") {
   for (const bool dispatch : {true, false}) {
     accelerate::AcceleratorOptions options;
     options.dispatch_batches = dispatch;

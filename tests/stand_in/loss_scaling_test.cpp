@@ -176,7 +176,8 @@ TEST_CASE("whether a step was skipped costs one wait where the host is ahead of 
       stand_in::with_precision(Precision::fp16));
 }
 
-TEST_CASE("a scale at its floor is told when the flag has come, on all ranks by the same call; training may go on") {
+TEST_CASE(
+    "a loss scale at its minimum throws after the flag arrives, in the same call on all ranks; training may continue") {
   auto options = stand_in::with_precision(Precision::fp16);
   options.grad_scaler.init_scale = 4;
   options.grad_scaler.min_scale = 2;

@@ -57,8 +57,7 @@ TEST_CASE("a Trainer's training, evaluations, predictions and best model are the
   });
 }
 
-TEST_CASE(
-    "what a training took of the device's memory is said: what its optimizer remembers stays, activations peaked") {
+TEST_CASE("the memory of a training is logged: optimizer state stays, activations raise the peak") {
   stand_in::on_devices(1, [](accelerate::Accelerator& accelerator) {
     SmallTrainer trainer(
         SmallNet(),

@@ -44,7 +44,7 @@ struct fmt::formatter<Counted> : fmt::formatter<int> {
   }
 };
 
-TEST_CASE("the main process says its lines with its rank, others where they are asked to") {
+TEST_CASE("the main process logs with its rank, other ranks on request") {
   const LogLines log;
   const Logger main(0, 4, {}), third(3, 4, {});
   main.warning("{} and {:.1f}", 1, 2.0);
@@ -74,7 +74,7 @@ TEST_CASE("a logger has its own level, else the library's; what is dropped is no
   CHECK(log.lines.size() == 2);
 }
 
-TEST_CASE("once: a line that was said is not said again") {
+TEST_CASE("once: a repeated line is logged only the first time") {
   const LogLines log;
   const Logger logger = Logger(0, 2, {}).once();
   for (int i = 0; i < 3; ++i) logger.warning("slow {}", i / 2);

@@ -532,7 +532,7 @@ TEST_CASE("callbacks that compare evaluations want some") {
   CHECK(said([] { EarlyStoppingCallback(1, -0.5); }) == "EarlyStoppingCallback: threshold is -0.5, must be at least 0");
 }
 
-TEST_CASE("what an evaluation lacks is said") {
+TEST_CASE("the error names the missing parts of an evaluation") {
   CHECK(said([] { QuietTrainer(OneWeight(), {}).evaluate(); }) ==
         here() + "evaluate: eval_dataset is not set; set it in TrainerParts, or pass one to evaluate()");
   CHECK(said([] { QuietTrainer(OneWeight(), {}).predict(nullptr); }) == here() + "predict: the data set is null");

@@ -149,7 +149,7 @@ TEST_CASE("trackers are given the arguments, and what is logged by transformers'
   CHECK(lines[4].contains("train/train_runtime"));
 }
 
-TEST_CASE("a second train() goes on in the run of the first, and a tracker of one's own hears both") {
+TEST_CASE("a second train() continues the run of the first, and a custom tracker receives both") {
   struct Counting : accelerate::Tracker {
     [[nodiscard]] std::string name() const override { return "counting"; }
     void start(const accelerate::tracking::Run& run) override { projects.push_back(run.project); }
@@ -167,7 +167,7 @@ TEST_CASE("a second train() goes on in the run of the first, and a tracker of on
   CHECK(counting->logs == 6);
 }
 
-TEST_CASE("where another run has reported to, that is said once; a training that is resumed goes on there") {
+TEST_CASE("a log folder with another run causes one warning; a resumed training continues there") {
   const ReportDir folder;
   Strings lines;
   const auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
@@ -333,7 +333,7 @@ TEST_CASE("an optimizer or schedule that is null is refused") {
   CHECK(said([&] { no_schedule.train(); }) == here() + "create_scheduler: it gave a null pointer, must make an object");
 }
 
-TEST_CASE("memory is what is held more than before, and what was held beyond that meanwhile") {
+TEST_CASE("memory figures are the increase since the start and the peak above it") {
   const accelerate::MemoryFigures before{.allocated_bytes = 10, .resident_bytes = 100};
   const accelerate::MemoryFigures after{.allocated_bytes = 30,
                                         .peak_allocated_bytes = 75,

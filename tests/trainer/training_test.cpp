@@ -150,7 +150,7 @@ TEST_CASE("what one rank's callback asks for all ranks do, after the same step")
   });
 }
 
-TEST_CASE("a callback on one rank only asks for all, and one that asks for nothing keeps nobody waiting") {
+TEST_CASE("a request of a callback on one rank applies to all, and a callback without a request blocks no rank") {
   simulate(2, [] {
     for (const int64_t step : {3, 100}) {
       QuietTrainer trainer(OneWeight(), {.per_device_train_batch_size = 1, .num_train_epochs = 2},
@@ -392,7 +392,7 @@ TEST_CASE("the main process prints plan and logs, the others nothing") {
   CHECK(printed[1].empty());
 }
 
-TEST_CASE("what a Trainer lacks is said") {
+TEST_CASE("the error names the missing parts of a Trainer") {
   const TrainingArguments one_epoch{.num_train_epochs = 1};
   CHECK(said([&] { QuietTrainer(OneWeight(), one_epoch).train(); }) ==
         here() + "train: train_dataset is not set; set it in TrainerParts");

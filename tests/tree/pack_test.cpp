@@ -43,7 +43,7 @@ auto tree_members(Opaque& opaque) { return std::tie(opaque.data, opaque.file); }
 
 }  // namespace
 
-TEST_CASE("what is packed comes out again, of any structure") {
+TEST_CASE("packed values of any structure are unpacked again") {
   Sample sample;
   sample.image = torch::rand({2, 3});
   sample.boxes = {{torch::tensor({1, 2}), 7}, {torch::zeros({0, 4}, torch::kHalf), -1}};
@@ -87,14 +87,14 @@ TEST_CASE("tensors of every dtype and layout in memory keep their values, aligne
   }
 }
 
-TEST_CASE("views that conjugate or negate are packed as what they say") {
+TEST_CASE("conjugate and negative views are packed with their values") {
   const auto z = torch::complex(torch::arange(3.0), torch::ones({3}));
   for (const auto& view : {z.conj(), torch::imag(z.conj())}) {
     CHECK(unpack<at::Tensor>(pack(view)).equal(view.resolve_conj().resolve_neg()));
   }
 }
 
-TEST_CASE("what comes out has memory of its own and outlives the bytes") {
+TEST_CASE("unpacked tensors own their memory and outlive the bytes") {
   auto tensor = torch::zeros(3);
   auto packed = pack(tensor);
   auto got = unpack<at::Tensor>(packed);

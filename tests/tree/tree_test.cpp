@@ -154,7 +154,7 @@ TEST_CASE("batch_size and device are the first tensor's that has one") {
   CHECK(tree::device(std::vector<at::Tensor>{}) == std::nullopt);
 }
 
-TEST_CASE("to moves what is elsewhere and keeps what is there") {
+TEST_CASE("to() moves tensors of other devices and keeps the others") {
   const std::pair<at::Tensor, std::string> value{t(1), "a"};
   CHECK(tree::to(value, at::kCPU).first.is_same(value.first));
   const auto moved = tree::to(value, at::Device("meta"));

@@ -73,7 +73,7 @@ class FailsBehindItsCaller : public StuckConnection {
 
 }  // namespace
 
-TEST_CASE("what failed after its caller went on is told when the group is asked, and breaks it") {
+TEST_CASE("a failure of an asynchronous operation is thrown by the group's check and breaks the group") {
   const auto core = std::make_shared<GroupCore>();
   const auto connection = std::make_shared<FailsBehindItsCaller>(c10::make_intrusive<StuckBackend>());
   core->size = 2;

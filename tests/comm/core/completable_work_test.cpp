@@ -16,7 +16,7 @@ c10::intrusive_ptr<CompletableWork> work_on(at::Tensor tensor) {
 
 }  // namespace
 
-TEST_CASE("a future that is asked for while the operation ends is completed once, whoever asks") {
+TEST_CASE("a future that is requested while the operation ends is completed once") {
   std::atomic<int> failed = 0;
   for (int round = 0; round < 8; ++round) {
     // With many tensors, passing them to the future takes long enough for other threads to interleave.
@@ -63,7 +63,7 @@ TEST_CASE("a future made before the end and one made after it hold the tensors o
   }
 }
 
-TEST_CASE("what a future's callback asks the work is answered") {
+TEST_CASE("a future's callback may query the work") {
   const auto work = work_on(at::ones({2}));
   bool completed = false;
   work->getFuture()->addCallback([&](c10::ivalue::Future&) { completed = work->isCompleted(); });

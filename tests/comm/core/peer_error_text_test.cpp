@@ -24,7 +24,7 @@ TEST_CASE("that the time was up is said where it was") {
         "gloo could not connect the 4 ranks, it failed after 0.3 s: Connection closed by peer");
 }
 
-TEST_CASE("what the ranks of a group tell is said of those that are elsewhere, and silent ones are named") {
+TEST_CASE("the report contains the ranks in other calls, and names the ranks without a response") {
   const auto in = [](Operation operation, int64_t sequence) {
     return CollectiveFingerprint{.operation = operation, .sequence = sequence};
   };

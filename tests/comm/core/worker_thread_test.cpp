@@ -72,7 +72,7 @@ TEST_CASE("a job that is not the next is not taken over, and the thread carries 
   CHECK_FALSE(worker.run_inline(third, Deadline::max()));  // the job has ended
 }
 
-TEST_CASE("when a job hangs, those behind it and those that still come are told that their turn never comes") {
+TEST_CASE("if a job hangs, queued and later jobs fail with the reason") {
   std::promise<void> release, entered;
   const auto gate = std::make_shared<std::shared_future<void>>(release.get_future());
   int never = 0;
@@ -93,7 +93,7 @@ TEST_CASE("when a job hangs, those behind it and those that still come are told 
   }
 }
 
-TEST_CASE("what was left to its waiter is carried out by whoever comes next, in order") {
+TEST_CASE("deferred jobs are executed by the next caller, in order") {
   for (const auto next : {WorkerThread::ExecutionPolicy::waiting_caller, WorkerThread::ExecutionPolicy::any_thread,
                           WorkerThread::ExecutionPolicy::thread}) {
     WorkerThread worker(milliseconds(60'000));

@@ -177,7 +177,7 @@ TEST_CASE("what answers but is no store is told") {
                     other.port()));
 }
 
-TEST_CASE("whoever holds the port and says nothing costs the timeout and no more") {
+TEST_CASE("a silent process on the port costs no more than the timeout") {
   const FileDescriptor holder = listen_on({"127.0.0.1", 0}, {});  // the kernel accepts connections for it
   const auto begun = std::chrono::steady_clock::now();
   CHECK(refusal(process_of(1, 2, port_of(holder))) ==
@@ -207,7 +207,7 @@ TEST_CASE("ranks of two jobs that share a port never meet") {
   CHECK(refusal(rank_1) == "peer: [rank 1 of 2, gpu-a] connect: waited 0.3 s for rank 0, which did not join");
 }
 
-TEST_CASE("a second process that says it is the same rank is refused where no id tells two jobs apart") {
+TEST_CASE("without a job id a second process with the same rank is refused") {
   const auto store = agent_store();
   store->c10d::Store::set("accelerate/job", "");
   store->add("accelerate//0/0/here/1", 1);

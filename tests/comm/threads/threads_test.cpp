@@ -70,7 +70,7 @@ TEST_CASE("run_threads refuses a world without ranks") {
   CHECK_THROWS_WITH(run_threads(0, [](const Group&) {}), "run_threads: world_size is 0, must be at least 1");
 }
 
-TEST_CASE("a rank that throws breaks the group: the others are told what it threw, at once") {
+TEST_CASE("a rank that throws breaks the group, and the others fail at once with its exception") {
   std::atomic<int> told = 0;
   const auto begun = std::chrono::steady_clock::now();
   const auto run = [&] {
@@ -319,7 +319,7 @@ TEST_CASE("c10d's own calls with unequal sizes, dtypes or reductions are told, a
   for (const auto& text : roots) CHECK(text.starts_with("another rank's root is "));
 }
 
-TEST_CASE("a call of c10d's handle that meets another one of ours is told, whichever comes first") {
+TEST_CASE("a call through c10d that meets a different call of the library is reported, in either order") {
   for (const int64_t first : {0, 1}) {
     std::atomic<bool> joined_mpi_init = false;
     std::atomic<int> told = 0;
@@ -402,7 +402,7 @@ TEST_CASE("a wait of nothing or less looks once") {
   }
 }
 
-TEST_CASE("debug: an operation that one rank alone calls between two steps is told, with what the other calls") {
+TEST_CASE("debug: an operation that only one rank calls between two steps is reported with the other rank's call") {
   std::vector<std::string> told(2);
   const auto rank_main = [&](const accelerate::comm::GroupPtr& core) {
     core->debug = true;

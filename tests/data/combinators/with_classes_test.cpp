@@ -31,7 +31,7 @@ TEST_CASE("several labels a sample, and labels that a function finds") {
   CHECK(by_function->read(index({1})).second.size(0) == 1);
 }
 
-TEST_CASE("labels that are a column of a table are looked at, not what lies between them") {
+TEST_CASE("strided labels of a table column are read correctly") {
   const auto table = torch::tensor({{100, 0}, {101, 1}, {102, 2}, {103, 9}});
   const auto columns = data::map(data::memory_source(table), [](const data::Batch& batch) {
     return data::Batch{batch.data.select(1, 0), batch.data.select(1, 1)};

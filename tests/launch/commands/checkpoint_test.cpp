@@ -32,7 +32,7 @@ struct Checkpoints : TemporaryFolder {
 
 }  // namespace
 
-TEST_CASE("inspect says what a checkpoint holds, and with --tensors each tensor") {
+TEST_CASE("inspect lists the content of a checkpoint, and with --tensors each tensor") {
   const Checkpoints at;
   const std::string folder = at / "checkpoint_2";
   const auto size = fs::file_size(folder + "/model.safetensors");

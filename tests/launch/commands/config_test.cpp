@@ -113,7 +113,7 @@ TEST_CASE("a file of two documents is not updated, nor one that says a key twice
   CHECK(refusal_of(", a: 1\n") == "accelerate_config: c.yaml line 1 is not YAML: no value begins with this");
 }
 
-TEST_CASE("an old file keeps what it says and gets today's keys; fp16 and dynamo_backend have become others") {
+TEST_CASE("an old file keeps its values and gets the current keys; fp16 and dynamo_backend are renamed") {
   const std::string updated = updated_yaml(
       "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_CPU\nfp16: true\ndynamo_backend: 'NO'\n"
       "num_processes: 6\nfsdp_config: {}\ncommands: [a, 'b c']\nmain_process_ip: null\nuse_cpu: true\n",

@@ -20,7 +20,7 @@ size_t count_of(const std::string& text, const std::string& word) {
 
 }  // namespace
 
-TEST_CASE("every program's help says what it does, has headings, defaults and two examples, and fits a terminal") {
+TEST_CASE("every program's help has a description, headings, defaults and two examples, and fits a terminal") {
   const std::string home = "/home/gpu";
   const std::string config = home + "/.cache/huggingface/accelerate/default_config.yaml";
   const std::vector<std::pair<std::string, std::vector<std::string>>> programs{

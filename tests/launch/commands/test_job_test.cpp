@@ -35,7 +35,7 @@ TEST_CASE("no ranks are added to what Slurm or the environment says") {
   }
 }
 
-TEST_CASE("help says what it takes; a wrong option is accelerate_launch's to refuse") {
+TEST_CASE("help lists the options; accelerate_launch refuses a wrong option") {
   const auto help = testing::run_program("accelerate_test", {"--num_processes", "2", "--help"});
   CHECK(help.code == 0);
   CHECK(help.out.find("Accepts accelerate_launch's options") != std::string::npos);

@@ -168,7 +168,7 @@ TEST_CASE("a separator may stand before the program") {
   CHECK(parse({"--", "-odd"}).options.command == std::vector<std::string>{"-odd"});
 }
 
-TEST_CASE("a wrong command line is refused with what was given and what is allowed") {
+TEST_CASE("a wrong command line is refused with the given and the allowed values") {
   CHECK(refusal({}) == "accelerate_launch: no program given; usage: accelerate_launch [options] program [arguments]");
   CHECK(refusal({"--cpu", "--"}) ==
         "accelerate_launch: no program given; usage: accelerate_launch [options] program [arguments]");
@@ -306,7 +306,7 @@ TEST_CASE("backend auto is asked for, and is no backend") {
   CHECK_NOTHROW(parse({"--backend", "auto", "--cpu", "x"}));
 }
 
-TEST_CASE("a default stands in the table alone: the help says it, and it holds where nothing is given") {
+TEST_CASE("a default is only in the table: the help prints it, and it applies if the option is not given") {
   const std::string page = parse({"--help"}).print.value();
   const auto values = accelerate::launch::resolve({}, {}, {}).values;
   std::map<std::string, std::string> defaults;

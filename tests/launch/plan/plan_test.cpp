@@ -227,7 +227,7 @@ TEST_CASE("the ranks know their role where one is given") {
   CHECK_FALSE(first({}, no_gpus, {{"ROLE_NAME", "outer"}}).contains("ROLE_NAME"));
 }
 
-TEST_CASE("what the launcher was told by variables does not reach the ranks") {
+TEST_CASE("the launcher's own variables do not reach the ranks") {
   const Variables inherited{{"ACCELERATE_NUM_PROCESSES", "2"}, {"ACCELERATE_CONFIG_FILE", "f"}, {"MINE", "1"}};
   CHECK(first({}, no_gpus, inherited) == with(rank_variables("0", "1"), {{"MINE", "1"}}));
 }
@@ -272,7 +272,7 @@ TEST_CASE("multi_gpu wants several ranks with GPUs") {
                        "accelerate_launch: --multi_gpu with num_processes 1, must be at least 2", LaunchError);
 }
 
-TEST_CASE("one line says what was chosen where nothing was said") {
+TEST_CASE("one line states the values that were chosen by default") {
   using accelerate::launch::chosen_ranks_text;
   CHECK_FALSE(chosen_ranks_text({.num_processes = 1}, no_gpus));
   CHECK(chosen_ranks_text({}, no_gpus) ==

@@ -76,7 +76,7 @@ TEST_CASE("a device by its number is for one rank on each machine, and leaves th
   CHECK_FALSE(resolved({.settings = first, .num_machines = 2, .ranks_per_machine = "2,1"}, {}).num_processes);
 }
 
-TEST_CASE("MPI is served for what the environment or the config file asks, as for the options") {
+TEST_CASE("the launcher serves MPI if the environment or the config file requests it, as with the options") {
   CHECK(wants_mpi(resolved({.num_processes = 2}, {{"ACCELERATE_USE_CPU", "1"}}), two_gpus));
   CHECK(wants_mpi(resolved({.num_processes = 2}, {{"ACCELERATE_BACKEND", "mpi"}}), two_gpus));
   CHECK(wants_mpi(resolved({.num_processes = 2}, {}, file("cpu", "true")), two_gpus));
@@ -108,7 +108,7 @@ TEST_CASE("a variable that loses to a different value of the command line is tol
             .settings.backend == "nccl");
 }
 
-TEST_CASE("hosts and machines that stand elsewhere are not used where the command line says other ones") {
+TEST_CASE("hosts and machines of weaker sources are not used if the command line names others") {
   const Variables hosts{{"ACCELERATE_HOSTS", "gpu-a:4"}};
   CHECK_FALSE(resolved({.runner = "local"}, hosts).hosts);
   CHECK(conflicts({.runner = "local"}, hosts) ==

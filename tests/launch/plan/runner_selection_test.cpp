@@ -29,7 +29,7 @@ std::string refusal(const LaunchOptions& options) {
 
 }  // namespace
 
-TEST_CASE("the options say who starts the ranks, by name or by what they give") {
+TEST_CASE("the options select the runner, by its name or by their presence") {
   CHECK(choose_runner({}, {}) == Runner::local);
   CHECK(choose_runner({.hosts = "a,b"}, {}) == Runner::ssh);
   CHECK(choose_runner({.hostfile = "h"}, {}) == Runner::ssh);

@@ -49,7 +49,7 @@ TEST_CASE("a private folder is ours alone and goes away with all it holds") {
   CHECK_FALSE(fs::exists(path));
 }
 
-TEST_CASE("what a killed launcher left is swept, what a living one holds and what is not ours stays") {
+TEST_CASE("remains of a killed launcher are removed; folders of running launchers and of other programs stay") {
   const Parent parent;
   const PrivateFolder living({.parent = parent.path});
   fs::create_directories(parent.path + "/accelerate_launch.killed/job");
@@ -97,7 +97,7 @@ TEST_CASE("a parent that is not there is named, and with it the variable that it
                        accelerate::launch::LaunchError);
 }
 
-TEST_CASE("a folder that is told to lie somewhere lies there, and can be removed by whoever knows the place") {
+TEST_CASE("a folder with a given path is created there, and can be removed by its path") {
   const Parent parent;
   const accelerate::launch::FolderPlace place{.parent = parent.path};
   CHECK(place.name != accelerate::launch::FolderPlace{}.name);

@@ -88,7 +88,7 @@ TEST_CASE("the job's id that all were given is kept") {
   CHECK(one.get().ends_with("id ours"));
 }
 
-TEST_CASE("who has not come is named on all that have") {
+TEST_CASE("a missing machine is named on all machines that joined") {
   const int64_t port = free_port();
   auto zero = meets(invitation(port, 0, 4, 1500ms));
   auto two = meets(invitation(port, 2, 4, 1500ms));
@@ -170,7 +170,7 @@ TEST_CASE("a port where something else answers is told") {
         place + " closed the connection before all machines had joined: it ended, or it belongs to another job");
 }
 
-TEST_CASE("a port where something else says a word is told at once") {
+TEST_CASE("another program that answers on the port is reported at once") {
   const int64_t port = free_port();
   const auto listener = listen_on("127.0.0.1", port);
   auto one = meets(invitation(port, 1, 2));
@@ -181,7 +181,7 @@ TEST_CASE("a port where something else says a word is told at once") {
                          " is not accelerate_launch; does another program use the port?");
 }
 
-TEST_CASE("a port whose holder came late and is silent is waited for once") {
+TEST_CASE("a silent late owner of the port costs one timeout") {
   const int64_t port = free_port();
   const auto begun = std::chrono::steady_clock::now();
   auto one = meets(invitation(port, 1, 2, 3s));

@@ -50,7 +50,7 @@ TEST_CASE("a script with the line ends of Windows is told so") {
             path + " takes them out\n");
 }
 
-TEST_CASE("what else the system says of a file is told as it is, or what it means") {
+TEST_CASE("other errors of the system about a file are reported verbatim or explained") {
   const testing::Scratch scratch;
   CHECK(exec_error_reason(script_of_text(scratch, "#!/bin/sh\n"), EACCES) == "Permission denied");
   CHECK(exec_error_reason(script_of_text(scratch, "#!/bin/sh\n"), ENOENT) == "No such file or directory");

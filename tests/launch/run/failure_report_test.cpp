@@ -39,7 +39,7 @@ TEST_CASE("of a rank that is alone here and beside others of its job, the last l
         "accelerate_launch: worker 3 (a, pid 12, t) ended with exit code 7.\n");
 }
 
-TEST_CASE("who failed after others had ended is not said to have ended first") {
+TEST_CASE("a worker that failed after others had ended is not reported as \"ended first\"") {
   const auto text = [](std::vector<int64_t> before) {
     return failure_report({.rank = 9, .pid = 12, .cause = "exit code 4", .ended_before = std::move(before)},
                           {.host = "a", .workers = 64, .time = "t"});
@@ -53,7 +53,7 @@ TEST_CASE("who failed after others had ended is not said to have ended first") {
   CHECK(text({0, 1, 2, 3, 4}).find(", after 5 workers had ended with exit code 0. ") != std::string::npos);
 }
 
-TEST_CASE("a worker that stood still is named: it may be what the failed one waited for") {
+TEST_CASE("a stalled worker is named, because the failed one may have waited for it") {
   CHECK(
       failure_report({.rank = 0, .pid = 12, .cause = "exit code 1", .suspended = {1}, .others_terminated = true},
                      {.host = "a", .workers = 2, .time = "t"}) ==
@@ -83,7 +83,7 @@ TEST_CASE("a job of one worker, and one that was told to end, need fewer words")
       "accelerate_launch: worker 1 (a, pid 12, t) ended with signal 15 (terminated) after signal 15 was forwarded.\n");
 }
 
-TEST_CASE("a machine is named by its host and has told the rest itself; mpirun and srun are named as what they are") {
+TEST_CASE("a machine is named by its host and reports the rest itself; mpirun and srun are named as such") {
   CHECK(failure_report({.rank = 1, .pid = 12, .cause = "exit code 7", .others_terminated = true},
                        {.noun = "machine", .host = "gpu-b", .workers = 2, .time = "t", .last_lines = "told\n"}) ==
         "accelerate_launch: machine 1 (gpu-b, t) ended with exit code 7; the others were stopped.\n");
@@ -92,7 +92,7 @@ TEST_CASE("a machine is named by its host and has told the rest itself; mpirun a
         "accelerate_launch: mpirun (a, pid 12, t) ended with exit code 7.\n");
 }
 
-TEST_CASE("what the worker said of its failure comes once, before its last lines") {
+TEST_CASE("the worker's own error text is printed once, before its last lines") {
   const auto text = [](std::string lines, std::string error, size_t workers = 2) {
     return failure_report(
         {.rank = 0, .pid = 12, .cause = "exit code 1"},

@@ -31,7 +31,7 @@ void leave_a_daemon() {
 
 }  // namespace
 
-TEST_CASE("what the guardian carried out is told, what it threw too") {
+TEST_CASE("the guardian's result is sent, and so is its exception") {
   Guardian good([](int) { return AttemptResult{.exit_code = 7, .cause = "exit code 7"}; });
   CHECK(good.outcome() == AttemptResult{.exit_code = 7, .cause = "exit code 7"});
   Guardian bad(
@@ -42,7 +42,7 @@ TEST_CASE("what the guardian carried out is told, what it threw too") {
   CHECK(refused->refusal == "x is 1");
 }
 
-TEST_CASE("a guardian that is killed tells nothing, and its status says how it ended") {
+TEST_CASE("a killed guardian sends nothing, and its wait status states the signal") {
   Guardian guardian([](int) {
     while (true) pause();
     return AttemptResult{};

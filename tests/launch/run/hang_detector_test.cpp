@@ -30,7 +30,7 @@ HangStatus stalled_time(std::vector<StalledRank> ranks) { return {.is_still = tr
 
 }  // namespace
 
-TEST_CASE("what a machine says of ranks that stand still is read as it was written, names of any letters too") {
+TEST_CASE("a hang status survives a round trip, with names of any characters") {
   auto hostile = kWaits;
   hostile.beat.call = "all_reduce, operation 41 of a\nb\n\n";
   const auto read = parse_hang_status(message_of(stalled_time({hostile, kComputes}))

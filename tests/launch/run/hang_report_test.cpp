@@ -39,7 +39,7 @@ const StalledRank not_come{.rank = 3, .pid = 100, .beat = {}, .does = "is stoppe
 
 }  // namespace
 
-TEST_CASE("who waits in nothing is missing, else who is behind the farthest") {
+TEST_CASE("the rank that waits in no operation is missing, otherwise the rank that is farthest behind") {
   CHECK(missing_ranks({waiting(0, 41), working(1, 40), waiting(2, 41)}) == std::vector<int64_t>{1});
   CHECK(missing_ranks({waiting(0, 41), waiting(1, 39), waiting(2, 40)}) == std::vector<int64_t>{1, 2});
   CHECK(missing_ranks({waiting(0, 41), not_come}) == std::vector<int64_t>{3});
@@ -53,7 +53,7 @@ TEST_CASE("of one machine's ranks those are idle that wait in nothing") {
   CHECK(idle_ranks({waiting(0, 3)}).empty());
 }
 
-TEST_CASE("the cause names who is missing and what the others wait in") {
+TEST_CASE("the cause names the missing rank and the operation of the others") {
   CHECK(hang_cause({waiting(0, 41), working(1, 40), waiting(2, 41)}, seconds(30)) ==
         "no rank has moved for 30 s; worker 1 is missing, workers 0 and 2 wait in call 41");
   CHECK(hang_cause({waiting(0, 2), working(1, 1), not_come}, seconds(30)) ==
@@ -73,7 +73,7 @@ TEST_CASE("a rank that is seen alone is not said to be all") {
   CHECK(lone_hang_cause(working(2, 41), seconds(30)) == "worker 2 has not moved for 30 s" + rest);
 }
 
-TEST_CASE("each rank's line says what it does and how far it is") {
+TEST_CASE("each rank's line contains its activity and its progress") {
   auto message = waiting(1, 5);
   message.beat.waiting_in = -1;
   CHECK(hang_lines({waiting(0, 41), message, working(2, 40), not_come}) ==

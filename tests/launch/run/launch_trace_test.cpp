@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-TEST_CASE("what a rank was given is told as a shell reads it, and no stranger learns how to join") {
+TEST_CASE("the launch trace is valid shell input and hides the ids of the job") {
   const accelerate::launch::WorkerPlan worker{.rank = 1,
                                               .command = {"./my train", "--epochs", "3"},
                                               .environment = {{"HOME", "/root"},

@@ -16,7 +16,7 @@ const MpiInitStatus ended_before{.rank = 3, .running = false};
 
 }  // namespace
 
-TEST_CASE("who has not come to MPI's start is awaited while somebody waits there") {
+TEST_CASE("the launcher waits for ranks that are missing in MPI's start while another rank waits there") {
   CHECK(awaited_in_mpi_init({away, ended_before}).empty());
   CHECK(awaited_in_mpi_init({waits}).empty());
   CHECK(awaited_in_mpi_init({ended_well, ended_before}).empty());

@@ -31,7 +31,7 @@ std::string drain(Sink& sink, int fd) {
 
 }  // namespace
 
-TEST_CASE("what a reader does not take yet waits, and all of it comes") {
+TEST_CASE("unread output is kept, and all of it arrives") {
   const auto pipe = open_pipe();
   Sink sink(pipe.write.get(), "stdout");
   std::string sent;
@@ -63,7 +63,7 @@ TEST_CASE("a socket is written without waiting too") {
   CHECK(drain(sink, reader.get()) == sent);
 }
 
-TEST_CASE("a full sink says so; told to drop, it stays within its limit and counts what is lost") {
+TEST_CASE("a full sink reports it; with dropping enabled it stays within its limit and counts the lost bytes") {
   const auto pipe = open_pipe();
   Sink sink(pipe.write.get(), "stdout");
   const std::string megabyte(1 << 20, 'x');

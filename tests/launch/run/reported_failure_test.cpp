@@ -31,7 +31,7 @@ std::optional<ReportedFailure> first_line(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("what the launcher around a rank says of its failure is understood, with and without last words") {
+TEST_CASE("the failure report of a rank's launcher is parsed, with and without last lines") {
   const ReportedFailure seven{.cause = "exit code 7", .exit_code = 7};
   CHECK(first_line(report("exit code 7")) == seven);
   CHECK(first_line(report("exit code 7", {.last_lines = "loss nan\n"})) == seven);
@@ -45,7 +45,7 @@ TEST_CASE("what the launcher around a rank says of its failure is understood, wi
             ->exit_code == accelerate::launch::kExitCodeOfHang);
 }
 
-TEST_CASE("no other line tells a failure: a rank's own words, or that of one that was told to end") {
+TEST_CASE("other lines are no failure report: a rank's own output, or a worker that was stopped on request") {
   CHECK_FALSE(first_line("exit code 7"));
   CHECK_FALSE(first_line(report("exit code 143", {.signal = 15})));
   CHECK_FALSE(first_line(failure_report({.rank = 1, .cause = "exit code 7"}, {.host = "a"})));  // alone in its job

@@ -196,7 +196,7 @@ TEST_CASE("lines of several ranks do not mix") {
   CHECK(count == 600);
 }
 
-TEST_CASE("a rank that still runs long after the others ended is named, with what it does, and goes on") {
+TEST_CASE("a rank that still runs long after the others is named with its activity and continues") {
   const Sink out;
   const Sink err;
   CHECK(supervise(ranks(2,

@@ -329,7 +329,7 @@ TEST_CASE("a host that cannot be reached is named, with how long that took") {
                                      "with 255\n")));
 }
 
-TEST_CASE("without ssh the runner says what it needs") {
+TEST_CASE("without ssh the runner names the missing program") {
   const auto ran = Child(on_hosts("a:1", {"true"}), {{"PATH", "/nowhere"}}).wait();
   CHECK(ran.code == 1);
   CHECK(ran.err == "accelerate_launch: --runner ssh needs ssh, which is not in PATH (Debian package openssh-client)\n");

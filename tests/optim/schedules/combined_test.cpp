@@ -37,7 +37,7 @@ TEST_CASE("the order in which the schedules were made does not matter to a seque
   CHECK(rates(scheduler, 4) == Rates{2, 2, 8, 4, 2});
 }
 
-TEST_CASE("a combination says of what it is made, and ends where its parts do") {
+TEST_CASE("a combination describes its parts and ends with them") {
   auto optimizer = sgd({1.0}, 0.9);
   const SequentialLR sequence(optimizer, {ConstantLR(optimizer), get_linear_schedule_with_warmup(optimizer, 0, 10)},
                               {5});
