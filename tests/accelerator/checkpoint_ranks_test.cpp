@@ -151,7 +151,7 @@ TEST_CASE("a run resumed after any step is the same run: dropout, BatchNorm, Ada
 
 TEST_CASE("so it is where each rank has buffers of its own") { check_every_stop({.broadcast_buffers = false}); }
 
-TEST_CASE("so it is within an accumulation window, whose gradients are each rank's own") {
+TEST_CASE("a window with each rank's own gradients resumes the same way") {
   check_every_stop({.gradient_accumulation_steps = 3});
 }
 
@@ -240,7 +240,7 @@ TEST_CASE("so it is in bfloat16 with float32 master weights") {
   check_every_stop({.precision_policy = accelerate::precision::pure_bf16()});
 }
 
-TEST_CASE("so it is where checkpoints are written while training goes on, all ranks sharing the work") {
+TEST_CASE("asynchronous checkpoints that all ranks write together resume the same way") {
   check_every_stop({}, {.async = true, .durable = false, .share_work = true});
 }
 
@@ -298,7 +298,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("of two models, optimizers, schedules and loaders each gets its own back, whoever wrote it") {
+TEST_CASE("two models, optimizers, schedules and loaders each get their own state back, independent of the writer") {
   struct Two {
     Two() : accelerator(testing::world(), {.cpu = true}) {}
     [[nodiscard]] std::vector<torch::Tensor> tensors() const {

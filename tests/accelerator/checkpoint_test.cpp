@@ -219,7 +219,7 @@ TEST_CASE("no folder, and one that is not there, are said") {
         }).ends_with("no complete checkpoint found in " + folder.path.string() + " (no folder checkpoint_N)"));
 }
 
-TEST_CASE("what does not fit what is prepared is refused, and nothing is changed") {
+TEST_CASE("content that does not match the prepared objects is refused, and nothing is changed") {
   const SharedFolder folder;
   const auto place = folder.path / "c";
   {
@@ -385,7 +385,7 @@ TEST_CASE("of tied weights a file of Python's has one: it is all of them") {
         }).find("not saved: first.bias, last.bias") != std::string::npos);
 }
 
-TEST_CASE("of a model that is one tensor under many names one name is enough; what has no elements has its own") {
+TEST_CASE("one name is enough for a tensor with many names; a tensor without elements has its own") {
   const SharedFolder folder;
   struct Many : torch::nn::Module {
     Many() {
@@ -748,7 +748,7 @@ TEST_CASE(
         "load_state: the saved state of torch::optim::StepLR has -2 steps, must be -1 to 4294967294");
 }
 
-TEST_CASE("what cannot be saved is said: the place of a loader with its own seed; a sparse gradient is refused") {
+TEST_CASE("a log line names a loader position that cannot be saved; a sparse gradient is refused") {
   struct OwnSeed : std::vector<torch::Tensor> {
     void shard(int64_t, int64_t) {}
     [[nodiscard]] uint64_t seed() const { return 1; }

@@ -389,7 +389,7 @@ TEST_CASE("a batch that cannot be sent fails on all ranks, after the same number
            {.dispatch_batches = true});
 }
 
-TEST_CASE("what was read for a first round that failed is not consumed, of an epoch or of the rest of one") {
+TEST_CASE("samples of a failed first round are not consumed, in an epoch or in the rest of one") {
   struct Broken final : accelerate::data::Source {
     explicit Broken(int64_t one) : sample(one) {}
     [[nodiscard]] int64_t size() const override { return 12; }

@@ -335,7 +335,7 @@ TEST_CASE("a plateau hears of a metric also after a step that was skipped") {
   CHECK(sgd.param_groups()[0].options().get_lr() == 0.5);
 }
 
-TEST_CASE("what was unscaled and then dropped by the module leaves nothing to the next backward") {
+TEST_CASE("gradients that were unscaled and then dropped by the module have no effect on the next backward") {
   for (const double dropped : {1.0, kInf}) {
     CAPTURE(dropped);
     Accelerator accelerator(fp16());

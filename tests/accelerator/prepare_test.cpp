@@ -30,7 +30,7 @@ TEST_CASE("results come back in the order of the arguments, one alone") {
   CHECK(alone == model);
 }
 
-TEST_CASE("what is prepared twice is the same object") {
+TEST_CASE("preparing an object twice returns the same handle") {
   Accelerator accelerator({.cpu = true});
   OneWeight net;
   torch::optim::SGD sgd(net->parameters(), 1.0);

@@ -67,7 +67,7 @@ TEST_CASE("a folder is in its place when it is committed, and nothing of its mak
   CHECK_FALSE(find_damage(at.path / "checkpoints" / "checkpoint_0", true));
 }
 
-TEST_CASE("what was in its place is there until it is exchanged, and gone then") {
+TEST_CASE("the previous folder exists until it is replaced, and not afterwards") {
   const Folder at;
   save(at.path / "last", "old");
   {
@@ -152,7 +152,7 @@ TEST_CASE("the newest whole checkpoint is found by number, not by name, past tho
   CHECK(newest_complete_checkpoint(at.path, "load_state", false).folder == at.path / "checkpoint_10");
 }
 
-TEST_CASE("what is no checkpoint is not replaced, neither at the beginning nor at the end") {
+TEST_CASE("a folder that is no checkpoint is not replaced, neither at the start nor at the end of a save") {
   const Folder at;
   const auto place = at.path / "home";
   fs::create_directory(place);
@@ -253,7 +253,7 @@ TEST_CASE("files in a checkpoint that are not of it are in the one that takes it
   }
 }
 
-TEST_CASE("of a checkpoint that is removed what is not of it stays") {
+TEST_CASE("files of others stay if a checkpoint is removed") {
   const Folder at;
   const auto place = at.path / "checkpoint_0";
   save(place, "zero");
@@ -265,7 +265,7 @@ TEST_CASE("of a checkpoint that is removed what is not of it stays") {
   CHECK(not_a_checkpoint_reason(place) == place.string() + " exists and is not a checkpoint (it has no manifest.json)");
 }
 
-TEST_CASE("what killed processes left of numbered checkpoints is taken away, what a load would put back stays") {
+TEST_CASE("remains of killed processes are removed, except those that a load restores") {
   const Folder at;
   const auto make = [&](const char* name) { save(at.path / name, "x"); };
   for (const char* name :

@@ -37,7 +37,7 @@ std::string refusal(const std::string& from, const std::string& to) {
 
 }  // namespace
 
-TEST_CASE("what is written is read") {
+TEST_CASE("a value survives a round trip") {
   CHECK(parse_manifest_file(write_manifest(example()), origin) == example());
   CHECK(parse_manifest_file(write_manifest({}), origin) == Manifest{});
 }

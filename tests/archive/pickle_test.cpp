@@ -93,7 +93,7 @@ TEST_CASE("pickles that Python wrote, protocol 2 and 4, are read") {
   CHECK(items[0].as<PickleList>()->items == items[1].as<PickleList>()->items);
 }
 
-TEST_CASE("what is written is read again") {
+TEST_CASE("a written value is read again") {
   PickleDict dict;
   const auto add = [&](const std::string& key, PickleValue value) {
     dict.entries->emplace_back(key, std::move(value));
@@ -124,7 +124,7 @@ TEST_CASE("what is written is read again") {
   CHECK(text.find("'float': -0.1, 'none': None, 'flag': False") != std::string::npos);
 }
 
-TEST_CASE("bytes of any length are read: what an optimizer of the user's wrote of itself may be long") {
+TEST_CASE("bytes of any length are read, because a custom optimizer may write many") {
   const std::string text = pickle(PickleBytes{std::string(140'000'000, '\xff')});
   const bool is_same = pickle(read(text)) == text;
   CHECK(is_same);

@@ -92,7 +92,7 @@ TEST_CASE("a disk that takes no more is said with the bytes that it took") {
   CHECK(said == "save_state: " + path + " cannot be written: File too large (1000 bytes were written)");
 }
 
-TEST_CASE("what is no file is not mapped, an empty one is") {
+TEST_CASE("a path that is no file is not mapped, and an empty file is") {
   const Folder folder;
   std::ofstream(folder.path / "empty").close();
   CHECK(MappedFile(folder.path / "empty", "load").text().empty());

@@ -25,7 +25,7 @@ TEST_CASE("an index says which file holds which tensor") {
   CHECK(index == WeightIndex{{"a.w", "1.st"}, {"b.w", "2.st"}});
 }
 
-TEST_CASE("what is no index, or names files outside of its folder, is refused") {
+TEST_CASE("a file that is no index, or that names files outside of its folder, is refused") {
   CHECK(refusal("{").starts_with("load: i: the index is not JSON: "));
   CHECK(refusal("[]") == "load: i: the index has no 'weight_map' from tensors to files");
   CHECK(refusal("{}") == "load: i: the index has no 'weight_map' from tensors to files");

@@ -39,7 +39,7 @@ std::string changed(std::string file, size_t at, Number number) {
 
 }  // namespace
 
-TEST_CASE("what is written is read, in order, each member at a multiple of 64 bytes") {
+TEST_CASE("written members are read in order, each at a multiple of 64 bytes") {
   const std::string file = two_members();
   const auto members = read_zip(file, origin);
   REQUIRE(members.size() == 2);

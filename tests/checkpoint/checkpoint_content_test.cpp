@@ -69,7 +69,7 @@ void check_same(const checkpoint::CheckpointContent& a, const checkpoint::Checkp
 
 }  // namespace
 
-TEST_CASE("what is saved is read: every kind of part, tied weights, strange shapes, 64 bits") {
+TEST_CASE("every kind of part is saved and read: tied weights, unusual shapes, 64 bits") {
   const SharedFolder folder;
   const auto content = small_content();
   save(folder.path / "c", content);
@@ -290,7 +290,7 @@ TEST_CASE("a rank that neither ends nor writes its part is waited for as long as
                        " has not written its part after 2 s"));
 }
 
-TEST_CASE("what fails on another rank beside the training is told by both, and the checkpoint before stays") {
+TEST_CASE("a failure of an asynchronous save on one rank is thrown on both, and the previous checkpoint stays") {
   const SharedFolder folder;
   const auto place = folder.path / "c";
   save(place, small_content());
@@ -378,7 +378,7 @@ TEST_CASE("a save that finds the one before still being written is skipped where
   CHECK(skipped);
 }
 
-TEST_CASE("what Python registered is tensors by path: dicts, numbers, lists of them; what is neither is named") {
+TEST_CASE("objects that Python registered become tensors by path; other values are named") {
   const SharedFolder folder;
   save(folder.path / "c", small_content());
   const auto custom = folder.path / "c" / "custom_checkpoint_1.pkl";

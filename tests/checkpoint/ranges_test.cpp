@@ -71,7 +71,7 @@ TEST_CASE("every part of a tensor is read from the ranges that it meets, and fro
                     doctest::Contains("b.safetensors cannot be opened: No such file or directory"));
 }
 
-TEST_CASE("what no range holds, and ranges that are not what their files have, are said") {
+TEST_CASE("missing ranges, and ranges that differ from their files, are reported") {
   Saved saved;
   CHECK(saved.told(0, 12).empty());
   CHECK(saved.told(0, 13) == "elements 12 to 13 of 'model.0/w' are in no file");

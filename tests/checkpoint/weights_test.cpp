@@ -150,7 +150,7 @@ TEST_CASE("tensors with the same bytes and shape are tied; tensors without bytes
         std::map<std::string, std::string>{{"b", "a"}});
 }
 
-TEST_CASE("what the formats lack is refused by name") {
+TEST_CASE("dtypes that the formats do not support are refused by name") {
   const SharedFolder folder;
   const auto save = [&](const char* file, const torch::Tensor& tensor) {
     checkpoint::save_file(folder.path / file, {{"w", tensor}}, "save");

@@ -102,7 +102,7 @@ TEST_CASE("batches that differ go whole, and the first round's fill the last") {
   CHECK(got.samples == Numbers{-1, -1});
 }
 
-TEST_CASE("what fills the end is not what the reading rank made of its first batch") {
+TEST_CASE("padding is not taken from the reading rank's modified first batch") {
   BatchDispatcher<at::Tensor> dispatcher({.world_size = 2});
   const auto batches = batches_of(9, 4);
   CHECK_FALSE(dispatcher.feed(batches[0]));
@@ -134,7 +134,7 @@ TEST_CASE("what cannot be split is refused, with its number and rows") {
   CHECK_THROWS_WITH(BatchDispatcher<at::Tensor>({.world_size = 0}), doctest::Contains("world_size is 0"));
 }
 
-TEST_CASE("what has no rows stays with its batch in every whole round, the last one too") {
+TEST_CASE("members without rows stay with their batch in every complete round, also in the last one") {
   using Counted = std::pair<at::Tensor, at::Tensor>;  // rows and their sum
   for (const bool drop_last : {false, true}) {
     BatchDispatcher<Counted> dispatcher({.world_size = 2, .drop_last = drop_last});

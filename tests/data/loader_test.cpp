@@ -122,7 +122,7 @@ TEST_CASE("a loop that was left early leaves nothing behind") {
   CHECK(pass(loader).size() == 4);
 }
 
-TEST_CASE("what a source throws reaches the loop, and the loader can be used again") {
+TEST_CASE("an exception of a source reaches the loop, and the loader stays usable") {
   struct Flaky final : accelerate::data::Source {
     mutable int reads = 0;
     [[nodiscard]] int64_t size() const override { return 3; }

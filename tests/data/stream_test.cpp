@@ -279,7 +279,7 @@ TEST_CASE("a pass that cannot begin is none: the position to resume is kept for 
   CHECK(pass(loader) == Batches{{4, 5}, {6, 7}});
 }
 
-TEST_CASE("what fills the end is not what a user made of the stream's first samples") {
+TEST_CASE("padding is not taken from the stream's first samples after the user modified them") {
   const auto stream = make_stream([] {
     return [next = int64_t{0}]() mutable -> std::optional<at::Tensor> {
       return next < 5 ? std::optional(torch::full({1}, next++)) : std::nullopt;
@@ -419,7 +419,7 @@ TEST_CASE("a stream that hangs at its first sample has the timeout, too; what it
   CHECK(at(3).ends_with(" s, now sample 3. Check its source, or set a longer timeout"));
 }
 
-TEST_CASE("what another run has seen is read again for longer than the timeout, as long as it goes on") {
+TEST_CASE("skipping the samples of another run may take longer than the timeout while it makes progress") {
   const auto stream = make_stream([] {
     return [next = int64_t{0}]() mutable -> std::optional<int64_t> {
       if (next < 8) std::this_thread::sleep_for(std::chrono::milliseconds(100));

@@ -87,7 +87,7 @@ class Lines {
 
 }  // namespace
 
-TEST_CASE("what is not thread-safe is read by one thread at a time, by whichever loaders, passes and sources") {
+TEST_CASE("a source that is not thread-safe is read by one thread at a time, across loaders, passes and sources") {
   std::atomic<int> inside = 0, most = 0, reads = 0;
   const auto alone = [&] {
     const int now = ++inside;

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <accelerate/accelerate.hpp>
-#include <atomic>
 #include <limits>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>

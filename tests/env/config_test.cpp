@@ -44,7 +44,7 @@ TEST_CASE("an unknown key is refused with the one that was probably meant, else 
                     "redirects, local_ranks_filter, label, quiet, hang_timeout")});
 }
 
-TEST_CASE("what is no flat YAML is refused") {
+TEST_CASE("YAML that is not flat is refused") {
   using Refusal = std::pair<ErrorKind, std::string>;
   CHECK(parse_refusal("- cpu\n") ==
         Refusal{ErrorKind::environment, "settings: job.yaml must hold lines like 'cpu: true'"});

@@ -306,7 +306,7 @@ TEST_CASE("the shell of an sbatch or salloc job is one process, not rank 0 of al
   CHECK(env::read(with(sbatch, {{"SLURM_STEP_ID", "0"}})).world_size == 8);
 }
 
-TEST_CASE("what tells a job from another one is ours, else its launcher's, else nothing") {
+TEST_CASE("the job id is our own, otherwise the launcher's, otherwise empty") {
   const auto id = [](const Variables& variables) { return env::read(variables).job_id; };
   CHECK(id(torchrun).empty());
   CHECK(id(with(torchrun, {{"TORCHELASTIC_RUN_ID", "run-7"}})) == "run-7");
@@ -326,7 +326,7 @@ TEST_CASE("the step's own number of tasks counts, not the job's") {
   CHECK(process.world_size == 1);
 }
 
-TEST_CASE("what is written is read back the same, but for the source") {
+TEST_CASE("written variables are read back unchanged, except the source") {
   for (int64_t nodes : {1, 2, 3}) {
     for (int64_t each : {1, 2, 4}) {
       for (int64_t rank = 0; rank < nodes * each; ++rank) {

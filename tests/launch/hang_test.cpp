@@ -83,7 +83,7 @@ TEST_CASE("ranks that get on, however slowly as a whole, are left alone; so are 
   CHECK(ran.err == "");
 }
 
-TEST_CASE("what is written for a job is for its user alone") {
+TEST_CASE("files of a job are readable by its user only") {
   const testing::Scratch scratch;
   auto variables = scratch.variables();
   const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "--hang_timeout", "60", "sh", "-c",

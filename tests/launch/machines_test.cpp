@@ -166,7 +166,7 @@ TEST_CASE("a launcher that only waits for the other machines ends on a signal, a
   CHECK(one.wait().code == 1);
 }
 
-TEST_CASE("what two machines were told differently ends both before a rank starts") {
+TEST_CASE("different options on two machines end both launchers before a rank starts") {
   const std::string port = free_port();
   Child zero(machine(0, 2, port, "echo started"));
   Child one(machine(1, 2, port, "echo started", {"--num_processes=6"}));

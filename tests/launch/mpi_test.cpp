@@ -314,7 +314,7 @@ TEST_CASE("a signal ends ranks that wait in MPI, and nothing is left") {
   CHECK_FALSE(std::filesystem::exists(shared));
 }
 
-TEST_CASE("what a launcher and its guardian left that were killed together is swept by the next") {
+TEST_CASE("the next launcher removes the remains of a launcher and guardian that were killed together") {
   const Scratch scratch;
   {
     Child child(launcher({"--backend", "mpi", "--main_process_port", "0", "--num_processes", "2", "sh", "-c",

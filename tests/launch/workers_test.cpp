@@ -56,7 +56,7 @@ TEST_CASE("a failure after which a restart ended well is none") {
   CHECK(workers({"once"}, {{"ACCELERATE_MAX_RESTARTS", "1"}}).out == "no error\n");
 }
 
-TEST_CASE("of starts that all failed the last one's error is told") {
+TEST_CASE("if all attempts fail, the error of the last one is thrown") {
   const auto otherwise = workers({"otherwise"}, {{"ACCELERATE_MAX_RESTARTS", "1"}}).out;
   CHECK(otherwise.starts_with("peer: launch_workers: rank "));
   CHECK(otherwise.ends_with(" of 2: the second time\n"));

@@ -71,7 +71,9 @@ TEST_CASE("outputs and gradients of inputs and captured parameters are those of 
   CHECK(equal(run(true), run(false)));
 }
 
-TEST_CASE("what a function computes in between is not kept: eight blocks hold an eighth, in backward too") {
+TEST_CASE(
+    "intermediate values of a checkpointed function are not kept: eight blocks use an eighth of the memory, in "
+    "backward too") {
   Watch watch;
   constexpr int64_t kBlock = 6 * 1000 * 8;  // six results of 1000 float64
   const auto block = [&](at::Tensor x) {

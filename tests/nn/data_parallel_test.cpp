@@ -94,7 +94,7 @@ TEST_CASE("output and gradients are those of the module alone, for any number of
   }
 }
 
-TEST_CASE("what a module checkpoints runs again in its copies, which live until backward is over and no longer") {
+TEST_CASE("a checkpointed module is recomputed in its replicas, which live until backward ends") {
   struct Checkpointed : torch::nn::Cloneable<Checkpointed> {
     Checkpointed() { reset(); }
     ~Checkpointed() override { --alive(); }

@@ -246,7 +246,7 @@ TEST_CASE("a short last batch of a foreign loader is filled, and gather_for_metr
   }
 }
 
-TEST_CASE("what fills the end is not what the user made of the first batch") {
+TEST_CASE("padding is not taken from the first batch after the user modified it") {
   on_ranks(2, [&](Accelerator& accelerator) {
     auto batches = in_batches<torch::Tensor>(10, 4);
     for (auto& batch : batches) batch = batch.clone();

@@ -336,7 +336,7 @@ TEST_CASE("the cycles after one whose on_trace_ready threw are where they would 
   }
 }
 
-TEST_CASE("on_trace_ready may stop the profiler: what follows is not recorded, and the next profiler may be") {
+TEST_CASE("on_trace_ready may stop the profiler: later steps are not recorded, and another profiler may start") {
   int ready = 0;
   Profiler profiler({.schedule_option = ProfileSchedule{.active = 1},
                      .on_trace_ready =
@@ -351,7 +351,7 @@ TEST_CASE("on_trace_ready may stop the profiler: what follows is not recorded, a
   CHECK(hundred_steps({.repeat = 1}).ready == 1);
 }
 
-TEST_CASE("what on_trace_ready throws comes out of step(), and the next profiler may be") {
+TEST_CASE("step() throws the exception of on_trace_ready, and another profiler may start") {
   {
     Profiler profiler({.schedule_option = ProfileSchedule{}, .on_trace_ready = [](Profiler&) { throw 7; }},
                       accelerate::comm::Group(), at::kCPU);

@@ -142,7 +142,7 @@ TEST_CASE("rooms never include one another") {
   }
 }
 
-TEST_CASE("the table has no circle: whoever includes another place is not included by it") {
+TEST_CASE("the table has no cycle: if one component may include another, the reverse is not allowed") {
   std::map<std::string, int> height;  // a place is above all places that it may include
   for (size_t round = 0; round < layers::table().size(); ++round) {
     for (const auto& [place, allowed] : layers::table()) {

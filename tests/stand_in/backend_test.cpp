@@ -59,7 +59,7 @@ TEST_CASE("a wait makes the stream wait and not the host; without it the numbers
   CHECK_FALSE(stand_in::detect_races().empty());
 }
 
-TEST_CASE("what c10d asks of a backend beyond Group's calls") {
+TEST_CASE("operations that c10d requires of a backend beyond those of Group") {
   on_ranks(3, [](Backend& backend, int rank) {
     Tensors mine{values(rank)};
     std::vector<Tensors> all{{torch::empty_like(mine[0]), torch::empty_like(mine[0]), torch::empty_like(mine[0])}};

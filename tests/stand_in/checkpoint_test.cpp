@@ -103,7 +103,7 @@ TEST_CASE("so is what is saved at once: threads that write know nothing of the c
   }
 }
 
-TEST_CASE("what was computed between two downloads is in the second") {
+TEST_CASE("the second of two downloads contains the values computed in between") {
   stand_in::at_every_pace([] {
     const auto first = torch::empty({1000}).pin_memory(), second = torch::empty({1000}).pin_memory();
     accelerate::device::Download download;

@@ -314,7 +314,7 @@ TEST_CASE("memory() is that of the rank's device: it follows tensors, and a peak
   });
 }
 
-TEST_CASE("what was prepared leaves no memory behind once its handles are gone and free_memory() was called") {
+TEST_CASE("prepared objects leave no memory behind after their handles are destroyed and free_memory() was called") {
   stand_in::on_devices(1, [](accelerate::Accelerator& accelerator) {
     const auto emptied = [] {
       return dynamic_cast<c10::DeviceAllocator&>(*c10::GetAllocator(stand_in::tested_type()))

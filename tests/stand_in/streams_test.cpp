@@ -50,7 +50,7 @@ TEST_CASE("a model that uses streams of its own is reduced when all its gradient
   same_as_on_cpu(trains_with<torch::optim::SGD, TwoBranches>(torch::optim::SGDOptions(0.1)), {}, {1, 2}, 2000);
 }
 
-TEST_CASE("a loop on a stream of the user's: what is reduced and gathered makes that stream wait") {
+TEST_CASE("a loop on the user's own stream: reductions and gathers block that stream") {
   same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
         stand_in::Job<> job(accelerator, torch::optim::SGDOptions(0.1));

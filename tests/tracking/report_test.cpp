@@ -71,7 +71,7 @@ TEST_CASE("a log is read as runs, with numbers over steps, texts, and what is no
   CHECK(series_of(logs.runs[1], "best").points[0].value == 1.0);
 }
 
-TEST_CASE("what somebody else wrote into a log does no harm") {
+TEST_CASE("foreign content in a log does no harm") {
   CHECK(parse_run_logs("").runs.empty());
   CHECK(parse_run_logs("\n \r\n").unreadable_lines == 0);
   CHECK(parse_run_logs("[]\n3\nnull\n\"x\"").unreadable_lines == 4);

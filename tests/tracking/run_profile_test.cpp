@@ -74,7 +74,7 @@ TEST_CASE("a page has a row and a curve for each rank, rates where they are know
   CHECK(has("<tr><th>&lt;b&gt;</th>"));
 }
 
-TEST_CASE("what somebody else wrote into a profile does no harm") {
+TEST_CASE("foreign content in a profile does no harm") {
   for (const char* text : {"", "{", "[]", "3", R"({"ranks":7})", R"({"rank":[]})"}) {
     CAPTURE(text);
     CHECK_FALSE(parse_run_profile(text).has_value());

@@ -89,7 +89,7 @@ TEST_CASE("arguments that contradict one another are refused") {
         "dataloader_prefetch_factor is 4, dataloader_num_workers is 0; only workers read ahead");
 }
 
-TEST_CASE("what is reported needs trackers that agree and a folder") {
+TEST_CASE("reporting requires consistent trackers and a folder") {
   CHECK(refusal({.report_to = {"none"}}).empty());
   CHECK(refusal({.report_to = {"csv"}, .logging_dir = "logs"}).empty());
   CHECK(refusal({.report_to = {"csv", "jsonl"}}) ==

@@ -464,7 +464,7 @@ TEST_CASE("load_best_model_at_end without a loss to compare by is refused with t
             "\"eval_samples_per_second\" and \"eval_steps_per_second\"; name one of them as metric_for_best_model");
 }
 
-TEST_CASE("what callbacks and compute_loss miss is said with the rank that misses it") {
+TEST_CASE("errors about missing outputs and labels contain the rank") {
   simulate(2, [] {
     const auto place = [rank = accelerate::Accelerator().process_index()] { return here(rank, 2); };
     const auto train_with = [](const std::shared_ptr<TrainerCallback>& callback) {

@@ -274,7 +274,7 @@ TEST_CASE("in a file the bars are a few whole lines, and a terminal that is clos
   CHECK_NOTHROW(train_with_stderr(terminal.screen.get()));
 }
 
-TEST_CASE("what an earlier train() made is not saved with the next one's") {
+TEST_CASE("objects of an earlier train() are not saved with those of the next one") {
   const ReportDir folder;
   TrainingArguments arguments{.per_device_train_batch_size = 1,
                               .num_train_epochs = 1,

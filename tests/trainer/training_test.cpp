@@ -142,7 +142,7 @@ TEST_CASE("logs come by steps, by epochs, after the first step, or not at all") 
   CHECK(logged_at({.logging_strategy = IntervalStrategy::no, .logging_steps = 1}) == Steps{});
 }
 
-TEST_CASE("what one rank's callback asks for all ranks do, after the same step") {
+TEST_CASE("a request of one rank's callback is executed by all ranks after the same step") {
   simulate(2, [] {
     QuietTrainer trainer(OneWeight(), {.per_device_train_batch_size = 1, .num_train_epochs = 5},
                          {.train_dataset = triples(8), .callbacks = {std::make_shared<StopsOn>(1, 3)}});
@@ -292,7 +292,7 @@ struct TrainsHead : accelerate::Trainer<TwoWeights> {
 
 }  // namespace
 
-TEST_CASE("what an own optimizer leaves out counts in no norm, and its gradients do not add up") {
+TEST_CASE("parameters that a custom optimizer omits count in no norm, and their gradients do not accumulate") {
   for (const bool fp16 : {false, true}) {
     CAPTURE(fp16);
     std::vector<double> heads;
@@ -421,7 +421,7 @@ TEST_CASE("a batch without the key that compute_loss wants names those that it h
             "let the collate function return that one too");
 }
 
-TEST_CASE("what arguments and options of the Accelerator both say must agree") {
+TEST_CASE("values in both the arguments and the options of the Accelerator must agree") {
   using accelerate::Precision;
   CHECK(said([] {
           QuietTrainer(OneWeight(), {.bf16 = true}, {.accelerator = {.mixed_precision = Precision::fp16}});

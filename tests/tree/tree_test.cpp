@@ -95,7 +95,7 @@ TEST_CASE("map keeps type and structure, leaves the rest alone and does not chan
   CHECK(std::get<2>(same) == std::vector<std::string>{"a"});
 }
 
-TEST_CASE("what a type can hold is known when it is compiled") {
+TEST_CASE("the content of a type is known at compile time") {
   static_assert(tree::holds_tensors<std::pair<int, std::vector<at::Tensor>>>);
   static_assert(tree::holds_tensors<user::Sample&>);
   static_assert(!tree::holds_tensors<std::map<std::string, std::string>>);

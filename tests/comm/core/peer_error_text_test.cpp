@@ -5,7 +5,7 @@
 
 using namespace accelerate::comm;
 
-TEST_CASE("what libraries throw is told without their source places, conditions and backtraces") {
+TEST_CASE("error texts of libraries are reported without source locations, conditions and backtraces") {
   CHECK(plain("[enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to "
               "find address for: eth7") == "Unable to find address for: eth7");
   CHECK(plain("[enforce fail at device.cc:84] ifa != nullptr. ") == "");

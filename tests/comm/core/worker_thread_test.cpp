@@ -21,7 +21,7 @@ TEST_CASE("a worker carries its jobs out in order, and stop lets the queued ones
   CHECK(std::is_sorted(done.begin(), done.end()));
 }
 
-TEST_CASE("whoever waits for a job carries it out when it is the next, while the thread sleeps") {
+TEST_CASE("a waiting caller executes the next job itself while the thread sleeps") {
   WorkerThread worker(milliseconds(60'000));
   const auto me = std::this_thread::get_id();
   const auto deadline = std::chrono::steady_clock::now() + milliseconds(10'000);

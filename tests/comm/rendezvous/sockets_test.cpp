@@ -44,7 +44,7 @@ TEST_CASE("an endpoint as text") {
   CHECK(text({"::1", 29500}) == "[::1]:29500");
 }
 
-TEST_CASE("what keeps a socket from listening is told") {
+TEST_CASE("the reason why a socket cannot listen is reported") {
   const auto fails_with = [](int error) { fail_to_listen({"10.0.0.1", 80}, kRankZero, error); };
   CHECK_THROWS_WITH(fails_with(EACCES),
                     "[rank 0 of 2, gpu-a] connect: cannot listen on 10.0.0.1:80: Permission denied");

@@ -169,7 +169,7 @@ TEST_CASE("a machine that swallows every connection costs the timeout and no mor
   CHECK(std::chrono::steady_clock::now() - begun < 10s);
 }
 
-TEST_CASE("what answers but is no store is told") {
+TEST_CASE("a program that answers and is no store is reported") {
   const Silent other;
   CHECK(refusal(process_of(1, 2, other.port())) ==
         fmt::format("peer: [rank 1 of 2, gpu-a] connect: what answers at 127.0.0.1:{} is not the store of rank 0 of "

@@ -249,7 +249,7 @@ TEST_CASE("a tensor on a device that the group does not carry is refused") {
   });
 }
 
-TEST_CASE("what c10d's handle asks of the threads backend beyond its reductions is refused on every rank") {
+TEST_CASE("operations of c10d that the threads backend does not support are refused on every rank") {
   run_threads(2, [](const Group& group) {
     std::vector<at::Tensor> numbers{at::ones({2}, at::kLong)};
     std::vector<at::Tensor> shorts{at::ones({2}, at::kShort)};

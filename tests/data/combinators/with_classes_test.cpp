@@ -41,7 +41,7 @@ TEST_CASE("strided labels of a table column are read correctly") {
   CHECK_THROWS_WITH((void)source->read(index({1, 3})), "with_classes: sample 3 has label 9: expected 0 to 2");
 }
 
-TEST_CASE("what are no labels are refused") {
+TEST_CASE("invalid labels are refused") {
   const auto check = [](const at::Tensor& target) {
     return data::with_classes(data::memory_source(torch::arange(3), target), 3);
   };

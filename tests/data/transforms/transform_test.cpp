@@ -60,7 +60,7 @@ TEST_CASE("another tensor is named by a member or a function") {
   CHECK(list(second->read(index({2})).at("a")) == Numbers{2});
 }
 
-TEST_CASE("what is drawn for a sample depends on the seed, the epoch and its number alone") {
+TEST_CASE("the random numbers of a sample depend only on the seed, the epoch and its index") {
   const auto source = data::transform(numbers(40), draw);
   CHECK(source->seeded());
   const auto alone = drawn_by(source, 1, 1, 0);

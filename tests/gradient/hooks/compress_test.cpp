@@ -50,7 +50,7 @@ TEST_CASE("bfloat16 parameters go as they are, bit for bit") {
   });
 }
 
-TEST_CASE("what some ranks or none used comes through a compressed reduction as through a plain one") {
+TEST_CASE("parameters that some ranks or none used are reduced with compression as without") {
   run_threads(2, [](const Group& group) {
     Hooked hooked(group, {{3}, {5}, {2}}, bf16_compress_hook(), at::kFloat);
     for (int round = 0; round < 3; ++round) {

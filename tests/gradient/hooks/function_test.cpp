@@ -48,7 +48,7 @@ TEST_CASE("a function reduces each bucket, and what it returns are the gradients
   });
 }
 
-TEST_CASE("what a function writes between the parameters stays out of gradients and norms") {
+TEST_CASE("bytes that a hook writes between the parameters do not affect gradients and norms") {
   run_threads(2, [](const Group& group) {
     Hooked hooked(group, {{3}, {3}}, comm_hook([](const GradientBucket& bucket, const Group& own) {
                     own.all_reduce(bucket.gradients);
@@ -85,7 +85,7 @@ TEST_CASE("an exception of the function comes out of backward, and the next back
   });
 }
 
-TEST_CASE("what is not reduced because the function threw is not stepped on, until it is zeroed") {
+TEST_CASE("gradients that are unreduced because the hook threw are not used by a step until they are zeroed") {
   run_threads(2, [](const Group& group) {
     bool fails = false;
     Hooked hooked(group, {{3}}, failing_once(fails));

@@ -145,7 +145,7 @@ TEST_CASE("an old file keeps its values and gets the current keys; fp16 and dyna
             .find("dynamo_config:\n  dynamo_backend: 'INDUCTOR'\n") != std::string::npos);
 }
 
-TEST_CASE("what is no such file is refused by name") {
+TEST_CASE("a file of another kind is refused by name") {
   CHECK(refusal_of("- a") == "accelerate_config: c.yaml must hold lines like 'num_processes: 2'");
   CHECK(refusal_of("") == "accelerate_config: c.yaml must hold lines like 'num_processes: 2'");
   CHECK(refusal_of("a: [").starts_with("accelerate_config: c.yaml line "));

@@ -147,7 +147,7 @@ TEST_CASE("the optimizer's memory is the chosen one's") {
   CHECK(wrong.err == "accelerate_estimate_memory: --optimizer is 'lion', must be adam, momentum or sgd\n");
 }
 
-TEST_CASE("what cannot be estimated is said with the path and the remedy") {
+TEST_CASE("a file that cannot be estimated is reported with its path and the remedy") {
   const TemporaryFolder at;
   const auto missing = estimate({"/no/such.safetensors"});
   CHECK(missing.code == 1);

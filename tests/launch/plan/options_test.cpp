@@ -30,7 +30,7 @@ std::string refusal(const std::vector<std::string>& arguments) {
 
 }  // namespace
 
-TEST_CASE("what is not given stays unset") {
+TEST_CASE("an option that is not given stays unset") {
   CHECK(parse({"./train"}).options == LaunchOptions{.command = {"./train"}});
 }
 
@@ -349,7 +349,7 @@ TEST_CASE("the help names the variables that are not called as their options are
                      "ACCELERATE_TORCH_DEVICE (--device), OMP_NUM_THREADS (--num_cpu_threads_per_process).\n"));
 }
 
-TEST_CASE("what is given beats the table's default, and only there") {
+TEST_CASE("a given value overrides the table's default") {
   const LaunchOptions given{.num_machines = 3};
   CHECK(value_of(given, &LaunchOptions::num_machines) == 3);
   CHECK(value_of(given, &LaunchOptions::machine_rank) == 0);

@@ -60,7 +60,7 @@ TEST_CASE("without a folder everything is shown; with one everything is in the f
   CHECK(ways({.log_dir = "d"}, 0) == "LS LS");
 }
 
-TEST_CASE("what is neither teed nor redirected is shown, as under torchrun") {
+TEST_CASE("output that is neither teed nor redirected is shown, as under torchrun") {
   CHECK(ways({.log_dir = "d", .tee = "1"}, 0) == "LS -S");
   CHECK(ways({.log_dir = "d", .redirects = "3"}, 0) == "L- L-");
   CHECK(ways({.log_dir = "d", .redirects = "2"}, 0) == "-S L-");

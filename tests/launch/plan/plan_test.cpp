@@ -178,7 +178,7 @@ TEST_CASE("ranks on a CPU keep freed memory, unless the user tuned malloc; ranks
   CHECK_FALSE(first({}, no_gpus, tuned).contains("MALLOC_TRIM_THRESHOLD_"));
 }
 
-TEST_CASE("what the user chose for Open MPI stays") {
+TEST_CASE("the user's settings of Open MPI are kept") {
   const Variables inherited{{"OMPI_MCA_pml", "ucx"}, {"OMPI_MCA_coll_tuned_use_dynamic_rules", "1"}};
   const auto variables = first({}, no_gpus, inherited, true);
   CHECK(variables.at("OMPI_MCA_pml") == "ucx");

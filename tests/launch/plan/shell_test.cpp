@@ -73,7 +73,7 @@ TEST_CASE("the script of several ranks ends with the code of one that failed") {
   CHECK(Child({"sh", "-c", as_script(plan, {}, "/tmp")}).wait().code == 7);
 }
 
-TEST_CASE("what the launcher would serve MPI to, mpirun starts") {
+TEST_CASE("the script uses mpirun if the launcher would serve MPI") {
   const LaunchPlan plan{
       .workers = {{.command = {"./train"}, .environment = {{"RANK", "0"}, {"OMPI_MCA_pml", "ob1"}}}, {.rank = 1}},
       .serve_mpi = true};

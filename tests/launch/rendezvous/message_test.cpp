@@ -21,7 +21,7 @@ JoinRequest changed(Change change) {
 
 }  // namespace
 
-TEST_CASE("what is written is read") {
+TEST_CASE("a value survives a round trip") {
   const auto read = [](auto reader, std::string text) { return reader(take_message(text).value()); };
   CHECK(read(parse_join_request, message_of(kJoinRequest)) == kJoinRequest);
   const JoinReply welcome{.job_id = "ab12", .port = 29501};
@@ -53,7 +53,7 @@ TEST_CASE("messages are taken one by one, and none before its end") {
   CHECK(buffer == "rest");
 }
 
-TEST_CASE("what no launcher says is no message") {
+TEST_CASE("a text that no launcher sends is no message") {
   for (const char* text : {"", "\n", "GET / HTTP/1.1\r\nHost: x\r\n", "accelerate_launch hello",
                            "accelerate_launch hello\n", "accelerate_launch hello\nmachine 1\nmachines 0\nprocesses 4\n",
                            "accelerate_launch hello\nmachine -1\nmachines 2\nprocesses 4\n",

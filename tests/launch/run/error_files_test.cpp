@@ -11,7 +11,7 @@ using accelerate::base::ErrorRecord;
 using accelerate::launch::earlier_error;
 using accelerate::launch::read_error_record;
 
-TEST_CASE("what a rank wrote is read, and what cannot be read is nothing") {
+TEST_CASE("a rank's error file is read, and an unreadable one counts as missing") {
   const testing::Scratch scratch;
   CHECK_FALSE(read_error_record(scratch.path, 0));
   std::ofstream(accelerate::launch::error_file(scratch.path, 1)) << R"({"message": "lost", "timestamp": 7})";

@@ -20,7 +20,7 @@ TEST_CASE("a status is told in words and as a shell's exit code") {
   CHECK(exit_code_of(SIGKILL) == 137);
 }
 
-TEST_CASE("who ended before all others is named with its last lines") {
+TEST_CASE("the worker that ended first is named with its last lines") {
   CHECK(failure_report(
             {.rank = 5, .pid = 4121, .cause = "signal 9 (killed)", .others_terminated = true},
             {.host = "gpu-b", .workers = 8, .time = "2026-11-22 15:04:05", .last_lines = "loss 0.5\nboom\n"}) ==
@@ -31,7 +31,7 @@ TEST_CASE("who ended before all others is named with its last lines") {
         "accelerate_launch: worker 1 (a, pid 12, t) ended first, MPI_Abort(7). It printed nothing.\n");
 }
 
-TEST_CASE("of a rank that is alone here and beside others of its job, the last lines are told once more") {
+TEST_CASE("the last lines of a rank that is alone on its machine are printed again") {
   const Failure failure{.rank = 3, .pid = 12, .cause = "exit code 7"};
   CHECK(failure_report(failure, {.host = "a", .is_one_of_many = true, .time = "t", .last_lines = "boom\n"}) ==
         "accelerate_launch: worker 3 (a, pid 12, t) ended with exit code 7. Its last lines follow.\nboom\n");

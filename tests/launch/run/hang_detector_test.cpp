@@ -83,7 +83,7 @@ TEST_CASE("a machine whose ranks have ended waits for nobody; ranks that never b
   CHECK_FALSE(patient.deadline());
 }
 
-TEST_CASE("what one machine has waited for may end with another: that it moves is heard of after the other has left") {
+TEST_CASE("a wait for another machine may end with that machine; its progress counts after it has left") {
   const HangDetector::Clock::time_point begin{};
   HangDetector detector_fd(2, seconds(30));
   detector_fd.update(0, stalled_time({kWaits}), begin);

@@ -55,7 +55,7 @@ TEST_CASE("other lines are no failure report: a rank's own output, or a worker t
   CHECK_FALSE(first_line("accelerate_launch: worker 1 (a, pid 1, t) ended with signal 200 (x). It printed nothing."));
 }
 
-TEST_CASE("of several failures the first counts, in whatever pieces they come") {
+TEST_CASE("the first of several failures counts, independent of the sizes of the reads") {
   const std::string all = "up\n" + std::string(10'000, 'x') + "\n" + report("exit code 7") + report("exit code 200");
   FirstReportedFailure whole;
   whole.add(all);

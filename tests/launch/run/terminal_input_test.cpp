@@ -24,7 +24,7 @@ bool has(const std::string& screen, const std::string& text) { return screen.fin
 
 }  // namespace
 
-TEST_CASE("what is typed at the launcher's terminal goes to rank 0, through a pipe; the others read none") {
+TEST_CASE("input at the launcher's terminal reaches rank 0 through a pipe, and no other rank") {
   AtTerminal terminal(shell(typed_to +
                             "--num_processes 2 sh -c 'if [ $RANK = 1 ]; then read x || echo 1 reads none; exit 0; fi; "
                             "[ -t 0 ] || echo a pipe; read x; echo got $x; read x; echo got $x'"));

@@ -35,7 +35,7 @@ bool ended(pid_t pid) {
 
 }  // namespace
 
-TEST_CASE("whom the system names as the first to end is taken leave of first") {
+TEST_CASE("the worker that the system reports as first is handled first") {
   WorkerProcesses lifetimes(milliseconds(0));
   for (int rank = 0; rank < 3; ++rank) lifetimes.add(rank, start(rank));
   for (const auto& worker : lifetimes.workers()) REQUIRE(ended(worker.pid));
@@ -65,7 +65,7 @@ TEST_CASE("a worker that runs, or is only suspended, has not ended") {
   CHECK(lifetimes.running() == 0);
 }
 
-TEST_CASE("who does not end in the grace is killed") {
+TEST_CASE("a worker that does not end within the grace time is killed") {
   WorkerProcesses lifetimes(milliseconds(1));
   lifetimes.add(0, start(-1));
   CHECK(lifetimes.poll_timeout_ms() == -1);

@@ -42,7 +42,7 @@ TEST_CASE("a job comes back with hostile words and values as they were") {
   CHECK(job_of(frame_of(job)) == job);
 }
 
-TEST_CASE("what is no frame, or no job, is refused") {
+TEST_CASE("bytes that are no frame or no job are refused") {
   CHECK(refusal("Welcome to host2!\n") == kRefusal);
   CHECK(refusal("J\xff\xff\xff\xff") == kRefusal);
   CHECK(refusal(bytes_of({.kind = FrameKind::job, .bytes = "no end"})) == kRefusal);

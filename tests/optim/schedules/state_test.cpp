@@ -129,7 +129,7 @@ TEST_CASE("a state says what PyTorch's remembers beside it: of a part's turn, an
                                                            {"end_momentum", std::string("max_momentum")}}));
 }
 
-TEST_CASE("what JSON cannot say as a number is saved all the same") {
+TEST_CASE("values that JSON has no number for are saved too") {
   auto optimizer = sgd(1.0), another = sgd(1.0);
   const ReduceLROnPlateau fresh(optimizer);
   ReduceLROnPlateau loaded(another);
