@@ -102,7 +102,7 @@ TEST_CASE("a micro-batch may have several backwards: of one batch, of parts of i
   }
 }
 
-TEST_CASE("an optimizer that steps twice in one accumulate() scope, after a backward each, is told of once") {
+TEST_CASE("an optimizer that steps twice in one accumulate() scope, after a backward each, is reported once") {
   const auto lines = warnings_of(4, [](Accelerator& accelerator) {
     OneWeight net;
     auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
@@ -132,7 +132,7 @@ TEST_CASE("an optimizer that steps twice in one accumulate() scope, after a back
             .empty());
 }
 
-TEST_CASE("a step without any accumulate(), while gradient_accumulation_steps is 4, is told of once") {
+TEST_CASE("a step without any accumulate(), while gradient_accumulation_steps is 4, is reported once") {
   const auto lines = warnings_of(4, [](Accelerator& accelerator) {
     OneWeight net;
     auto [model, optimizer, loader] =

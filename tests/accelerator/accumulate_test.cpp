@@ -612,7 +612,8 @@ TEST_CASE("a loss that is not one number is refused") {
       doctest::Contains("backward: the loss has 3 elements, must have 1; take its mean() or sum() first"));
 }
 
-TEST_CASE("an optimizer that accumulate() does not know is told at the next backward that it stepped within a window") {
+TEST_CASE(
+    "an optimizer that accumulate() does not know is reported at the next backward that it stepped within a window") {
   on_ranks(2,
            [](Accelerator& accelerator) {
              OneWeight net;

@@ -161,7 +161,7 @@ TEST_CASE("so it is in fp16 with a scale that moves") {
                     .grad_scaler = {.init_scale = 1e9, .growth_interval = 3}});
 }
 
-TEST_CASE("a window that is saved in one precision goes on in another, with and without a loss scale") {
+TEST_CASE("a window that is saved in one precision continues in another, with and without a loss scale") {
   using accelerate::Precision;
   struct Half {
     explicit Half(Precision precision, double scale)

@@ -205,7 +205,7 @@ TEST_CASE("a loader that skips in place of the prepared one is saved, also when 
   CHECK(rest == std::vector<int64_t>{4, 5, 6, 7});
 }
 
-TEST_CASE("no folder, and one that is not there, are said") {
+TEST_CASE("no folder, and one that is not there, are reported") {
   Accelerator accelerator({.cpu = true});
   auto model = accelerator.prepare(linear(1));
   const std::string no_folder =
@@ -335,7 +335,7 @@ TEST_CASE("a schedule or data that do not take what was saved are refused, and n
   CHECK(batches == 5);
 }
 
-TEST_CASE("float32 weights go through a job of bfloat16 weights with masters and come back to the last bit") {
+TEST_CASE("float32 weights go through a job of bfloat16 weights with masters and are restored to the last bit") {
   const SharedFolder folder;
   const double value = 1.0009765625;  // not representable in bfloat16
   {
@@ -431,7 +431,7 @@ TEST_CASE("an optimizer of another type is refused by its options, too, where it
   CHECK(told().empty());
 }
 
-TEST_CASE("a program that is started again and again loads what there is, if there is any; torn ones are said") {
+TEST_CASE("a program that is started again and again loads what there is, if there is any; torn ones are reported") {
   const SharedFolder folder;
   Accelerator accelerator(in(folder.path));
   auto net = linear(1);
@@ -584,7 +584,7 @@ TEST_CASE("a load hook sees the folder before anything is changed, and what it t
   CHECK(seen == std::vector<fs::path>{folder.path / "c", folder.path / "c"});
 }
 
-TEST_CASE("nothing prepared, and a manifest of a newer version, are said") {
+TEST_CASE("nothing prepared, and a manifest of a newer version, are reported") {
   const SharedFolder folder;
   {
     Accelerator accelerator(in(folder.path));
@@ -903,7 +903,7 @@ TEST_CASE("all that does not meet is in one error, names and shapes, and nothing
   for (const auto& parameter : net->parameters()) CHECK(parameter.eq(1).all().item<bool>());
 }
 
-TEST_CASE("an asynchronous save is skipped, where that is asked for, while the one before is written") {
+TEST_CASE("an asynchronous save is skipped, where that is requested, while the one before is written") {
   const SharedFolder folder;
   Accelerator accelerator(in(folder.path));
   auto model = accelerator.prepare(linear(1));

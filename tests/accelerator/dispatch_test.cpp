@@ -250,7 +250,7 @@ TEST_CASE("the report is of a rank's own batches, also where rank 0 reads for al
   }
 }
 
-TEST_CASE("a rank that is read for waits for its data, too, and says so at the end of each pass on request") {
+TEST_CASE("a rank that is read for waits for its data, too, and reports it at the end of each pass on request") {
   struct Slow final : accelerate::data::Source {
     [[nodiscard]] int64_t size() const override { return 10; }
     [[nodiscard]] accelerate::data::Batch read(const at::Tensor& indices) const override {
@@ -415,7 +415,7 @@ TEST_CASE("samples of a failed first round are not consumed, in an epoch or in t
            {.dispatch_batches = true});
 }
 
-TEST_CASE("a rank that leaves a loop at another batch than rank 0 is told so, and gets no samples of another pass") {
+TEST_CASE("a rank that leaves a loop at another batch than rank 0 gets an error, and gets no samples of another pass") {
   for (const bool first_longer : {true, false}) {  // on rank 1
     on_ranks(
         2,

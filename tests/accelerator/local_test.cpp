@@ -61,7 +61,7 @@ TEST_CASE("local SGD counts windows: within one its step() averages nothing and 
            {.gradient_accumulation_steps = 2});
 }
 
-TEST_CASE("a checkpoint within local SGD has rank 0's weights, and that is said once") {
+TEST_CASE("a checkpoint within local SGD has rank 0's weights, and that is reported once") {
   const testing::TemporaryFolder folder;
   std::vector<std::string> lines;
   accelerate::base::reset_log_once();
@@ -134,7 +134,7 @@ TEST_CASE("DistributedDataParallel alone: equal start, mean gradients, any optim
   });
 }
 
-TEST_CASE("a join over batches of unequal size, and over windows of two models, goes on in step after it") {
+TEST_CASE("a join over batches of unequal size, and over windows of two models, continues in step after it") {
   on_ranks(2,
            [](Accelerator& accelerator) {
              OneWeight net;

@@ -352,7 +352,8 @@ TEST_CASE("gradients that were unscaled and then dropped by the module have no e
   }
 }
 
-TEST_CASE("within an accumulation window scale and gradients stay as they are; the norm is told without the scale") {
+TEST_CASE(
+    "within an accumulation window scale and gradients stay as they are; the norm is reported without the scale") {
   auto options = fp16();
   options.gradient_accumulation_steps = 2;
   Accelerator accelerator(options);

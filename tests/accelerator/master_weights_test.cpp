@@ -258,7 +258,7 @@ TEST_CASE("of a prepared model the masters are averaged, also those that it has 
   CHECK(number(ema.averages()[0]) == doctest::Approx((0.9996 + 0.9992) / 2).epsilon(1e-6));
 }
 
-TEST_CASE("where a join of uneven inputs ends, ranks have the masters of the one that went on longest") {
+TEST_CASE("where a join of uneven inputs ends, ranks have the masters of the one that continued longest") {
   on_ranks(
       2,
       [](Accelerator& accelerator) {

@@ -334,7 +334,7 @@ TEST_CASE("a model for evaluation stands beside the one that trains") {
   });
 }
 
-TEST_CASE("error_if_nonfinite names the parameter on every rank, and scales nothing; without it clipping goes on") {
+TEST_CASE("error_if_nonfinite names the parameter on every rank, and scales nothing; without it clipping continues") {
   for (const int64_t ranks : {1, 2}) {
     on_ranks(ranks, [](Accelerator& accelerator) {
       OneWeight net;

@@ -79,7 +79,7 @@ TEST_CASE("prepare() connects the SyncBatchNorms of a model; convert_sync_batchn
   }
 }
 
-TEST_CASE("models trained alike are equal, and one that went apart is told by name with its ranks") {
+TEST_CASE("models trained alike are equal, and one that went apart is reported by name with its ranks") {
   on_ranks(2, [](Accelerator& accelerator) {
     Normed net;
     torch::optim::SGD sgd(net->parameters(), 0.1);

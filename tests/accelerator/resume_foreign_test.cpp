@@ -227,7 +227,7 @@ TEST_CASE("a pass that skips nothing is a new one, and so is every pass after a 
   CHECK(resumed_run(1, make, folder.path / "between", 2, false).first[0] == batches_after(next, 2));
 }
 
-TEST_CASE("a checkpoint without the generator of a loader is loaded as before, and a line says so") {
+TEST_CASE("a checkpoint without the generator of a loader is loaded as before, and a line reports it") {
   const testing::SharedFolder folder;
   torch::manual_seed(1);
   Accelerator({.cpu = true}).save_state(folder.path / "old");  // a state of versions that did not save it

@@ -26,7 +26,7 @@ bool one_says(const std::vector<std::string>& lines, const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("a step before any backward, and one of another model's optimizer, are told once") {
+TEST_CASE("a step before any backward, and one of another model's optimizer, are reported once") {
   const std::string text =
       "optimizer.step: none of the optimizer's 1 parameters has a gradient, so nothing changes: no backward ran since "
       "they were zeroed, or the loss reaches another model's";
@@ -65,7 +65,7 @@ TEST_CASE("an optimizer that was made from another module than the prepared one 
   }
 }
 
-TEST_CASE("an optimizer that has some parameters of another module than the prepared one is told of") {
+TEST_CASE("an optimizer that has some parameters of another module than the prepared one is reported") {
   CHECK(one_says(lines_of([](Accelerator& accelerator) {
                    OneWeight net, copy;
                    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD({net->w, copy->w}, 1.0));
@@ -107,7 +107,7 @@ TEST_CASE("a parameter in two groups is refused by prepare(), one that is added 
                                       "group 0 too (shape [1])"));
 }
 
-TEST_CASE("a plain loss.backward() in a window is told once at the step; accelerator.backward() is not") {
+TEST_CASE("a plain loss.backward() in a window is reported once at the step; accelerator.backward() is not") {
   const auto train = [](Accelerator& accelerator, bool plain) {
     OneWeight net;
     auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));

@@ -99,7 +99,7 @@ TEST_CASE("where the file system knows no locks a file is written, and what a ki
   }
 }
 
-TEST_CASE("a folder that is not there is said with the path") {
+TEST_CASE("a folder that is not there is reported with the path") {
   CHECK(refusal([] { AtomicFile("/no/such/f", "save"); }) ==
         "save: /no/such/f.saving cannot be made: No such file or directory (0 bytes were written)");
 }

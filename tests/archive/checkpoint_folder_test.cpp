@@ -111,7 +111,7 @@ TEST_CASE("where the file system knows no locks a checkpoint is saved, and a kil
   }
 }
 
-TEST_CASE("a folder that cannot be made is said with the reason") {
+TEST_CASE("a folder that cannot be made is reported with the reason") {
   CHECK_THROWS_WITH(AtomicFolder("/proc/here/last", "save_state"),
                     "save_state: /proc/here takes no new folder: No such file or directory");
 }

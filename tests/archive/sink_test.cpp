@@ -72,7 +72,7 @@ TEST_CASE("a file that is there already, or cannot be made, is not written to") 
                     "save_state: /proc/f cannot be made: No such file or directory (0 bytes were written)");
 }
 
-TEST_CASE("a disk that takes no more is said with the bytes that it took") {
+TEST_CASE("a disk that takes no more is reported with the bytes that it took") {
   const Folder folder;
   const auto path = (folder.path / "f").string();
   rlimit old{};

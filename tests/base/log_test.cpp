@@ -41,7 +41,7 @@ TEST_CASE("a line is logged once per rank context and text") {
   CHECK(lines == std::vector<std::string>{"1 of 2", "[rank 1 of 2, a] 1 of 2", "2 of 2", "1 of 2"});
 }
 
-TEST_CASE("ACCELERATE_LOG_LEVEL that is no level is said once, with the levels there are") {
+TEST_CASE("ACCELERATE_LOG_LEVEL that is no level is reported once, with the levels there are") {
   const auto start = [](const std::string& level) {
     return testing::Child({"/proc/self/exe", "--test-case=a handler receives lines*"},
                           {{"ACCELERATE_LOG_LEVEL", level}})

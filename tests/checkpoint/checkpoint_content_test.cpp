@@ -364,7 +364,7 @@ TEST_CASE("a save beside the training that nobody waits for is there, or its err
   CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 1);
 }
 
-TEST_CASE("a save that finds the one before still being written is skipped where that is asked for") {
+TEST_CASE("a save that finds the one before still being written is skipped where that is requested") {
   const SharedFolder folder;
   checkpoint::CheckpointWriter saver({});
   auto content = small_content();

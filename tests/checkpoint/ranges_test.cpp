@@ -86,7 +86,7 @@ TEST_CASE("missing ranges, and ranges that differ from their files, are reported
   CHECK(saved.told(8, 12) == "'model.0/w' has more elements than can be counted");
 }
 
-TEST_CASE("a range in a file of another dtype is told") {
+TEST_CASE("a range in a file of another dtype is reported") {
   Saved saved;
   checkpoint::save_file(saved.folder.path / "b.safetensors", {{"part", saved.w.slice(0, 3, 9).to(torch::kDouble)}},
                         "save");

@@ -332,7 +332,7 @@ COLLECTIVES_CASE("rows of a tensor that requires grad are reduced without a grap
   });
 }
 
-COLLECTIVES_CASE("in inference mode every operation goes on as before") {
+COLLECTIVES_CASE("in inference mode every operation continues as before") {
   ON_EVERY_RANK([](const Group& group) {
     for (const int64_t share : {2, 5'000}) {
       const auto plain = input_of(group.rank(), {group.size() * share}, at::kFloat);

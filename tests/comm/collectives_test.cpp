@@ -24,7 +24,7 @@ void on_every_rank(const std::function<void(const Group&)>& check) {
 #define ON_EVERY_RANK on_every_rank
 #include "tests/comm/collectives_cases.hpp"
 
-TEST_CASE("the group is the job's, on the backend that was asked for") {
+TEST_CASE("the group is the job's, on the backend that was requested") {
   const auto process = testing::process_env();
   const auto& group = testing::world();
   CHECK(group.rank() == process.rank);

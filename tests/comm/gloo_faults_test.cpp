@@ -78,7 +78,7 @@ TEST_CASE("gloo: a rank that died is named at once") {
   check_quiet(ranks[0]);
 }
 
-TEST_CASE("gloo: when rank 0 dies the others are told") {
+TEST_CASE("gloo: when rank 0 dies the others are reported") {
   const int port = free_port();
   const auto ranks = run_gloo("rank_0_dies", port);
   CHECK(ranks[1].out == at_rank(1, fmt::format("all_reduce: operation 2 ([4] float32) lost the connection to a peer; "
@@ -88,7 +88,7 @@ TEST_CASE("gloo: when rank 0 dies the others are told") {
   check_quiet(ranks[1]);
 }
 
-TEST_CASE("gloo: when rank 0 is frozen the others are told after the timeout") {
+TEST_CASE("gloo: when rank 0 is frozen the others are reported after the timeout") {
   const int port = free_port();
   const auto ranks = run_gloo("rank_0_freezes", port);
   CHECK(ranks[1].out == at_rank(1, fmt::format("all_reduce: waited 2 s in operation 2 ([4] float32); the job's store "
@@ -151,7 +151,7 @@ TEST_CASE("gloo: when rank 0 never came its address is named") {
   check_quiet(ranks[0]);
 }
 
-TEST_CASE("gloo: a second job on the same port is told so") {
+TEST_CASE("gloo: a second job on the same port gets an error") {
   const Listener other_job;
   const auto ranks =
       run({rank_command(0, 2, other_job.port(), "connect"), rank_command(1, 2, other_job.port(), "connect")});
@@ -177,7 +177,7 @@ TEST_CASE("gloo: an address of another machine, no address that resolves, and no
   CHECK(ranks[2].out == error("MASTER_PORT is 0, must be a free port of rank 0's machine, the same on all ranks"));
 }
 
-TEST_CASE("gloo: an interface that is not there is told with those that are") {
+TEST_CASE("gloo: an interface that is not there is reported with those that are") {
   const std::string text = fmt::format(
       "environment: [rank 0 of 2, {}] connect: GLOO_SOCKET_IFNAME is 'nosuch0', and 'nosuch0' is not a network "
       "interface of this machine that is up and has an address; there are: lo",
@@ -249,7 +249,7 @@ TEST_CASE("gloo: ranks meet over IPv6") {
   }
 }
 
-TEST_CASE("gloo: trailing dimensions that differ are told on every rank") {
+TEST_CASE("gloo: trailing dimensions that differ are reported on every rank") {
   const auto ranks = run_gloo("ragged");
   CHECK(ranks[0].out == at_rank(0,
                                 "all_gather: this rank sends [64, 10] float32, rank 1 sends [64, 12] float32; "
@@ -275,7 +275,7 @@ TEST_CASE("gloo: sizes that differ end the process in our words, with the rank a
   CHECK(told);
 }
 
-TEST_CASE("gloo, debug: shapes, dtypes, reductions, roots, operations and messages that differ are told") {
+TEST_CASE("gloo, debug: shapes, dtypes, reductions, roots, operations and messages that differ are reported") {
   auto ranks = run_gloo("debug_shapes");
   CHECK(ranks[0].out ==
         at_rank(0, "all_reduce: this rank sends [4] float32, rank 1 sends [5] float32; they must be equal."));

@@ -76,7 +76,7 @@ TEST_CASE("mpi: so it is among nine ranks, whose sums are MPI's own") {
   told("stops_of_many", "all_reduce: waited 2 s in operation 2 ([20000000] float32); no response from rank 1.");
 }
 
-TEST_CASE("mpi: calls that differ are told on every rank, without debug mode") {
+TEST_CASE("mpi: calls that differ are reported on every rank, without debug mode") {
   const auto check = check_one_rank_reports;
   const auto both = [&](const std::string& scenario, const std::string& head, const std::string& zero,
                         const std::string& one, const std::string& middle, const std::string& end) {
@@ -108,7 +108,7 @@ TEST_CASE("mpi: calls that differ are told on every rank, without debug mode") {
                          "expects")) != std::string::npos);
 }
 
-TEST_CASE("mpi, debug: an operation that one rank alone calls between two steps is told at once") {
+TEST_CASE("mpi, debug: an operation that one rank alone calls between two steps is reported at once") {
   check_one_rank_reports("debug_extra", kBarrierBesideExtra, kExtraBesideBarrier);
   check_one_rank_reports("debug_extra_last", kStepBesideExtra, kExtraBesideStep);
 }
@@ -190,7 +190,7 @@ TEST_CASE("mpi: if rank 0 is stopped, the others fail after the timeout, and the
   CHECK(job[0].code == 3);
 }
 
-TEST_CASE("mpi: trailing dimensions that differ are told on every rank, and shapes in debug mode") {
+TEST_CASE("mpi: trailing dimensions that differ are reported on every rank, and shapes in debug mode") {
   auto job = run_mpi("ragged");
   for (const int rank : {0, 1}) {
     CAPTURE(job[0].out);

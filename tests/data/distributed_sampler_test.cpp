@@ -105,7 +105,8 @@ TEST_CASE("without a seed of its own the order is the loader's, and counts up wi
   CHECK_FALSE(positions(8, {}, {.shuffle = false}).shuffles());
 }
 
-TEST_CASE("the samples of a step are a piece of the order, so an interrupted pass goes on anywhere, each sample once") {
+TEST_CASE(
+    "the samples of a step are a piece of the order, so an interrupted pass continues anywhere, each sample once") {
   std::mt19937 random(5);
   const auto pick = [&](int64_t from, int64_t to) { return std::uniform_int_distribution<int64_t>(from, to)(random); };
   int64_t interrupted = 0;

@@ -131,7 +131,7 @@ TEST_CASE("resumed on other ranks a stream's samples that follow are sharded aga
   CHECK(pass(one) == Batches{{8, 9, 10, 11}, {12, 13, 14, 15}, {16, 17, 18, 19}});
 }
 
-TEST_CASE("a resumed stream that skips goes on at a whole batch, as a numbered loader does") {
+TEST_CASE("a resumed stream that skips continues at a whole batch, as a numbered loader does") {
   StreamLoader two(counting_stream(20), {.batch_size = 2});
   (void)pass(two, 3);
   auto four = StreamLoader(counting_stream(20), {.batch_size = 4}).skip_first_batches(2);

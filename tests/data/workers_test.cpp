@@ -344,7 +344,8 @@ TEST_CASE("of a batch too long to be listed whole, the sample that hangs is name
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-TEST_CASE("more workers than the system gives threads for is told with both numbers, and those that were begun end") {
+TEST_CASE(
+    "more workers than the system gives threads for is reported with both numbers, and those that were begun end") {
   struct LittleMemory {
     LittleMemory() {
       REQUIRE(getrlimit(RLIMIT_AS, &before_) == 0);

@@ -37,7 +37,7 @@ TEST_CASE("a rank gets the GPU of its local rank") {
   CHECK(device::select_device(second_node, {}, gpus(4)) == c10::Device("cuda:1"));
 }
 
-TEST_CASE("the CPU is taken where it is asked for or there is no GPU, however many ranks") {
+TEST_CASE("the CPU is taken where it is requested or there is no GPU, however many ranks") {
   CHECK(device::select_device(local(3, 4), {}, gpus(0)) == c10::Device("cpu"));
   CHECK(device::select_device(local(3, 4), {.cpu = true}, gpus(2)) == c10::Device("cpu"));
 }

@@ -116,7 +116,7 @@ TEST_CASE("data: data sets of one's own, sources of sources, transforms") {
   for (auto& [images, labels] : loader) CHECK(images.sizes() == at::IntArrayRef({36, 3, 32, 32}));
 }
 
-TEST_CASE("data: a pass that goes on") {
+TEST_CASE("data: a pass that continues") {
   auto loader = data::from_tensors(torch::arange(10), {}, {.batch_size = 2});
   for (auto& batch : loader) {
     if (batch.data[0].item<int64_t>() == 4) break;

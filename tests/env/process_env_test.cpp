@@ -121,7 +121,7 @@ TEST_CASE("the first complete set wins, half a set before it does not") {
   CHECK(env::read(with(open_mpi, {{"LOCAL_RANK", "1"}})).source == Source::open_mpi);
 }
 
-TEST_CASE("another set that differs is told in one debug line, one that agrees is not") {
+TEST_CASE("another set that differs is reported in one debug line, one that agrees is not") {
   {
     Lines lines;
     env::read(with(slurm, torchrun));
@@ -142,7 +142,7 @@ TEST_CASE("another set that differs is told in one debug line, one that agrees i
   }
 }
 
-TEST_CASE("another set that differs is told once, however often the variables are read") {
+TEST_CASE("another set that differs is reported once, however often the variables are read") {
   Lines lines;
   env::read(with(slurm, torchrun));
   env::read(with(slurm, torchrun));
@@ -167,7 +167,7 @@ TEST_CASE("RANK and WORLD_SIZE that differ are refused when the rest is missing,
   CHECK(refusal(with(open_mpi, {{"RANK", "one"}, {"WORLD_SIZE", "2"}})).find("RANK=one") != std::string::npos);
 }
 
-TEST_CASE("half a set beside the one that is taken is told in one debug line, unless it agrees or is always half") {
+TEST_CASE("half a set beside the one that is taken is reported in one debug line, unless it agrees or is always half") {
   const auto describe_variables = [](const Variables& variables) {
     Lines lines;
     env::read(variables);

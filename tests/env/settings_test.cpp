@@ -114,7 +114,7 @@ TEST_CASE("every setting can come from the code, from its variable and from the 
                                           {"allow_shared_gpus", "yes"}}}) == expected);
 }
 
-TEST_CASE("a conflict is said in one line on rank 0, agreement is not") {
+TEST_CASE("a conflict is reported in one line on rank 0, agreement is not") {
   CHECK(warnings({.gradient_accumulation_steps = 3}, variable, {}) ==
         std::vector<std::string>{"settings: gradient_accumulation_steps is 3 from the code; not used: 8 in "
                                  "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"});
@@ -160,7 +160,7 @@ TEST_CASE("a value that cannot be is refused with where it came from") {
         Refusal{ErrorKind::usage, "settings: backend is '', must be mpi, gloo or nccl"});
 }
 
-TEST_CASE("a bound is said with the value beyond it, and is itself allowed") {
+TEST_CASE("a bound is reported with the value beyond it, and is itself allowed") {
   using Refusal = std::pair<ErrorKind, std::string>;
   CHECK(refusal({}, {{"ACCELERATE_TIMEOUT", "1000000001"}}) ==
         Refusal{ErrorKind::environment,
@@ -225,7 +225,7 @@ TEST_CASE("cpu and a GPU by name: the one from the stronger place holds, cpu whe
   CHECK(warnings({.cpu = true, .device = "cpu"}, {}, {}).empty());
 }
 
-TEST_CASE("a conflict is said once, however many Accelerators meet it") {
+TEST_CASE("a conflict is reported once, however many Accelerators meet it") {
   std::vector<std::string> lines;
   base::reset_log_once();
   const auto before = base::set_log_handler([&](base::LogLevel, std::string_view line) { lines.emplace_back(line); });

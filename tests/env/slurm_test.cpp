@@ -22,7 +22,7 @@ TEST_CASE("text that is no host list has no first host") {
   CHECK(slurm::first_host("node]1") == std::nullopt);
 }
 
-TEST_CASE("tasks per node are counted out to the node asked for") {
+TEST_CASE("tasks per node are counted out to the node requested") {
   CHECK(slurm::tasks_of_node("2(x3),1", 0) == 2);
   CHECK(slurm::tasks_of_node("2(x3),1", 2) == 2);
   CHECK(slurm::tasks_of_node("2(x3),1", 3) == 1);

@@ -47,7 +47,7 @@ TEST_CASE("the curve grows with each epoch, in the terminal and as a line throug
   CHECK(points == 3);
 }
 
-TEST_CASE("a file for the curve that cannot be written is said with its name, before the first epoch too") {
+TEST_CASE("a file for the curve that cannot be written is reported with its name, before the first epoch too") {
   const testing::TemporaryFolder folder;
   const std::string file = folder / "none/curve.svg";
   CHECK(testing::refusal<std::runtime_error>([&] { Animator("test accuracy", 4, file).write(); }) ==

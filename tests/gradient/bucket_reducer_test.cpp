@@ -84,7 +84,7 @@ TEST_CASE("a reducer is asked for each bucket in order, start before finish, the
   });
 }
 
-TEST_CASE("buckets that the options give are there before the first reduction, which asks for no layout") {
+TEST_CASE("buckets that the options give are there before the first reduction, which requests no layout") {
   check_means(3, make_net, [](const NetPtr& net, int64_t rank) { net->with_extra(batch(rank)).sum().backward(); },
               {.plan = plan_of({{5, 0}, {4, 1, 2, 3}})});
   check_means(2, make_net,

@@ -122,7 +122,7 @@ TEST_CASE("buffers become rank 0's, and parameters their mean") {
   CHECK(weight.eq((static_cast<double>(group.size()) - 1) / 2).all().item<bool>());
 }
 
-TEST_CASE("models that differ are told to every rank") {
+TEST_CASE("models that differ are reported to every rank") {
   const Group& group = testing::world();
   if (group.size() == 1) return;
   const std::vector<NamedTensor> parameters{{"weight", torch::zeros({group.rank() == 1 ? 3 : 2})}};

@@ -116,7 +116,7 @@ TEST_CASE("pieces give their gradients, sparse ones coalesced") {
   CHECK(plain.grad()[0].item<double>() == 0.5);
 }
 
-TEST_CASE("a norm that is not finite is told with the parameter's name; a finite one passes") {
+TEST_CASE("a norm that is not finite is reported with the parameter's name; a finite one passes") {
   const at::Tensor first = torch::zeros({3}, torch::requires_grad()),
                    second = torch::zeros({2, 2}, torch::requires_grad());
   first.mutable_grad() = torch::ones({3});

@@ -82,7 +82,7 @@ TEST_CASE("ranks with different numbers of batches train without hanging and end
   }
 }
 
-TEST_CASE("after the region training goes on in step") {
+TEST_CASE("after the region training continues in step") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
     GradientReducer gradient_reducer(group, named(net), small_buckets());

@@ -77,7 +77,8 @@ TEST_CASE("a sparse gradient is known as reduced, another one in its place is no
   });
 }
 
-TEST_CASE("a step that passes an accumulation window by is told at the next backward, SGD's through data() as well") {
+TEST_CASE(
+    "a step that passes an accumulation window by is reported at the next backward, SGD's through data() as well") {
   enum class StateAccessor { sgd, adam, sgd_and_zero, none, after_zeroing };
   for (const StateAccessor way : {StateAccessor::sgd, StateAccessor::adam, StateAccessor::sgd_and_zero,
                                   StateAccessor::none, StateAccessor::after_zeroing}) {
@@ -127,7 +128,7 @@ TEST_CASE("a parameter listed twice in zero() leaves the others' gradients alone
   });
 }
 
-TEST_CASE("create_graph on averaged gradients is said once: their graph does not go over the ranks") {
+TEST_CASE("create_graph on averaged gradients is reported once: their graph does not go over the ranks") {
   std::mutex mutex;
   std::vector<std::string> lines;
   auto previous = accelerate::base::set_log_handler([&](auto, std::string_view line) {
@@ -158,7 +159,8 @@ TEST_CASE("create_graph on averaged gradients is said once: their graph does not
   CHECK(said(lines[1]));
 }
 
-TEST_CASE("a backward that throws with every bucket on its way: zeroing carries the reduction out, the peer goes on") {
+TEST_CASE(
+    "a backward that throws with every bucket on its way: zeroing carries the reduction out, the peer continues") {
   const Grads expected = truth(2, make_net, use);
   run_threads(2, [&](const Group& group) {
     auto net = built(make_net);

@@ -92,7 +92,7 @@ TEST_CASE("a single rank stays on its cores and does not raise the program's own
   }
 }
 
-TEST_CASE("ranks that are threads compute on the CPU, unless an accelerator that is there is asked for by name") {
+TEST_CASE("ranks that are threads compute on the CPU, unless an accelerator that is there is requested by name") {
   accelerate::simulate(2, [] {
     CHECK(Accelerator().device() == torch::kCPU);
     CHECK(Accelerator({.device = "cpu"}).device() == torch::kCPU);

@@ -127,7 +127,7 @@ TEST_CASE("a file that the system cannot execute is refused") {
                        " cannot be run: it has no #! line, or is built for another machine\n");
 }
 
-TEST_CASE("a port in use is refused when asked for") {
+TEST_CASE("a port in use is refused when requested") {
   const int holder = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -255,7 +255,7 @@ TEST_CASE("after a failure all ranks start again with a new port and job id, and
   CHECK(lines.size() == 6);  // two starts, two ports, two ids
 }
 
-TEST_CASE("a job that fails at once again and again is not started any more, and the reason is told") {
+TEST_CASE("a job that fails at once again and again is not started any more, and the reason is reported") {
   const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "--max_restarts", "9", "false"});
   CHECK(ran.code == 1);
   CHECK(
@@ -331,7 +331,7 @@ TEST_CASE("SIGUSR1 and SIGUSR2 reach the ranks and end nothing, however often th
   CHECK(ran.out.find("rank 1 had 3\n") != std::string::npos);
 }
 
-TEST_CASE("a variable of the user's that the command line overrides is told, once") {
+TEST_CASE("a variable of the user's that the command line overrides is reported, once") {
   const auto ran = launch({"--num_processes", "1", "--gradient_accumulation_steps", "2", "sh", "-c",
                            "echo $ACCELERATE_GRADIENT_ACCUMULATION_STEPS"},
                           {{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "8"}});
@@ -422,7 +422,7 @@ TEST_CASE("a limit that leaves no pipe is named, with what is needed") {
   }
 }
 
-TEST_CASE("a dry run in a folder that was removed says so") {
+TEST_CASE("a dry run in a folder that was removed reports it") {
   const testing::Scratch scratch;
   const auto folder = scratch.path + "/gone";
   const auto ran =

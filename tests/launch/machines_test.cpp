@@ -245,7 +245,7 @@ TEST_CASE("restarts over several machines are used up, and a signal to one launc
   }
 }
 
-TEST_CASE("MPI over several machines is left to mpirun and srun, and that is said") {
+TEST_CASE("MPI over several machines is left to mpirun and srun, and that is reported") {
   const auto ran = Child(machine(0, 2, free_port(), "echo started", {"--backend=mpi"})).wait();
   CHECK(ran.code == 2);
   CHECK(ran.err ==

@@ -88,7 +88,7 @@ TEST_CASE("the environment selects mpi without an option") {
   CHECK(sorted_lines(ran.out, "rank ") == hello(2));
 }
 
-TEST_CASE("a libpmix that is broken, too old or does not answer as it should is told, and nothing is left") {
+TEST_CASE("a libpmix that is broken, too old or does not answer as it should is reported, and nothing is left") {
   const auto with = [](const std::string& folder, const std::string& fault) {
     const Scratch scratch;
     auto variables = scratch.variables();
@@ -155,7 +155,7 @@ TEST_CASE("more ranks than processors cause one warning, yield to one another, a
   CHECK(on_one({"sh", "-c", "echo $OMPI_MCA_mpi_yield_when_idle"}).out == "1\n1\n1\n");
 }
 
-TEST_CASE("mpirun starts ranks where that is asked for, with labels and log files by launchers of ours around them") {
+TEST_CASE("mpirun starts ranks where that is requested, with labels and log files by launchers of ours around them") {
   const Scratch scratch;
   const auto ran = launch(
       {"--runner", "mpirun", "--backend", "mpi", "--num_processes", "2", "--label", "--log_dir", scratch.path, program},
@@ -170,7 +170,8 @@ TEST_CASE("mpirun starts ranks where that is asked for, with labels and log file
 }
 
 TEST_CASE(
-    "a rank that mpirun started fails: its number, host, process, last lines and error are told, and mpirun's end") {
+    "a rank that mpirun started fails: its number, host, process, last lines and error are reported, and mpirun's "
+    "end") {
   const auto failed =
       launch({"--runner", "mpirun", "--backend", "mpi", "--num_processes", "2", program, "exit"}, as_root);
   CAPTURE(failed.err);

@@ -190,7 +190,7 @@ TEST_CASE("a hundred megabytes of lines come through whole, and the log has them
   CHECK(std::filesystem::file_size(scratch.path + "/rank_1.log") == 50'000'000);
 }
 
-TEST_CASE("a program that a rank left behind and that goes on writing does not keep the launcher") {
+TEST_CASE("a program that a rank left behind and that continues writing does not keep the launcher") {
   Child child(launcher(
       {"--main_process_port", "0", "--grace_time", "1", "sh", "-c", "(trap '' TERM; exec setsid yes) & sleep 0.5"}));
   REQUIRE(child.ends_read_slowly());  // a fast reader might find the pipe empty for a moment

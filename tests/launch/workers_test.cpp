@@ -36,19 +36,19 @@ TEST_CASE("launches come one after another; a rank passes earlier ones over and 
   CHECK(ran.out == "rank 0 of 2: first\nrank 1 of 2: first\nbetween\nbetween\nrank 0 of 1: second\n\xc3\xa4\nend\n");
 }
 
-TEST_CASE("an Error of a rank comes back with its kind, the rank and the text, while the others wait") {
+TEST_CASE("an Error of a rank is restored with its kind, the rank and the text, while the others wait") {
   const auto ran = workers({"error"});
   CHECK(ran.code == 0);
   CHECK(ran.out == "data: launch_workers: rank 1 of 2: read: digit is 11\n");
 }
 
-TEST_CASE("an Error of a rank comes back with its fields: rank, world size, host, operation and missing ranks") {
+TEST_CASE("an Error of a rank is restored with its fields: rank, world size, host, operation and missing ranks") {
   CHECK(workers({"fields"}).out ==
         "1 of 2 on gpu-b: all_gather, missing 0 3\n"
         "launch_workers: rank 1 of 2: [rank 1 of 2, gpu-b] all_gather: two\nlines\n");
 }
 
-TEST_CASE("any other exception comes back with the rank and its whole text") {
+TEST_CASE("any other exception is restored with the rank and its whole text") {
   CHECK(workers({"exception"}).out == "peer: launch_workers: rank 0 of 2: two\nlines\n");
 }
 
@@ -65,7 +65,7 @@ TEST_CASE("if all attempts fail, the error of the last one is thrown") {
         "stderr\n");
 }
 
-TEST_CASE("a rank that ends without a word is told by its code or signal") {
+TEST_CASE("a rank that ends without a word is reported by its code or signal") {
   CHECK(workers({"killed"}).out ==
         "peer: launch_workers: a rank ended with exit code 137 (signal 9, Killed) without an error text; see the "
         "launcher's output on stderr\n");

@@ -97,7 +97,7 @@ TEST_CASE(
   CHECK(peak <= 8 * kBlock / 6 + kBlock);
 }
 
-TEST_CASE("dropout falls alike in the second run, and the generator goes on as after a plain backward") {
+TEST_CASE("dropout falls alike in the second run, and the generator continues as after a plain backward") {
   const auto run = [](bool checkpointed, bool preserve) {
     torch::manual_seed(3);
     const at::Tensor x = leaf(1, {200});

@@ -52,7 +52,7 @@ TEST_CASE("a checkpointed model is averaged in as many operations as a plain one
   }
 }
 
-TEST_CASE("a parameter that differs on one rank is told to every rank") {
+TEST_CASE("a parameter that differs on one rank is reported to every rank") {
   const Group& group = testing::world();
   const at::Tensor weight = torch::ones({3});
   CHECK_NOTHROW(accelerate::nn::check_synchronized(group, {{"parameter w", weight}}));

@@ -421,7 +421,7 @@ TEST_CASE("our loader of the user's structs: each rank reads its share, gather_f
   CHECK(gathered == std::vector<int64_t>{2, 6, 1, 8, 4, 5, 0, 9, 3, 7});
 }
 
-TEST_CASE("a pass without any batch is no error, but says so once") {
+TEST_CASE("a pass without any batch is no error, but reports it once") {
   accelerate::base::reset_log_once();
   std::vector<std::string> lines;
   const auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
@@ -437,7 +437,7 @@ TEST_CASE("a pass without any batch is no error, but says so once") {
   CHECK(lines[1].ends_with("loader: this rank has no batch in a whole pass: its data are empty, 0 samples"));
 }
 
-TEST_CASE("a pass without any batch says why: too few for the ranks, skipped, left out by drop_last") {
+TEST_CASE("a pass without any batch reports the reason: too few for the ranks, skipped, left out by drop_last") {
   const auto said = [](const accelerate::AcceleratorOptions& options, const auto& walk) {
     accelerate::base::reset_log_once();
     std::set<std::string> lines;

@@ -53,7 +53,7 @@ Loader rolled_on_last(const Accelerator& accelerator, bool with_batches = false)
 
 }  // namespace
 
-TEST_CASE("debug: a user's sampler that gives another order on one rank is told on all, with both orders") {
+TEST_CASE("debug: a user's sampler that gives another order on one rank is reported on all, with both orders") {
   on_ranks(3,
            [](Accelerator& accelerator) {
              auto loader = accelerator.prepare(rolled_on_last(accelerator));
@@ -66,7 +66,7 @@ TEST_CASE("debug: a user's sampler that gives another order on one rank is told 
            {.debug = true});
 }
 
-TEST_CASE("debug: a user's batches that begin elsewhere on one rank are told, though their order is one") {
+TEST_CASE("debug: a user's batches that begin elsewhere on one rank are reported, though their order is one") {
   on_ranks(2,
            [](Accelerator& accelerator) {
              auto loader = accelerator.prepare(rolled_on_last(accelerator, /*with_batches=*/true));
@@ -76,7 +76,7 @@ TEST_CASE("debug: a user's batches that begin elsewhere on one rank are told, th
            {.debug = true});
 }
 
-TEST_CASE("debug: an epoch that was set on one rank alone is told") {
+TEST_CASE("debug: an epoch that was set on one rank alone is reported") {
   on_ranks(2,
            [](Accelerator& accelerator) {
              auto loader = accelerator.prepare(counting(4, 2));

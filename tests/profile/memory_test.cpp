@@ -29,7 +29,7 @@ TEST_CASE("on the CPU memory is what the process has in the machine's; a peak st
   CHECK(memory_of(at::kCPU).peak_resident_bytes < with_it.resident_bytes);
 }
 
-TEST_CASE("memory is said in a line, the accelerator's where there is one") {
+TEST_CASE("memory is reported in a line, the accelerator's where there is one") {
   CHECK(memory_text({.resident_bytes = 812 << 20, .peak_resident_bytes = 1 << 30}) ==
         "resident 812 MiB (peak 1.0 GiB)");
   CHECK(memory_text({.allocated_bytes = 1 << 30,

@@ -269,7 +269,7 @@ TEST_CASE("a trace that is no JSON is a line of the log; the rest is written") {
   CHECK(json("profile_summary.json").at("ranks").size() == 1);
 }
 
-TEST_CASE("record_shapes and profile_memory put shapes and allocations into the trace, where they are asked for") {
+TEST_CASE("record_shapes and profile_memory put shapes and allocations into the trace, where they are requested") {
   const testing::TemporaryFolder folder;
   for (const bool asked : {false, true}) {
     CAPTURE(asked);

@@ -116,7 +116,7 @@ TEST_CASE("copies compute nothing: they hide no communication") {
   CHECK(summary.device_busy_ns == 50);
 }
 
-TEST_CASE("the table has the shares and the longest operators, as many as asked for") {
+TEST_CASE("the table has the shares and the longest operators, as many as requested") {
   auto product = span("aten::mm", 0, 3'000'000);
   product.flops = 6'000'000;
   const auto summary = summarize({span("ProfilerStep#0", 0, 4'000'000), product,

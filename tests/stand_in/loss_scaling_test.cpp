@@ -330,7 +330,7 @@ TEST_CASE("a rate that is read or set through the optimizer is the schedule's af
                            stand_in::with_precision(Precision::fp16));
 }
 
-TEST_CASE("a plateau goes on from the rate of another schedule that moves for the same step, as on the CPU") {
+TEST_CASE("a plateau continues from the rate of another schedule that moves for the same step, as on the CPU") {
   stand_in::same_as_on_cpu(
       trains_with_schedule([](Accelerator& accelerator, auto& stock, auto&) {
         auto plateau = accelerator.prepare(accelerate::optim::ReduceLROnPlateau(stock, {.factor = 0.5, .patience = 0}));

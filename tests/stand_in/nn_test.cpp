@@ -87,7 +87,7 @@ TEST_CASE("a tensor's checksum is the same on the device") {
   }
 }
 
-TEST_CASE("ranks on devices that went apart are told") {
+TEST_CASE("ranks on devices that went apart are reported") {
   stand_in::on_devices(2, [](Accelerator& accelerator) {
     auto net = stand_in::made_alike([] { return SyncedNet(); });
     auto model = accelerator.prepare(net);

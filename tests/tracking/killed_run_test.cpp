@@ -63,7 +63,7 @@ TEST_CASE("killed with signal 9, a run leaves every tracker's file whole") {
         "\"lr\": 0.5\n\"net\": \"basic: \\\"a\\\"\"\n\"fast\": true\n\"layers\": 2\n");
 }
 
-TEST_CASE("a run after a killed one goes on in its files") {
+TEST_CASE("a run after a killed one continues in its files") {
   const testing::TemporaryFolder folder;
   run_and_kill(folder.path);
   run_and_kill(folder.path);  // continues in the same files

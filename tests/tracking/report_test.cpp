@@ -137,7 +137,7 @@ TEST_CASE("numbers that are never finite, and infinite steps, still make a page"
   }
 }
 
-TEST_CASE("a log that cannot be read is said in the page, and is an error where there is nothing else") {
+TEST_CASE("a log that cannot be read is reported in the page, and is an error where there is nothing else") {
   const testing::TemporaryFolder folder;
   std::filesystem::create_symlink("/nowhere/metrics.jsonl", folder.path / "metrics.jsonl");
   std::filesystem::create_directories(folder.path / "b" / "metrics.jsonl");

@@ -112,7 +112,7 @@ TEST_CASE(
         Lines{"step,bad\xef\xbf\xbd,\xc3\xbc", "1,\xef\xbf\xbd(,\xc3\xa4", "2,\xef\xbf\xbd(,\xc3\xa4"});
 }
 
-TEST_CASE("a run that goes on in a folder adds to its files, and a line that was cut ends") {
+TEST_CASE("a run that continues in a folder adds to its files, and a line that was cut ends") {
   const testing::TemporaryFolder folder;
   for (const char* tracker : {"csv", "jsonl"}) {
     const auto file = folder.path / "digits" / ("metrics." + std::string(tracker));

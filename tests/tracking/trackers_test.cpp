@@ -119,7 +119,7 @@ TEST_CASE("on other ranks no file is made") {
   CHECK_FALSE(std::filesystem::exists(folder.path / "logs"));
 }
 
-TEST_CASE("a tracker that fails is said once, the others go on") {
+TEST_CASE("a tracker that fails is reported once, the others continue") {
   const auto failing = std::make_shared<Diary>("failing");
   const auto sound = std::make_shared<Diary>("sound");
   const LogLines log;
@@ -194,7 +194,7 @@ TEST_CASE("a tracker that cannot begin ends those that have, and no run has begu
   CHECK(log.lines[0].starts_with("[rank 0 of 2, a] tracker broken: finish: "));
 }
 
-TEST_CASE("a log before a run has begun is said once, on the rank that would keep it") {
+TEST_CASE("a log before a run has begun is reported once, on the rank that would keep it") {
   const LogLines log;
   Trackers none;
   none.log({{"loss", 1.0}}, 1);

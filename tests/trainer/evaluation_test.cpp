@@ -173,7 +173,7 @@ TEST_CASE("a batch without a loss is left out of the mean, and a data set withou
   }
 }
 
-TEST_CASE("a loss that is NaN is a loss: evaluate() says so, and training ends early by it") {
+TEST_CASE("a loss that is NaN is a loss: evaluate() reports it, and training ends early by it") {
   for (const int64_t ranks : {1, 2}) {
     CAPTURE(ranks);
     simulate(ranks, [ranks] {
@@ -315,7 +315,7 @@ TEST_CASE("outputs and labels that are no row per example are refused with both 
             "differ");
 }
 
-TEST_CASE("evaluation computes in evaluation mode and without gradients, and training goes on in its own") {
+TEST_CASE("evaluation computes in evaluation mode and without gradients, and training continues in its own") {
   struct Watching : QuietTrainer {
     using QuietTrainer::QuietTrainer;
     LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {
@@ -381,7 +381,7 @@ TEST_CASE("training stops after as many evaluations without improvement as patie
   CHECK(steps_with(each_step("score"), {1, std::nan("")}, stopping(1)) == 2);
 }
 
-TEST_CASE("the best evaluation is remembered, and its weights come back") {
+TEST_CASE("the best evaluation is remembered, and its weights are restored") {
   simulate(2, [] {
     std::vector<double> weights;
     struct Noting : TrainerCallback {
@@ -490,7 +490,7 @@ TEST_CASE("errors about missing outputs and labels contain the rank") {
   });
 }
 
-TEST_CASE("labels that a later batch lacks, and a loss per example, are said with the rank") {
+TEST_CASE("labels that a later batch lacks, and a loss per example, are reported with the rank") {
   simulate(2, [] {
     const auto place = here(accelerate::Accelerator().process_index(), 2);
     const auto only_first = accelerate::data::map(triples(4), [](const Inputs& inputs) {

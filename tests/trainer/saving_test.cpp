@@ -261,7 +261,7 @@ TEST_CASE("load_best_model_at_end brings the best evaluation's weights back from
   CHECK(fs::exists(folder.path / "best_model" / "model.safetensors"));
 }
 
-TEST_CASE("a state comes back as it was saved, numbers that JSON does not know too") {
+TEST_CASE("a state is restored as it was saved, numbers that JSON does not know too") {
   accelerate::TrainerState state{.epoch = 1.5,
                                  .global_step = 7,
                                  .log_history = {{{"loss", std::nan("")}, {"norm", INFINITY}, {"\xff", 1}}},
@@ -286,7 +286,7 @@ TEST_CASE("a state comes back as it was saved, numbers that JSON does not know t
         }).starts_with("resume_from_checkpoint: the checkpoint's state is not a Trainer's: "));
 }
 
-TEST_CASE("the best weights so far are the checkpoint's: they come back in another output folder too") {
+TEST_CASE("the best weights so far are the checkpoint's: they are restored in another output folder too") {
   const OutputDir folder;
   simulate(2, [&] {
     auto arguments = scored_in(folder.path / "a");
@@ -496,7 +496,7 @@ TEST_CASE("a training that an epoch's evaluation ended stays ended, resumed from
   }
 }
 
-TEST_CASE("a training that max_steps ended within an epoch goes on from there with more, twice") {
+TEST_CASE("a training that max_steps ended within an epoch continues from there with more, twice") {
   for (const int64_t workers : {0, 1}) {
     CAPTURE(workers);
     const OutputDir folder;

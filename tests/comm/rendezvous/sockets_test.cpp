@@ -31,7 +31,7 @@ std::string for_others(const std::vector<std::string>& of_own_name, const std::v
 
 }  // namespace
 
-TEST_CASE("a socket listens on its one address, on a free port where none is asked for") {
+TEST_CASE("a socket listens on its one address, on a free port where none is requested") {
   const FileDescriptor socket = listen_on({"127.0.0.1", 0}, kRankZero);
   CHECK(port_of(socket) > 0);
   CHECK(host_of(socket) == "127.0.0.1");
@@ -64,7 +64,7 @@ TEST_CASE("the reason why a socket cannot listen is reported") {
   }
 }
 
-TEST_CASE("an address that no interface leads to is told") {
+TEST_CASE("an address that no interface leads to is reported") {
   // The broadcast address is reachable only for sockets with SO_BROADCAST.
   CHECK_THROWS_WITH(local_address_towards({"255.255.255.255", 1}, kRankZero),
                     "[rank 0 of 2, gpu-a] connect: no network interface of this machine reaches 255.255.255.255");

@@ -236,7 +236,7 @@ TEST_CASE("asking after peers ends although the store does not answer, and is to
   store->end();
 }
 
-TEST_CASE("a store that ends while ranks wait at it is told, not waited for") {
+TEST_CASE("a store that ends while ranks wait at it is reported, not waited for") {
   for (const bool agent : {false, true}) {
     auto store = agent_store();
     store->c10d::Store::set("accelerate/job", "");  // as at the start of rank 0
@@ -290,7 +290,7 @@ TEST_CASE("a restarted job does not see the keys that the ranks before it left a
         "peer: [rank 0 of 2, gpu-a] connect: waited 0.3 s for rank 1, which did not join");
 }
 
-TEST_CASE("an address or a port that is missing is told, and a name that is loopback on rank 0's machine") {
+TEST_CASE("an address or a port that is missing is reported, and a name that is loopback on rank 0's machine") {
   auto process = process_of(0, 2, 29'500);
   process.master_port = std::nullopt;
   CHECK(refusal(process) ==

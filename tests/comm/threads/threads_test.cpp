@@ -275,7 +275,8 @@ TEST_CASE("ranks that call different operations of c10d's handle are told") {
   CHECK(told == 2);
 }
 
-TEST_CASE("c10d's own calls with unequal sizes, dtypes or reductions are told, and nothing is read beyond its end") {
+TEST_CASE(
+    "c10d's own calls with unequal sizes, dtypes or reductions are reported, and nothing is read beyond its end") {
   const auto errors = [](const std::function<void(const Group&, c10d::ProcessGroup&)>& call) {
     std::vector<std::string> texts(2);
     run_threads(2, [&](const Group& group) {
@@ -348,7 +349,7 @@ TEST_CASE("a call through c10d that meets a different call of the library is rep
   }
 }
 
-TEST_CASE("two of our calls that differ are told where a third rank's is c10d's own") {
+TEST_CASE("two of our calls that differ are reported where a third rank's is c10d's own") {
   std::atomic<int64_t> come = 0;
   std::atomic<int> told = 0;
   run_threads(3, [&](const Group& group) {

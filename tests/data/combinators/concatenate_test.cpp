@@ -6,7 +6,7 @@
 using namespace sources;
 using Strings = std::vector<std::string>;
 
-TEST_CASE("concatenate gives the samples of one source after those of another, in the order asked for") {
+TEST_CASE("concatenate gives the samples of one source after those of another, in the order requested") {
   const auto joined = data::concatenate(numbers(3), numbers(2, 100), numbers(2, 200));
   CHECK(joined->size() == 7);
   CHECK(read(joined, {0, 1, 2, 3, 4, 5, 6}) == Numbers{0, 1, 2, 100, 101, 200, 201});

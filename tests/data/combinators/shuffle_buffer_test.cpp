@@ -71,7 +71,7 @@ TEST_CASE("a buffer of one keeps the order, a large one holds all, and an empty 
   CHECK_THROWS_WITH((void)shuffle_buffer(plain_stream(5), 0), "shuffle_buffer: size is 0, must be at least 1");
 }
 
-TEST_CASE("an interrupted pass over a shuffled stream goes on in the same order, and ranks share one") {
+TEST_CASE("an interrupted pass over a shuffled stream continues in the same order, and ranks share one") {
   const auto walk = [](int64_t rank, const std::optional<accelerate::state::LoaderState>& from, int64_t most) {
     StreamLoader loader(shuffle_buffer(plain_stream(40), 7), {.batch_size = 2, .seed = 9});
     loader.shard({.rank = rank, .world_size = 2});

@@ -37,7 +37,7 @@ struct File {
 
 }  // namespace
 
-TEST_CASE("columns are chosen by name, in the order that is asked for, and one is the target") {
+TEST_CASE("columns are chosen by name, in the order that is requested, and one is the target") {
   const std::string text = "a,label,b,c\n1,2,3,4\n5,6,7,8\n";
   const auto all = parsed(text, {.target = "label"});
   CHECK(all.data.equal(floats({1, 3, 4, 5, 7, 8}, {2, 3})));

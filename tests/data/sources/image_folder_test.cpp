@@ -128,7 +128,7 @@ TEST_CASE("CMYK and YCCK images, inverted as Adobe's, are samples like others") 
   CHECK_FALSE(batch.data[0].equal(batch.data[2]));
 }
 
-TEST_CASE("batches are pixel / 255, as torchvision's ToTensor, in the order that is asked for") {
+TEST_CASE("batches are pixel / 255, as torchvision's ToTensor, in the order that is requested") {
   const Classes classes;
   classes.add("x/a.jpg", "rgb.jpg");
   classes.add("y/a.png", "rgb.png");

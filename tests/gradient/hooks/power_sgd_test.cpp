@@ -214,7 +214,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "another run goes on from a saved state with the same bits: before and after the start step, in other buckets") {
+    "another run continues from a saved state with the same bits: before and after the start step, in other buckets") {
   for (const int64_t saved_after : {1, 2, 5}) {
     for (const auto& hook : {power_sgd_hook(from_step(2, 2)), batched_power_sgd_hook(from_step(2, 2)),
                              fp16_compress_wrapper(power_sgd_hook(from_step(2, 2)))}) {

@@ -12,7 +12,7 @@ using namespace accelerate::launch;
 using namespace std::string_literals;
 using testing::floats;
 
-TEST_CASE("the two elements that are farthest apart are told, with their place") {
+TEST_CASE("the two elements that are farthest apart are reported, with their place") {
   const auto found = compare_elements("F32", 32, floats({1, 2, 3, 4}), floats({1, 2.5, 1, 4}));
   CHECK(found.elements == 2);
   CHECK(found.largest == 2.0);

@@ -68,7 +68,7 @@ TEST_CASE("output that is neither teed nor redirected is shown, as under torchru
   CHECK(ways({.log_dir = "d", .tee = "0:3,1:0"}, 1) == "-S -S");
 }
 
-TEST_CASE("ranks that are not asked for are in their files only") {
+TEST_CASE("ranks that are not requested are in their files only") {
   CHECK(ways({.log_dir = "d", .local_ranks_filter = "0,2"}, 1) == "L- L-");
   CHECK(ways({.log_dir = "d", .local_ranks_filter = "0,2"}, 2) == "LS LS");
   CHECK(ways({.local_ranks_filter = "0"}, 1) == "-- --");

@@ -87,7 +87,7 @@ TEST_CASE("settings reach the ranks only when they are given") {
   CHECK(first({}, no_gpus, {}) == rank_variables("0", "1"));
 }
 
-TEST_CASE("nccl is what GPUs get anyway: asked for, it is not exported, and without a GPU it is refused") {
+TEST_CASE("nccl is what GPUs get anyway: requested, it is not exported, and without a GPU it is refused") {
   using accelerate::launch::check_gpus;
   const LaunchOptions nccl{.settings = {.backend = "nccl"}};
   CHECK_FALSE(first(nccl, two_gpus, {}).contains("ACCELERATE_BACKEND"));
@@ -148,7 +148,7 @@ TEST_CASE("the place that another launcher gave this process does not reach the 
         with(rank_variables("0", "1"), {{"OMP_NUM_THREADS", "1"}, {"SLURM_JOB_ID", "5"}}));
 }
 
-TEST_CASE("MPI is served when asked for, and by default to several ranks on a CPU") {
+TEST_CASE("MPI is served when requested, and by default to several ranks on a CPU") {
   using accelerate::launch::wants_mpi;
   CHECK(wants_mpi({.settings = {.backend = "mpi"}, .num_processes = 1}, no_gpus));
   CHECK(wants_mpi({.settings = {.backend = "mpi"}, .num_processes = 2}, two_gpus));
@@ -203,7 +203,7 @@ TEST_CASE("the ranks of a machine follow those of the machines before it") {
         with(rank_variables("3", "4"), {{"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "gpu-a"}}));
 }
 
-TEST_CASE("MPI is not served over several machines unless it is asked for") {
+TEST_CASE("MPI is not served over several machines unless it is requested") {
   using accelerate::launch::wants_mpi;
   CHECK_FALSE(wants_mpi({.num_processes = 4, .num_machines = 2, .main_process_ip = "a"}, no_gpus));
 }
@@ -216,7 +216,7 @@ TEST_CASE("ranks keep to their share of the processors when asked") {
   CHECK(bound.workers[1].processors == std::vector<int>{2, 3});
 }
 
-TEST_CASE("the GPUs that the ranks see are those that are asked for") {
+TEST_CASE("the GPUs that the ranks see are those that are requested") {
   CHECK(first({.gpu_ids = "1,0"}, two_gpus, {{"CUDA_VISIBLE_DEVICES", "0"}}).at("CUDA_VISIBLE_DEVICES") == "1,0");
   CHECK(first({.gpu_ids = "all"}, two_gpus, {{"CUDA_VISIBLE_DEVICES", "0"}}).at("CUDA_VISIBLE_DEVICES") == "0");
   CHECK_FALSE(first({}, two_gpus, {}).contains("CUDA_VISIBLE_DEVICES"));
@@ -293,7 +293,7 @@ TEST_CASE("an address for a job of one machine is told to be passed over") {
   CHECK_FALSE(unused_address_text({.num_machines = 2, .main_process_ip = "gpu-a"}));
 }
 
-TEST_CASE("more ranks than processors are told") {
+TEST_CASE("more ranks than processors are reported") {
   using accelerate::launch::oversubscription_warning;
   CHECK_FALSE(oversubscription_warning({.num_processes = 16}, no_gpus));
   CHECK(oversubscription_warning({.num_processes = 17}, no_gpus) ==

@@ -86,7 +86,7 @@ TEST_CASE("the launcher serves MPI if the environment or the config file request
       wants_mpi(resolved({.settings = {.cpu = true}, .num_processes = 2}, {{"ACCELERATE_BACKEND", "gloo"}}), two_gpus));
 }
 
-TEST_CASE("a variable that loses to a different value of the command line is told") {
+TEST_CASE("a variable that loses to a different value of the command line is reported") {
   CHECK(
       conflicts({.settings = {.gradient_accumulation_steps = 2}}, {{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "8"}}) ==
       Lines{"gradient_accumulation_steps is 2 from the command line; not used: 8 in "

@@ -153,7 +153,7 @@ TEST_CASE("junk on the port disturbs nobody") {
   CHECK(zero.get().starts_with("1 members"));
 }
 
-TEST_CASE("a port where something else answers is told") {
+TEST_CASE("a port where something else answers is reported") {
   const int64_t port = free_port();
   const auto listener = listen_on("127.0.0.1", port);
   auto one = meets(invitation(port, 1, 2));

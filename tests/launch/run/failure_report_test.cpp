@@ -10,7 +10,7 @@ using accelerate::launch::Failure;
 using accelerate::launch::failure_report;
 using accelerate::launch::wait_status_text;
 
-TEST_CASE("a status is told in words and as a shell's exit code") {
+TEST_CASE("a status is reported in words and as a shell's exit code") {
   CHECK(wait_status_text(3 << 8) == "exit code 3");
   CHECK(wait_status_text(SIGKILL) == "signal 9 (killed)");
   CHECK(wait_status_text(SIGSEGV) == "signal 11 (segmentation fault)");
@@ -109,7 +109,7 @@ TEST_CASE("the worker's own error text is printed once, before its last lines") 
   CHECK(text("loss\n", "shard: 0", 1) == alone + " Its error follows.\nshard: 0\n");
 }
 
-TEST_CASE("an older error of another worker is told too") {
+TEST_CASE("an older error of another worker is reported too") {
   CHECK(
       failure_report({.rank = 0, .pid = 12, .cause = "exit code 1"},
                      {.host = "a", .workers = 2, .time = "t", .error = "lost", .earlier_error = {{1, "full disk"}}}) ==

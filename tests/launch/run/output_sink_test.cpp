@@ -76,7 +76,7 @@ TEST_CASE("a full sink reports it; with dropping enabled it stays within its lim
   CHECK(sink.unread() == "accelerate_launch: the last 2097152 bytes for stdout are lost: no process read them\n");
 }
 
-TEST_CASE("a full disk is told once, and later output is tried anew") {
+TEST_CASE("a full disk is reported once, and later output is tried anew") {
   const FileDescriptor full(open("/dev/full", O_WRONLY | O_CLOEXEC));
   REQUIRE(full);
   Sink sink(full.get(), "stdout");

@@ -70,7 +70,7 @@ TEST_CASE("a launcher that moved away from 29500 says where to") {
 
 TEST_CASE("two launchers get different free ports") { CHECK(ReservedPort(0).number() != ReservedPort(0).number()); }
 
-TEST_CASE("a port that is asked for and in use is refused, with what to do") {
+TEST_CASE("a port that is requested and in use is refused, with what to do") {
   ReservedPort free(0);
   const int listener = take(free.number(), true, true);
   REQUIRE(listener >= 0);
@@ -87,7 +87,7 @@ TEST_CASE("a port that is asked for and in use is refused, with what to do") {
   close(listener);
 }
 
-TEST_CASE("a socket that cannot be had is told with the limit") {
+TEST_CASE("a socket that cannot be had is reported with the limit") {
   std::string said;
   try {
     const testing::NoDescriptors none;

@@ -22,7 +22,7 @@ FailedAttempt later(const std::string& cause = "exit code 1") { return {.cause =
 
 }  // namespace
 
-TEST_CASE("without --max_restarts a failure is the end, and nothing is said") {
+TEST_CASE("without --max_restarts a failure is the end, and nothing is reported") {
   const auto decision = decide({later()}, {});
   CHECK_FALSE(decision.after);
   CHECK(decision.line == "");

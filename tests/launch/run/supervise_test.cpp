@@ -271,7 +271,7 @@ TEST_CASE("a signal during the wait for a restart ends the job") {
   waitpid(user, nullptr, 0);
 }
 
-TEST_CASE("a signal during the wait for another start that was asked for leaves that start to the caller, at once") {
+TEST_CASE("a signal during the wait for another start that was requested leaves that start to the caller, at once") {
   for (const int number : {SIGUSR1, SIGTERM}) {
     CAPTURE(number);
     const Sink out;

@@ -34,7 +34,7 @@ TEST_CASE("frames come back one by one, whatever they hold, and none before its 
   CHECK_FALSE(take_frame(buffer));
 }
 
-TEST_CASE("a job comes back with hostile words and values as they were") {
+TEST_CASE("a job is restored with hostile words and values as they were") {
   const RemoteJob job{.version = "0.1.0",
                       .folder = "/my data/$(x)",
                       .arguments = {"--cpu=1", "--", "./a b", "", "it's\n$HOME", "\"`'"},

@@ -194,7 +194,7 @@ TEST_CASE("mpirun's ranks are counted in a line where neither their number nor s
   CHECK_FALSE(mpirun_choice_text({.num_processes = 2}, {{"a", 0}, {"b", 0}}));
 }
 
-TEST_CASE("srun starts as many tasks as are asked for, else as the allocation has") {
+TEST_CASE("srun starts as many tasks as are requested, else as the allocation has") {
   const Variables allocation{{"SLURM_JOB_ID", "1"}, {"SLURM_JOB_NUM_NODES", "2"}, {"RANK", "7"}};
   CHECK(plan_srun({.command = {"./train", "-x"}}, allocation, "id", "").workers[0].command ==
         Words{"srun", "--kill-on-bad-exit=1", "--ntasks=2", "--", "./train", "-x"});

@@ -134,7 +134,7 @@ TEST_CASE("where no rank's launcher tells of a failure, srun's exit code is ours
   CHECK(killed.code == 143);
 }
 
-TEST_CASE("a rank that fails under srun beside one that asks for another start is a failure") {
+TEST_CASE("a rank that fails under srun beside one that requests another start is a failure") {
   const auto ran = in_allocation({"--resume_code", "75"}, "exit 3");
   CAPTURE(ran.err);
   CHECK(ran.code == 3);

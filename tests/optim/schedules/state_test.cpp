@@ -46,7 +46,7 @@ TEST_CASE("a loaded state sets the optimizer's rates and momenta") {
   CHECK(momentum(another) != 0.95);
 }
 
-TEST_CASE("a loaded schedule goes on with its own arguments") {
+TEST_CASE("a loaded schedule continues with its own arguments") {
   auto optimizer = sgd(1.0), another = sgd(1.0);
   StepLR scheduler(optimizer, 2, 0.5), longer(another, 3, 0.5);
   for (int i = 0; i < 2; ++i) scheduler.step();
