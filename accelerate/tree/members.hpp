@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Detects members of structs that tree_members() does not list: their number, and whether one contains a tensor. Works
-// at compile time for aggregates (structs without constructors, private members and virtual functions), for the first
-// 24 members.
+// at compile time. The members of aggregates (structs without constructors, private members and virtual functions) are
+// counted; of any other class the size is compared with that of the listed members.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <tuple>
 #include <type_traits>
@@ -46,6 +47,16 @@ constexpr bool ties_an_array(std::index_sequence<I...>) {
   return (std::is_array_v<std::remove_cvref_t<std::tuple_element_t<I, Tie>>> || ...);
 }
 
+/// True if a T is larger than the elements of Tie, in any order and with any padding, and the pointer that virtual
+/// functions need.
+template <typename T, typename Tie, size_t... I>
+constexpr bool is_larger_than_members(std::index_sequence<I...>) {
+  constexpr size_t table = std::is_polymorphic_v<T> ? sizeof(void*) : 0;
+  constexpr auto padded = [](size_t size) { return (size + alignof(T) - 1) / alignof(T) * alignof(T); };
+  constexpr size_t most = (padded(table) + ... + padded(sizeof(std::tuple_element_t<I, Tie>)));
+  return sizeof(T) > std::max(most, alignof(T));
+}
+
 template <typename T>
 constexpr bool names_all() {
   if constexpr (Tensor<T>) {
@@ -55,6 +66,8 @@ constexpr bool names_all() {
     constexpr auto places = std::make_index_sequence<std::tuple_size_v<Tie>>();
     if constexpr (std::is_aggregate_v<T> && !ties_an_array<Tie>(places)) {
       if constexpr (has_members<T, std::tuple_size_v<Tie> + 1>) return false;
+    } else if constexpr (is_larger_than_members<T, Tie>(places)) {
+      return false;
     }
     return elements_name_all<Tie>(places);
   } else if constexpr (Tuple<T>) {
@@ -166,8 +179,8 @@ constexpr bool hides() {
 
 }  // namespace detail
 
-/// False if a struct in a T has members that its tree_members() does not list. True also for a struct with members that
-/// cannot be counted.
+/// False if a struct in a T has members that its tree_members() does not list. In a class that is not an aggregate, a
+/// member that may fit into the padding of the listed members is not detected.
 template <typename T>
 inline constexpr bool names_all_members = detail::names_all<std::remove_cvref_t<T>>();
 

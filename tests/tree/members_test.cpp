@@ -5,7 +5,11 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include "accelerate/tree/members.hpp"
 
@@ -56,10 +60,85 @@ struct MembersOfMember {
   Tensor a;
   auto tree_members() { return std::tie(inner.x, inner.y, a); }
 };
-struct WithConstructor {
-  explicit WithConstructor(Tensor first) : a(std::move(first)) {}
+struct OneOfTwoByConstructor {
+  explicit OneOfTwoByConstructor(Tensor first) : a(std::move(first)) {}
   Tensor a, b;
   auto tree_members() { return std::tie(a); }
+};
+struct AllByConstructor {
+  explicit AllByConstructor(Tensor first) : a(std::move(first)) {}
+  bool flag = false;
+  Tensor a;
+  int number = 0;
+  std::optional<Tensor> b;
+  auto tree_members() { return std::tie(a, b, number, flag); }
+};
+class WithPrivateMember {
+ public:
+  Tensor a;
+  auto tree_members() { return std::tie(a); }
+  [[nodiscard]] const std::vector<std::string>& texts() const { return texts_; }
+
+ private:
+  std::vector<std::string> texts_;
+};
+class OneTensorBesideNumber {
+ public:
+  auto tree_members() { return std::tie(number_); }
+
+ private:
+  int number_ = 0;
+  Tensor unnamed_;
+};
+struct Nothing {
+  Nothing() = default;
+  explicit Nothing(int) {}
+  auto tree_members() { return std::tie(); }
+};
+class AllPrivate {
+ public:
+  auto tree_members() { return std::tie(a_, n_); }
+
+ private:
+  Tensor a_;
+  int n_ = 0;
+};
+struct WithVirtual {
+  virtual ~WithVirtual() = default;
+  Tensor a;
+  auto tree_members() { return std::tie(a); }
+};
+struct OneOfTwoWithVirtual {
+  virtual ~OneOfTwoWithVirtual() = default;
+  Tensor a, b;
+  auto tree_members() { return std::tie(a); }
+};
+struct DerivedOfNamed : AllByConstructor {
+  DerivedOfNamed() : AllByConstructor(Tensor()) {}
+  Tensor c;  // tree_members() of the base does not list it
+};
+struct SmallMembers {
+  SmallMembers() = default;
+  explicit SmallMembers(Tensor tensor) : a(std::move(tensor)) {}
+  char first = 0;
+  Tensor a;
+  char second = 0;
+  char unnamed = 0;  // fits in the padding
+  auto tree_members() { return std::tie(first, a, second); }
+};
+struct OptionalAndTensor {
+  std::optional<Tensor> mask;
+  Tensor x;
+};
+struct OptionalUnnamed {
+  std::optional<Tensor> mask;
+  Tensor x;
+  auto tree_members() { return std::tie(x); }
+};
+struct OptionalNamed {
+  std::optional<Tensor> mask;
+  Tensor x;
+  auto tree_members() { return std::tie(x, mask); }
 };
 
 struct NoTensors {
@@ -104,7 +183,21 @@ TEST_CASE("members that tree_members() does not name are found in aggregates, at
   CHECK_FALSE(names_all_members<BaseUnnamed>);
   CHECK_FALSE(names_all_members<std::vector<std::pair<Tensor, OneNamed>>>);
   CHECK_FALSE(names_all_members<std::map<int, std::optional<OneNamed>>>);
-  CHECK(names_all_members<WithConstructor>);  // unknown, so true
+  CHECK(names_all_members<OptionalNamed>);
+  CHECK_FALSE(names_all_members<OptionalUnnamed>);
+}
+
+TEST_CASE("members that tree_members() does not name are found by size where they cannot be counted") {
+  CHECK(names_all_members<AllByConstructor>);
+  CHECK(names_all_members<AllPrivate>);
+  CHECK(names_all_members<WithVirtual>);
+  CHECK(names_all_members<Nothing>);
+  CHECK(names_all_members<SmallMembers>);  // too small to be found
+  CHECK_FALSE(names_all_members<OneOfTwoByConstructor>);
+  CHECK_FALSE(names_all_members<WithPrivateMember>);
+  CHECK_FALSE(names_all_members<OneTensorBesideNumber>);
+  CHECK_FALSE(names_all_members<OneOfTwoWithVirtual>);
+  CHECK_FALSE(names_all_members<std::vector<DerivedOfNamed>>);
 }
 
 TEST_CASE("tensors that a walk does not reach are found in structs without tree_members() and in variants") {
@@ -113,6 +206,8 @@ TEST_CASE("tensors that a walk does not reach are found in structs without tree_
   CHECK(hides_tensors<Array>);
   CHECK(hides_tensors<Based>);
   CHECK(hides_tensors<TreeOfTensors>);
+  CHECK(hides_tensors<OptionalAndTensor>);
+  CHECK(hides_tensors<std::vector<OptionalAndTensor>>);
   CHECK(hides_tensors<std::pair<Tensor, TwoTensors>>);
   CHECK(hides_tensors<std::variant<int, Tensor>>);
   CHECK_FALSE(hides_tensors<NoTensors>);
@@ -120,6 +215,7 @@ TEST_CASE("tensors that a walk does not reach are found in structs without tree_
   CHECK_FALSE(hides_tensors<Cache>);
   CHECK_FALSE(hides_tensors<std::variant<int, std::string>>);
   CHECK_FALSE(hides_tensors<AllNamed>);
+  CHECK_FALSE(hides_tensors<OptionalNamed>);
   CHECK_FALSE(hides_tensors<std::tuple<Tensor, std::vector<Tensor>, std::string>>);
   CHECK_FALSE(hides_tensors<std::string>);
   CHECK_FALSE(hides_tensors<int>);
