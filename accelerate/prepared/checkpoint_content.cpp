@@ -110,7 +110,7 @@ NamedTensors comm_hooks_of(AcceleratorState& shared) {
 // Generator state of a loader that draws its order from the CPU generator.
 std::optional<checkpoint::LoaderGenerator> generator_of(const LoaderCore& loader) {
   if (!loader.order) return std::nullopt;
-  const auto& start = loader.order->start();
+  const auto start = loader.order->start();
   if (!start) return checkpoint::LoaderGenerator{};
   return checkpoint::LoaderGenerator{.state = start->stream.to_tensor(), .pass = static_cast<int64_t>(start->pass)};
 }

@@ -114,6 +114,11 @@ class PreparedLoader {
         if (order) pass_number = order->begin(std::visit([](const auto& one) { return one.start(); }, pass));
         if (clock) of.timings_->begin(clock->report());
       }
+      ~Walk() {
+        if (order) order->leave(pass_number);
+      }
+      Walk(const Walk&) = delete;
+      Walk& operator=(const Walk&) = delete;
       static std::optional<data::LoadingTimer> clock_of(const PreparedLoader& of) {
         return of.loader_reports() ? std::nullopt : std::optional<data::LoadingTimer>(readers_of(*of.loader_));
       }

@@ -3,6 +3,7 @@
 //
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <set>
 
 #include "accelerate/base/log.hpp"
@@ -45,6 +46,22 @@ struct OwnShare {
     return shard_spec.begin();
   }
   auto end() { return shard_spec.end(); }
+};
+
+/// Draws the order of each pass at its start. Several passes may be open at a time.
+struct OwnPasses {
+  struct Position {
+    std::vector<at::Tensor> batches;
+    size_t index = 0;
+    accelerate::data::Batch operator*() const { return {batches[index], batches[index]}; }
+    Position& operator++() {
+      ++index;
+      return *this;
+    }
+    bool operator==(std::default_sentinel_t) const { return index == batches.size(); }
+  };
+  [[nodiscard]] Position begin() const { return {torch::randperm(kSamples).split(kBatch)}; }
+  [[nodiscard]] static std::default_sentinel_t end() { return {}; }
 };
 
 /// The sample numbers and the drawn data of each batch.
@@ -207,6 +224,41 @@ TEST_CASE("a pass that was left, and a resumed pass that is saved again, are res
     another.save_state(folder.path / "unused");
   }
   CHECK(resume(folder.path / "unused", 3, [](const auto&...) {}) == rest);
+}
+
+TEST_CASE("a pass within another one over the same loader, read to its end or left early, keeps the outer order") {
+  for (const int64_t ranks : {1, 2}) {
+    for (const size_t nested : {size_t{1}, size_t{100}}) {
+      CAPTURE(ranks);
+      CAPTURE(nested);
+      const testing::SharedFolder folder;
+      const auto make = [] { return OwnPasses(); };
+      TwoPasses saved(ranks);
+      torch::manual_seed(1);
+      on_ranks(ranks, [&](Accelerator& accelerator) {
+        const auto rank = static_cast<size_t>(accelerator.process_index());
+        auto loader = accelerator.prepare(make());
+        accelerator.wait_for_everyone();  // loaders of ranks as threads draw from one generator
+        saved.first[rank] = walk_pass(loader, [&](size_t batches) {
+          if (batches == 3) {
+            size_t read = 0;
+            for ([[maybe_unused]] auto& batch : loader) {
+              if (++read == nested) break;
+            }
+            accelerator.save_state(folder.path / "c");
+          }
+        });
+        accelerator.save_state(folder.path / "between");
+        saved.second[rank] = walk_pass(loader);
+      });
+      const auto resumed = resumed_run(ranks, make, folder.path / "c", 3, false);
+      const auto between = resumed_run(ranks, make, folder.path / "between", 2, false);
+      for (size_t rank = 0; rank < saved.first.size(); ++rank) {
+        CHECK(resumed.first[rank] == batches_after(saved.first[rank], 3));
+        CHECK(between.first[rank] == batches_after(saved.second[rank], 2));
+      }
+    }
+  }
 }
 
 TEST_CASE("a pass that skips nothing is a new one, and so is every pass after a save between two passes") {
