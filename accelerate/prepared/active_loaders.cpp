@@ -58,7 +58,14 @@ std::vector<state::BatchInfo> ActiveLoaders::positions_of(const std::vector<at::
 }
 
 ActiveLoaderScope::ActiveLoaderScope(ActiveLoaders& list, const void* loader, const state::BatchInfo& info)
-    : list_(list), loader_(loader), info_(&info), began_(++list.events_), stepped_(began_) {
+    : list_(list),
+      loader_(loader),
+      info_(&info),
+      began_(++list.events_),
+      stepped_(began_),
+      in_outer_body_(std::ranges::any_of(list.loops_, [](const ActiveLoaderScope* other) {
+        return other->in_body_ && !other->ended_ && !other->is_by_hand();
+      })) {
   const bool is_outermost =
       std::all_of(list.loops_.begin(), list.loops_.end(), [](const ActiveLoaderScope* other) { return other->ended_; });
   if (is_outermost) list.by_hand_loaders_.clear();
@@ -68,6 +75,10 @@ ActiveLoaderScope::ActiveLoaderScope(ActiveLoaders& list, const void* loader, co
 
 ActiveLoaderScope::~ActiveLoaderScope() {
   std::erase(list_.loops_, this);
+  release_passes_beside();
+}
+
+void ActiveLoaderScope::release_passes_beside() {
   for (ActiveLoaderScope* other : list_.loops_) {
     if (other->beside_ == this) other->beside_ = nullptr;
   }
@@ -86,13 +97,12 @@ void ActiveLoaderScope::record_batch(const std::vector<at::Tensor>& tensors) {
 void ActiveLoaderScope::end() {
   ended_ = true;
   batch_before_ = std::exchange(batch_, {});
-  for (ActiveLoaderScope* other : list_.loops_) {
-    if (other->beside_ == this) other->beside_ = nullptr;
-  }
+  release_passes_beside();
 }
 
 void ActiveLoaderScope::enter_body() {
   in_body_ = true;
+  if (in_outer_body_ && !compared_) by_hand_ = true;
   if (is_by_hand()) return;
   for (ActiveLoaderScope* other : list_.loops_) {
     const bool ended_before = other->ended_ && other->stepped_ < began_;

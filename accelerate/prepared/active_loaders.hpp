@@ -19,13 +19,17 @@ class ActiveLoaderScope;
 /// The open passes over the loaders of one Accelerator, in the order in which they began.
 ///
 /// A pass is either a loop (a `for`), or is advanced by hand beside a loop, for example an iterator of a second loader
-/// that is begun again whenever it ends. Loops are nested, and the innermost loop is active. A pass that is advanced by
-/// hand is active only if no loop is open. begin() is the same call for both, so a pass counts as advanced by hand if
+/// that is begun again whenever it ends. Loops are nested, and the innermost loop is active, so that an evaluation loop
+/// within the training loop counts its own samples. A pass that is advanced by hand is active only if no loop is open;
+/// the one that began first then counts. begin() is the same call for both, so a pass counts as advanced by hand if
 ///   - another loop enters its body while this pass is between two batches: a loop is then within its own body, or
 ///   - the pass began within the body of a loop and is still open when that loop enters its next body, or
 ///   - its iterator was assigned to another iterator (`it = loader.begin()`), or
-///   - its loader had such a pass since the outermost loop began.
-/// A pass that begins within the body of a loop therefore counts as nested until the next body of that loop.
+///   - its loader had such a pass since the outermost loop began, or
+///   - the pass began within the body of a loop and was dereferenced before it was compared with end(). Later passes
+///     over that loader may be loops.
+/// One case is not recognised: an iterator that begins within a body, and is compared with end() there before its first
+/// use, counts as nested until the next body of that loop.
 class ActiveLoaders {
  public:
   /// Position of the active loop; null if no pass is open.
@@ -65,6 +69,8 @@ class ActiveLoaderScope {
   void dereference() {
     if (!in_body_) enter_body();
   }
+  /// The iterator is compared with end(), as a `for` does before each body.
+  void compare_with_end() { compared_ = true; }
   /// The iterator is incremented.
   void step();
   /// The pass returned a batch with these tensors.
@@ -81,6 +87,7 @@ class ActiveLoaderScope {
  private:
   friend class ActiveLoaders;
   void enter_body();
+  void release_passes_beside();
   [[nodiscard]] bool is_by_hand() const { return by_hand_ || beside_ != nullptr; }
 
   ActiveLoaders& list_;
@@ -91,6 +98,8 @@ class ActiveLoaderScope {
   bool in_body_ = false;     // dereferenced since the last step
   bool ended_ = false;
   bool by_hand_ = false;                       // permanent
+  bool compared_ = false;                      // with end(), since begin()
+  bool in_outer_body_;                         // began within the body of a loop
   const ActiveLoaderScope* beside_ = nullptr;  // the loop with a body that began between two batches of this pass
 };
 

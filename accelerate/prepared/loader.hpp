@@ -72,7 +72,10 @@ class PreparedLoader {
       return *this;
     }
     void operator++(int) { ++*this; }
-    bool operator==(std::default_sentinel_t) const { return !walk_->batch; }
+    bool operator==(std::default_sentinel_t) const {
+      walk_->loop->compare_with_end();
+      return !walk_->batch;
+    }
     [[nodiscard]] const state::BatchInfo& info() const { return walk_->info(); }
 
    private:
