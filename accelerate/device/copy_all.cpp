@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "accelerate/base/parallel_for.hpp"
+#include "accelerate/base/version_counter.hpp"
 
 namespace accelerate::device {
 namespace {
@@ -30,11 +31,6 @@ bool are_bytes(const CopyPair& pair) {
          pair.to.sizes() == pair.from.sizes() && pair.to.nbytes() >= kBlockBytes;
 }
 
-// Increments the version counter as copy_() does, so that autograd detects the overwritten values.
-void changed(const at::Tensor& tensor) {
-  if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
-}
-
 }  // namespace
 
 void copy_all(const std::vector<CopyPair>& pairs) {
@@ -52,7 +48,7 @@ void copy_all(const std::vector<CopyPair>& pairs) {
     for (size_t at = 0; at < pair.to.nbytes() && to != from; at += kBlockBytes) {
       blocks.push_back({to + at, from + at, std::min(kBlockBytes, pair.to.nbytes() - at)});
     }
-    changed(pair.to);
+    base::count_write(pair.to);  // as copy_() does
   }
   base::parallel_for(blocks.size(), [&](size_t i) { std::memcpy(blocks[i].to, blocks[i].from, blocks[i].bytes); });
   for (const CopyPair* pair : separate) pair->to.copy_(pair->from);

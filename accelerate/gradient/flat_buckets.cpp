@@ -11,6 +11,8 @@
 
 #include <utility>
 
+#include "accelerate/base/version_counter.hpp"
+
 namespace accelerate::gradient {
 namespace {
 
@@ -65,7 +67,7 @@ bool ParameterState::in_place() const {
 
 void ParameterState::mark_synchronized() {
   local = false;
-  write_stamp.reset();
+  writes.disarm();
   kept.reset();
   if (used() && !view.defined()) kept.emplace(gradient().getIntrusivePtr());
 }
@@ -109,7 +111,7 @@ void ParameterState::release_view() {
 }
 
 void ParameterState::count_write() const {
-  if (used() && !gradient().is_inference() && inside() && held()) gradient().unsafeGetTensorImpl()->bump_version();
+  if (used() && inside() && held()) base::count_write(gradient());
 }
 
 void ParameterState::detach_from_bucket() {
@@ -118,7 +120,7 @@ void ParameterState::detach_from_bucket() {
   bucket = -1;
   sparse_dim = 0;
   view_is_zero = false;
-  write_stamp.reset();
+  writes.disarm();
   if (used()) gradient() = gradient().to(parameter.device(), parameter.scalar_type());
   if (settled) mark_synchronized();
 }

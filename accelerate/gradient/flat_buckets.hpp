@@ -35,9 +35,8 @@ struct ParameterState {
   bool contributes = false;
   /// True if the gradient contains unreduced values.
   bool local = false;
-  /// Imprint of the parameter when a window's micro-batch created a local gradient; a later change means a local step.
-  std::optional<WriteStamp> write_stamp{};
-  bool unchanged_at_forward = false;  // the parameter still had that imprint when the current forward began
+  /// Armed when a micro-batch of a window created a local gradient. A later write to the parameter is a local step.
+  WriteWatch writes{};
   /// Without a view: the gradient that is equal on all ranks, from a reduction or zeroing. Weak, so that it uses no
   /// memory once it is dropped.
   std::optional<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> kept{};

@@ -69,15 +69,17 @@ void GradientReducer::forward(bool sync) {
 }
 
 void GradientReducer::forward_begins() {
+  if (!core_->watches_writes) return;
+  core_->watches_writes = false;
   for (ParameterState& state : core_->states) {
-    state.unchanged_at_forward = state.write_stamp && *state.write_stamp == write_stamp_of(state.parameter);
+    state.writes.begin_forward(state.parameter);
+    core_->watches_writes = core_->watches_writes || state.writes.is_armed();
   }
 }
 
 void GradientReducer::forward_ended() {
-  for (ParameterState& state : core_->states) {
-    if (state.write_stamp && state.unchanged_at_forward) state.write_stamp = write_stamp_of(state.parameter);
-  }
+  if (!core_->watches_writes) return;
+  for (ParameterState& state : core_->states) state.writes.end_forward(state.parameter);
 }
 
 void GradientReducer::set_sync(bool sync) { core_->rule.decide(sync); }

@@ -35,8 +35,7 @@ void GradientReducer::Core::for_backward(const Collective& collective) const {
 
 // A write to a parameter with a local gradient of the window is taken for a step on that gradient.
 void GradientReducer::Core::throw_step_inside_window(const ParameterState& state) const {
-  if (!state.local || !state.write_stamp || local_allowed || *state.write_stamp == write_stamp_of(state.parameter))
-    return;
+  if (!state.local || local_allowed || !state.writes.has_changed(state.parameter)) return;
   base::fail(ErrorKind::usage, group.place(), "backward",
              "parameter {} changed within an accumulation window, while its gradient was this rank's own, not the mean "
              "of {} ranks: an optimizer stepped that was not prepared, or the one behind a prepared optimizer; step "
@@ -56,7 +55,10 @@ void GradientReducer::Core::warn_of_graph(const ParameterState& state) {
 
 void GradientReducer::Core::record_local_gradient(ParameterState& state) {
   state.local = true;
-  if (in_window) state.write_stamp = write_stamp_of(state.parameter);
+  if (in_window) {
+    state.writes.arm(state.parameter);
+    watches_writes = true;
+  }
   // Later gradients accumulate in the bucket, so memory is not doubled.
   if (state.view.defined() && state.used()) state.attach();
 }

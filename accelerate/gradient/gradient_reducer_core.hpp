@@ -73,6 +73,7 @@ struct GradientReducer::Core : std::enable_shared_from_this<GradientReducer::Cor
 
   SyncRule rule;
   bool in_window = false;
+  bool watches_writes = false;  ///< false if no state's `writes` is armed
   bool has_pending_gradients = false;
   bool local_allowed = false;
   bool reduction_aborted = false;  ///< a reduction failed, so gradients are neither local nor reduced

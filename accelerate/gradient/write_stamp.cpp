@@ -11,6 +11,8 @@ void copy_head(WriteStamp& write_stamp, const at::Tensor& on_host) {
   std::memcpy(write_stamp.head.data(), on_host.const_data_ptr(), std::min(on_host.nbytes(), write_stamp.head.size()));
 }
 
+const void* data_of(const at::Tensor& tensor) { return tensor.has_storage() ? tensor.storage().data() : nullptr; }
+
 }  // namespace
 
 WriteStamp write_stamp_of(const at::Tensor& parameter, bool reads_device) {
@@ -24,6 +26,21 @@ WriteStamp write_stamp_of(const at::Tensor& parameter, bool reads_device) {
     copy_head(write_stamp, head.cpu());
   }
   return write_stamp;
+}
+
+void WriteWatch::arm(const at::Tensor& parameter, bool reads_device) {
+  armed_ = true;
+  reads_device_ = reads_device;
+  data_ = data_of(parameter);
+  write_stamp_ = write_stamp_of(parameter, reads_device);
+}
+
+bool WriteWatch::has_changed(const at::Tensor& parameter) const {
+  return armed_ && data_ == data_of(parameter) && write_stamp_ != write_stamp_of(parameter, reads_device_);
+}
+
+void WriteWatch::end_forward(const at::Tensor& parameter) {
+  if (armed_ && unchanged_at_forward_) arm(parameter, reads_device_);
 }
 
 }  // namespace accelerate::gradient

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/base/version_counter.hpp"
 
 namespace accelerate::optim {
 namespace {
@@ -46,9 +47,7 @@ StepScale on_device(const StepScale& scale, at::Device device) {
 // Fused kernels do not bump versions. As after an unfused step, a backward that saved the old values must detect the
 // change.
 void mark_changed(const std::vector<at::Tensor>& tensors) {
-  for (const at::Tensor& tensor : tensors) {
-    if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
-  }
+  for (const at::Tensor& tensor : tensors) base::count_write(tensor);
 }
 
 bool is_set(const std::optional<at::Tensor>& flag) { return flag && *flag->const_data_ptr<float>() != 0; }

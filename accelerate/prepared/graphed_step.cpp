@@ -14,6 +14,7 @@
 
 #include "accelerate/base/heartbeat.hpp"
 #include "accelerate/base/log.hpp"
+#include "accelerate/base/version_counter.hpp"
 #include "accelerate/comm/error_context.hpp"
 #include "accelerate/precision/autocast.hpp"
 #include "accelerate/prepared/loss_scaling.hpp"
@@ -303,7 +304,7 @@ Tensors GraphedStepCore::upload_scalars(const Recorded& recorded) {
   recorded.graph->replay();
   // Replays bypass the version counters. Autograd graphs from before the step must detect the change.
   const std::vector<at::Tensor> written = existing(recorded.written);
-  count_writes(written);
+  for (const at::Tensor& tensor : written) base::count_write(tensor);
   accelerator_state_->masters.mark_stepped(written);
   for (const RecordedOptimizer& each : recorded.optimizers) each.optimizer->scaled().replayed(each.flags);
   precision::drop_cached_casts();  // an open autocast region may have cached casts of the old weights

@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "accelerate/base/log.hpp"
+#include "accelerate/base/version_counter.hpp"
 #include "accelerate/comm/error_context.hpp"
 #include "accelerate/device/out_of_memory_error.hpp"
 #include "accelerate/optim/parameter_groups.hpp"
@@ -15,7 +16,6 @@
 #include "accelerate/prepared/loss_scaling.hpp"
 #include "accelerate/prepared/memory_inventory.hpp"
 #include "accelerate/prepared/model.hpp"
-#include "accelerate/prepared/written_tensors.hpp"
 
 namespace accelerate::prepared {
 namespace {
@@ -115,7 +115,7 @@ at::Tensor OptimizerCore::step_now(const torch::optim::Optimizer::LossClosure& c
       check_reduced();
       return average_over_ranks(of_closure);
     });
-    accelerator_state_->watch.record_step();
+    accelerator_state_->watch.record_step(*this);
     return loss;
   }
   if (!calls_closure_once_) {
@@ -134,14 +134,14 @@ at::Tensor OptimizerCore::step_now(const torch::optim::Optimizer::LossClosure& c
 
 at::Tensor OptimizerCore::update() {
   if (fused_ && step_fused()) {
-    accelerator_state_->watch.record_step();
+    accelerator_state_->watch.record_step(*this);
     return {};
   }
   discard_skipped_steps();  // the stock step reads the counts
   MasterWeightScope masters(optimizer_, accelerator_state_->masters);
   at::Tensor loss = optimizer_.step();
   masters.write_back();
-  accelerator_state_->watch.record_step();
+  accelerator_state_->watch.record_step(*this);
   return loss;
 }
 
@@ -196,7 +196,7 @@ at::Tensor OptimizerCore::step_scaled(const torch::optim::Optimizer::LossClosure
 }
 
 void OptimizerCore::update_unless(const at::Tensor& skip) {
-  accelerator_state_->watch.record_step();
+  accelerator_state_->watch.record_step(*this);
   const bool one_device =
       std::ranges::all_of(all_, [&](const auto& parameter) { return parameter.device() == skip.device(); });
   if (fused_ && one_device && !skip.is_cpu() && fused_->step({.scale = std::nullopt, .skip = skip})) return;
@@ -252,7 +252,7 @@ OptimizerCore::WriteStamps OptimizerCore::write_stamp_of_gradients() const {
   for (const auto& group : optimizer_.param_groups()) {
     for (const auto& parameter : group.params()) {
       const at::Tensor& gradient = parameter.grad();
-      all.emplace_back(gradient.unsafeGetTensorImpl(), version_counter(gradient));
+      all.emplace_back(gradient.unsafeGetTensorImpl(), base::version_of(gradient));
     }
   }
   return all;

@@ -8,18 +8,17 @@
 #include <string>
 #include <unordered_set>
 
+#include "accelerate/base/version_counter.hpp"
+#include "accelerate/optim/state_stamp.hpp"
 #include "accelerate/prepared/accelerator_state.hpp"
 #include "accelerate/prepared/loss_scaling.hpp"
 #include "accelerate/prepared/model.hpp"
 #include "accelerate/prepared/optimizer.hpp"
-#include "accelerate/prepared/written_tensors.hpp"
 
 namespace accelerate::prepared {
 namespace {
 
 constexpr int64_t kMostReads = 16;
-
-const void* data_of(const at::Tensor& tensor) { return tensor.has_storage() ? tensor.storage().data() : nullptr; }
 
 std::string name_of(const at::Tensor& parameter, AcceleratorState& shared) {
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
@@ -74,7 +73,7 @@ void StepWatch::begin_backward(AcceleratorState& shared) {
   for (Watched& one : owners_.back().parameters) {
     const at::Tensor& gradient = one.parameter.grad();
     one.gradient = gradient.unsafeGetTensorImpl();
-    one.gradient_version = version_counter(gradient);
+    one.gradient_version = base::version_of(gradient);
   }
 }
 
@@ -97,26 +96,29 @@ void StepWatch::arm(Owner& owner, const AcceleratorState& shared, bool reached_o
   const bool may_bypass = !has_stepped_ || owner.optimizer == nullptr;
   const bool reads_device = may_bypass && reads_ < kMostReads && !shared.capturing;
   owner.armed = true;
+  owner.needs_own_step = false;
+  owner.witness = nullptr;
   for (Watched& one : owner.parameters) {
     const at::Tensor& gradient = one.parameter.grad();
-    one.armed = gradient.defined() && !(reached_only && gradient.unsafeGetTensorImpl() == one.gradient &&
-                                        version_counter(gradient) == one.gradient_version);
-    if (!one.armed) continue;
-    one.data = data_of(one.parameter);
-    one.read_device = reads_device;
-    one.write_stamp = gradient::write_stamp_of(one.parameter, reads_device);
+    one.writes.disarm();
+    const bool is_old = reached_only && gradient.unsafeGetTensorImpl() == one.gradient &&
+                        base::version_of(gradient) == one.gradient_version;
+    if (!gradient.defined() || is_old) continue;
+    one.writes.arm(one.parameter, reads_device);
+    if (owner.witness == nullptr) owner.witness = &one;
   }
+  owner.state_stamp = state_stamp(owner);
 }
 
-// A parameter that moved to another device or dtype was not stepped on.
-bool StepWatch::changed(const Watched& watched) {
-  return watched.armed && watched.data == data_of(watched.parameter) &&
-         watched.write_stamp != gradient::write_stamp_of(watched.parameter, watched.read_device);
+uint64_t StepWatch::state_stamp(const Owner& owner) {
+  if (owner.optimizer == nullptr || owner.witness == nullptr) return 0;
+  return optim::state_stamp(owner.optimizer->optimizer(), owner.witness->parameter);
 }
 
 void StepWatch::require_unchanged(Owner& owner, AcceleratorState& shared, std::string_view operation) {
-  if (!owner.armed) return;
-  const auto found = std::ranges::find_if(owner.parameters, changed);
+  if (!owner.armed || (owner.needs_own_step && state_stamp(owner) == owner.state_stamp)) return;
+  const auto found =
+      std::ranges::find_if(owner.parameters, [](const Watched& one) { return one.writes.has_changed(one.parameter); });
   if (found == owner.parameters.end()) return;
   const Watched one = *found;
   release_all();  // the error is thrown once
@@ -151,7 +153,7 @@ void StepWatch::begin_forward() {
   if (++forwards_ > 1) return;
   for (Owner& owner : owners_) {
     if (!owner.armed) continue;
-    for (Watched& one : owner.parameters) one.unchanged_at_forward = one.armed && !changed(one);
+    for (Watched& one : owner.parameters) one.writes.begin_forward(one.parameter);
   }
 }
 
@@ -159,10 +161,7 @@ void StepWatch::forward_done() {
   if (--forwards_ > 0) return;
   for (Owner& owner : owners_) {
     if (!owner.armed) continue;
-    for (Watched& one : owner.parameters) {
-      if (one.armed && one.unchanged_at_forward)
-        one.write_stamp = gradient::write_stamp_of(one.parameter, one.read_device);
-    }
+    for (Watched& one : owner.parameters) one.writes.end_forward(one.parameter);
   }
 }
 
@@ -173,9 +172,10 @@ void StepWatch::begin_step(AcceleratorState& shared) {
   }
 }
 
-void StepWatch::record_step() {
+void StepWatch::record_step(const OptimizerCore& stepped) {
   has_stepped_ = true;
-  for (Owner& owner : owners_) owner.armed = owner.armed && owner.optimizer == nullptr;
+  release(stepped);
+  for (Owner& owner : owners_) owner.needs_own_step = owner.optimizer != nullptr;
 }
 
 void StepWatch::release(const OptimizerCore& optimizer) {

@@ -23,9 +23,12 @@ struct AcceleratorState;
 /// backward() records the version counter and the first bytes of each parameter that has such a gradient. The next
 /// backward(), or zero_grad() of the prepared optimizer, compares them and throws.
 ///
-/// A step of a prepared optimizer compares and then releases the parameters of all prepared optimizers. A loss also
+/// A step of a prepared optimizer compares the parameters of all prepared optimizers, and releases its own. A loss also
 /// adds gradients to networks that are not stepped on (the critic of a GAN), and the program may write to their
-/// parameters (clamp them).
+/// parameters (clamp them). From then on, a write to parameters of another prepared optimizer is an error only if the
+/// tensors in the state of that optimizer changed, too: momentum, or the averages of Adam, AdamW, RMSprop and Adagrad.
+/// SGD without momentum and optimizers of other types have no such state. Their steps behind the prepared optimizer,
+/// after the step of another one, look like a clamp and are not detected.
 ///
 /// \note A steady step allocates nothing, and the host does not wait for the device. LibTorch's SGD bypasses the
 ///   version counter. On an accelerator the host therefore also reads the first bytes until a prepared optimizer steps
@@ -46,7 +49,7 @@ class StepWatch {
   /// \throws Error (usage) as begin_backward(), before any prepared optimizer steps.
   void begin_step(AcceleratorState& shared);
   /// A prepared optimizer stepped.
-  void record_step();
+  void record_step(const OptimizerCore& stepped);
   /// The gradients of this optimizer no longer carry a scale, or are gone.
   void release(const OptimizerCore& optimizer);
   /// The library itself wrote to parameters, or dropped all gradients.
@@ -57,11 +60,7 @@ class StepWatch {
  private:
   struct Watched {
     at::Tensor parameter;
-    bool armed = false;
-    bool read_device = false;
-    bool unchanged_at_forward = false;
-    const void* data = nullptr;
-    gradient::WriteStamp write_stamp{};
+    gradient::WriteWatch writes{};
     // Gradient before the backward, to detect whether the backward reaches the parameter.
     const void* gradient = nullptr;
     int64_t gradient_version = 0;
@@ -70,14 +69,18 @@ class StepWatch {
   struct Owner {
     const OptimizerCore* optimizer = nullptr;
     bool armed = false;
+    // Another prepared optimizer stepped since the backward, so a write counts only if this one stepped, too.
+    bool needs_own_step = false;
     std::vector<Watched> parameters{};
+    const Watched* witness = nullptr;  // the first armed parameter
+    uint64_t state_stamp = 0;          // of the optimizer's state of that parameter, at the backward
   };
 
   void find_parameters(AcceleratorState& shared);
   void arm(Owner& owner, const AcceleratorState& shared, bool reached_only);
   void require_unchanged(Owner& owner, AcceleratorState& shared, std::string_view operation);
   [[noreturn]] void refuse(const Watched& changed, AcceleratorState& shared, std::string_view operation);
-  [[nodiscard]] static bool changed(const Watched& watched);
+  [[nodiscard]] static uint64_t state_stamp(const Owner& owner);
 
   std::vector<Owner> owners_;  // the last one: parameters that belong to no prepared optimizer
   int64_t seen_registry_ = -1, seen_parameters_ = -1;

@@ -3,15 +3,12 @@
 
 #include <torch/optim/optimizer.h>
 
+#include "accelerate/base/version_counter.hpp"
 #include "accelerate/prepared/accelerator_state.hpp"
 #include "accelerate/prepared/model.hpp"
 #include "accelerate/prepared/optimizer.hpp"
 
 namespace accelerate::prepared {
-
-int64_t version_counter(const at::Tensor& tensor) {
-  return tensor.defined() && !tensor.is_inference() ? static_cast<int64_t>(tensor._version()) : 0;
-}
 
 WrittenTensors::WrittenTensors(AcceleratorState& shared) {
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
@@ -27,13 +24,13 @@ WrittenTensors::WrittenTensors(AcceleratorState& shared) {
 
 void WrittenTensors::note(const at::Tensor& tensor) {
   if (!seen_.insert(tensor.unsafeGetTensorImpl()).second) return;
-  before_.emplace_back(WeakTensor(tensor.getIntrusivePtr()), version_counter(tensor));
+  before_.emplace_back(WeakTensor(tensor.getIntrusivePtr()), base::version_of(tensor));
 }
 
 std::vector<WeakTensor> WrittenTensors::list() const {
   std::vector<WeakTensor> written;
   for (const auto& [weak, version] : before_) {
-    if (auto tensor = weak.lock(); tensor && version_counter(at::Tensor(std::move(tensor))) != version) {
+    if (auto tensor = weak.lock(); tensor && base::version_of(at::Tensor(std::move(tensor))) != version) {
       written.push_back(weak);
     }
   }
@@ -46,12 +43,6 @@ std::vector<at::Tensor> existing(const std::vector<WeakTensor>& tensors) {
     if (auto tensor = weak.lock()) found.emplace_back(std::move(tensor));
   }
   return found;
-}
-
-void count_writes(const std::vector<at::Tensor>& tensors) {
-  for (const at::Tensor& tensor : tensors) {
-    if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
-  }
 }
 
 }  // namespace accelerate::prepared

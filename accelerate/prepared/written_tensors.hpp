@@ -14,9 +14,6 @@ namespace accelerate::prepared {
 
 struct AcceleratorState;
 
-/// \returns  The version counter; 0 for an undefined or an inference tensor, which have none.
-[[nodiscard]] int64_t version_counter(const at::Tensor& tensor);
-
 /// Does not keep the tensor alive and does not raise its use_count(), by which BufferBroadcast detects graphs that hold
 /// a buffer.
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
@@ -39,9 +36,5 @@ class WrittenTensors {
 
 /// \returns  The tensors that still exist.
 [[nodiscard]] std::vector<at::Tensor> existing(const std::vector<WeakTensor>& tensors);
-
-/// Counts one in-place change of each tensor, so that an autograd graph that saved one of them throws in backward. For
-/// writes that change no version counter, such as the replay of a captured step.
-void count_writes(const std::vector<at::Tensor>& tensors);
 
 }  // namespace accelerate::prepared

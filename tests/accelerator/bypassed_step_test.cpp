@@ -88,6 +88,44 @@ void shrink(const torch::nn::Linear& net) {
   net->weight.mul_(0.5);
 }
 
+/// Two networks under one loss. The optimizer of the body steps first. `after` then gets the stock optimizer of the
+/// head, which is prepared too.
+template <typename Stock>
+void step_of_body_first(const Stock& make, const std::function<void(torch::optim::Optimizer&)>& after, bool refused) {
+  Accelerator accelerator(scaled_by_1024());
+  auto body = three_of_eight();
+  torch::nn::Linear head(3, 3);
+  auto stock = make(head->parameters());
+  auto [model, of_body, of_head] =
+      accelerator.prepare(torch::nn::Sequential(body, head), torch::optim::SGD(body->parameters(), 0.1), stock);
+  for (int i = 0; i < 4; ++i) {
+    accelerator.backward(loss_of_batch(model(torch::ones({4, 8}))));
+    of_body.step();
+    of_body.zero_grad();
+    after(stock);
+    if (refused) {
+      CHECK_THROWS_WITH(accelerator.backward(loss_of_batch(model(torch::ones({4, 8})))),
+                        doctest::Contains("backward: parameter 1.weight changed while its gradient carried"));
+      accelerator.drop_gradients();
+      continue;
+    }
+    CHECK_NOTHROW(accelerator.backward(loss_of_batch(model(torch::ones({4, 8})))));
+    of_head.step();
+    of_head.zero_grad();
+    of_body.zero_grad();
+  }
+}
+
+template <typename Make>
+void finds_its_own_step(const Make& make) {
+  const auto clamp = [](torch::optim::Optimizer& stock) {
+    for (const auto& parameter : stock.param_groups().front().params()) parameter.data().clamp_(-0.01, 0.01);
+  };
+  step_of_body_first(
+      make, [](torch::optim::Optimizer& stock) { stock.step(); }, true);
+  step_of_body_first(make, clamp, false);
+}
+
 }  // namespace
 
 TEST_CASE("with fp16 a step of a stock optimizer is an error at the next backward or zero_grad(), on 1 and 2 ranks") {
@@ -131,6 +169,15 @@ TEST_CASE("a step behind a prepared optimizer is found by the step of another pr
   stock.step();
   CHECK_THROWS_WITH(of_body.step(),
                     doctest::Contains("optimizer.step: parameter 1.weight changed while its gradient carried"));
+}
+
+TEST_CASE("a step behind a prepared optimizer is found after the step of another one, a clamp there is allowed") {
+  using namespace torch::optim;
+  finds_its_own_step([](const auto& all) { return SGD(all, SGDOptions(0.1).momentum(0.9)); });
+  finds_its_own_step([](const auto& all) { return Adam(all, 0.1); });
+  finds_its_own_step([](const auto& all) { return AdamW(all, 0.1); });
+  finds_its_own_step([](const auto& all) { return RMSprop(all, 0.1); });
+  finds_its_own_step([](const auto& all) { return Adagrad(all, 0.1); });
 }
 
 TEST_CASE("a forward that writes to a parameter is no step, a step beside it is one") {

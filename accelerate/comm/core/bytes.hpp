@@ -24,10 +24,4 @@ inline at::Tensor as_bytes(const at::Tensor& tensor) {
   return (flat.stride(0) == 1 ? flat : flat.as_strided({flat.numel()}, {1})).view(at::kByte);
 }
 
-/// Call it when a backend writes into a tensor's memory. It increments the version counter, so that autograd detects
-/// the change as after an in-place operation.
-inline void count_write(const at::Tensor& tensor) {
-  if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
-}
-
 }  // namespace accelerate::comm

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "accelerate/base/version_counter.hpp"
 #include "accelerate/comm/core/bytes.hpp"
 
 namespace accelerate::comm {
@@ -40,7 +41,7 @@ PendingOperation start_broadcast(const GroupPtr& group, const at::Tensor& tensor
   pending.dense = dense_of(tensor);
   pending.wire = as_bytes(pending.dense);
   pending.copy_back = pending.wire.const_data_ptr() != tensor.const_data_ptr();
-  if (!pending.copy_back && group->rank != root) count_write(tensor);
+  if (!pending.copy_back && group->rank != root) base::count_write(tensor);
   const auto begun = Clock::now();
   try {
     Tensors wires{pending.wire};
@@ -192,7 +193,7 @@ PendingPtr all_gather_async(const GroupPtr& group, const at::Tensor& output, con
   pending->wire = as_bytes(pending->dense);
   pending->copy_back = pending->wire.const_data_ptr() != output.const_data_ptr();
   pending->input = as_bytes(dense_of(input));
-  if (!pending->copy_back) count_write(output);
+  if (!pending->copy_back) base::count_write(output);
   const auto begun = Clock::now();
   try {
     pending->work = connection.backend->_allgather_base(pending->wire, pending->input, {.timeout = group->timeout});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/comm/operations/point_to_point.hpp"
 
+#include "accelerate/base/version_counter.hpp"
 #include "accelerate/comm/core/bytes.hpp"
 
 namespace accelerate::comm {
@@ -62,7 +63,7 @@ void recv(const GroupPtr& group, const at::Tensor& tensor, int64_t from, int64_t
   group->run(connection, signature, !tensor.is_cpu(), [&](c10d::Backend& backend) {
     return backend.recv(wires, static_cast<int>(from), static_cast<int>(tag));
   });
-  dense.const_data_ptr() == tensor.const_data_ptr() ? count_write(tensor) : void(tensor.copy_(dense));
+  dense.const_data_ptr() == tensor.const_data_ptr() ? base::count_write(tensor) : void(tensor.copy_(dense));
 }
 
 }  // namespace accelerate::comm

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/view_as_real.h>
 
+#include "accelerate/base/version_counter.hpp"
 #include "accelerate/comm/core/bytes.hpp"
 #include "accelerate/comm/core/wire_format.hpp"
 
@@ -56,7 +57,7 @@ PendingOperation start_in_place(const GroupPtr& group, CollectiveFingerprint sig
     return pending;
   }
   const auto begun = Clock::now();
-  if (!pending.copy_back) count_write(tensor);
+  if (!pending.copy_back) base::count_write(tensor);
   try {
     std::vector<at::Tensor> wires{pending.wire};
     pending.work = begin_operation(*connection.backend, wires, to_c10d(format.op));
@@ -144,7 +145,7 @@ PendingPtr reduce_scatter_async(const GroupPtr& group, const at::Tensor& output,
   pending->copy_back = pending->dense.const_data_ptr() != output.const_data_ptr();
   // As with NCCL, the output may be this rank's rows of the input, but CPU backends read memory after writing it.
   if (from.is_cpu() && from.is_alias_of(pending->wire)) from = from.clone();
-  if (!pending->copy_back) count_write(output);
+  if (!pending->copy_back) base::count_write(output);
   try {
     pending->work = connection.backend->_reduce_scatter_base(
         pending->wire, from, {.reduceOp = to_c10d(format.op), .timeout = group->timeout});
