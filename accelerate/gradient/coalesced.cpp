@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "accelerate/base/version_counter.hpp"
 #include "accelerate/comm/error_context.hpp"
 #include "accelerate/gradient/join_coordinator.hpp"
 #include "accelerate/gradient/verify_parameters.hpp"
@@ -50,13 +51,27 @@ void write(const at::Tensor& tensor, const at::Tensor& values) {
   without_repetitions(tensor, tensor).copy_(without_repetitions(values, tensor), true);
 }
 
+// Returns the name of the layer, with its last point, and the name of the buffer within it.
+std::pair<std::string_view, std::string_view> split_name(std::string_view name) {
+  const size_t own = name.rfind('.') + 1;  // npos + 1 is 0
+  return {name.substr(0, own), name.substr(own)};
+}
+
 // True if batch normalisation uses this buffer name in C++, Python and TorchScript.
 bool names_statistics(std::string_view name) {
-  const std::string_view last = name.substr(name.rfind('.') + 1);  // npos + 1 is 0
+  const std::string_view last = split_name(name).second;
   return last == "running_mean" || last == "running_var";
 }
 
-int64_t version_of(const at::Tensor& tensor) { return tensor.is_inference() ? 0 : tensor._version(); }
+// Returns the numbers of training batches, by layer.
+std::unordered_map<std::string_view, at::Tensor> batch_counts(const std::vector<NamedTensor>& buffers) {
+  std::unordered_map<std::string_view, at::Tensor> counts;
+  for (const auto& [name, tensor] : buffers) {
+    const auto [layer, own] = split_name(name);
+    if (own == "num_batches_tracked") counts.emplace(layer, tensor);
+  }
+  return counts;
+}
 
 // NaN equals NaN. On another device than the CPU the host waits for the result.
 bool equals(const at::Tensor& tensor, const at::Tensor& values) {
@@ -147,9 +162,15 @@ void BufferBroadcast::pack_buffers(const std::vector<NamedTensor>& buffers) {
   for (const Pack& one : packs_) {
     for (size_t i = 0; i < one.tensors.size(); ++i) known.emplace(one.tensors[i].unsafeGetTensorImpl(), one.known[i]);
   }
+  const auto counts = batch_counts(buffers);
   for (const auto& [name, tensor] : buffers) {
-    known.try_emplace(tensor.unsafeGetTensorImpl(),
-                      Known{.is_statistics = names_statistics(name), .version = version_of(tensor)});
+    const auto [found, is_new] = known.try_emplace(tensor.unsafeGetTensorImpl());
+    if (const auto count = counts.find(split_name(name).first); names_statistics(name) && count != counts.end()) {
+      found->second.batches = count->second;
+    }
+    if (!is_new) continue;
+    found->second.is_statistics = names_statistics(name);
+    found->second.note(tensor);
   }
   packs_ = pack_by_device(tensors_of(buffers));
   for (Pack& one : packs_) {
@@ -160,14 +181,15 @@ void BufferBroadcast::pack_buffers(const std::vector<NamedTensor>& buffers) {
 // A graph that saved a buffer must not compute with other values unnoticed. A buffer that changes therefore gets a new
 // version, and backward throws PyTorch's error. A buffer that keeps its values is not written: constants (masks,
 // tables) may be used by several forwards before one backward. Batch normalisation saves its statistics in training
-// without using them in backward, and updates them without a new version; this function does the same for them.
+// without using them in backward, and updates them without a new version; this function does the same for them. In
+// evaluation its backward uses them, and the forward does not count a batch.
 void BufferBroadcast::receive(Pack& pack) {
   for (size_t i = 0; i < pack.tensors.size(); ++i) {
     const at::Tensor& tensor = pack.tensors[i];
     const at::Tensor& values = pack.views[i];
     Known& known = pack.known[i];
     known.least_holders = std::min(known.least_holders, tensor.use_count());
-    if (tensor.is_inference() || (known.is_statistics && version_of(tensor) == known.version)) {
+    if (tensor.is_inference() || known.trained(tensor)) {
       write_uncounted(tensor, values);
       continue;
     }
@@ -177,9 +199,21 @@ void BufferBroadcast::receive(Pack& pack) {
   }
 }
 
+void BufferBroadcast::Known::note(const at::Tensor& buffer) {
+  version = base::version_of(buffer);
+  counter = batches.unsafeGetTensorImpl();
+  counter_version = base::version_of(batches);
+}
+
+bool BufferBroadcast::Known::trained(const at::Tensor& buffer) const {
+  if (!is_statistics || base::version_of(buffer) != version) return false;
+  // TorchScript may replace the counter by another tensor.
+  return !batches.defined() || counter != batches.unsafeGetTensorImpl() || counter_version != base::version_of(batches);
+}
+
 void BufferBroadcast::note_versions() {
   for (Pack& pack : packs_) {
-    for (size_t i = 0; i < pack.tensors.size(); ++i) pack.known[i].version = version_of(pack.tensors[i]);
+    for (size_t i = 0; i < pack.tensors.size(); ++i) pack.known[i].note(pack.tensors[i]);
   }
 }
 

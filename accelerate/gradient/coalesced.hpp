@@ -38,9 +38,11 @@ class BufferBroadcast {
   /// still has batches.
   ///
   /// If a graph saved a buffer and its values change here, its backward throws, as in PyTorch. A buffer that keeps its
-  /// values leaves graphs usable. So do the statistics of batch normalisation (running_mean and running_var) in
-  /// training, because its backward does not use them, unless user code wrote to them since the last forward. On an
-  /// accelerator the host waits for a comparison if other code, such as a graph, holds a buffer.
+  /// values leaves graphs usable. So do the statistics of batch normalisation (running_mean and running_var) if the
+  /// last forward was in training, because its backward does not use them, unless user code wrote to them since that
+  /// forward. A forward is in training if it counted a batch in the num_batches_tracked beside the statistics; without
+  /// such a buffer, every forward is taken for one. On an accelerator the host waits for a comparison if other code,
+  /// such as a graph, holds a buffer.
   void run(int64_t root = 0);
   /// \param now  Returns the current tensors of the same buffers, if a forward replaces them.
   void exchanges(std::function<std::vector<NamedTensor>()> now) { now_ = std::move(now); }
@@ -69,6 +71,12 @@ class BufferBroadcast {
     bool is_statistics = false;  ///< true for batch normalisation, by the buffer's name
     int64_t version = 0;         ///< version at the last forward
     size_t least_holders = SIZE_MAX;
+    at::Tensor batches{};           ///< num_batches_tracked beside statistics; undefined if there is none
+    const void* counter = nullptr;  ///< that tensor at the last forward, and its version
+    int64_t counter_version = 0;
+    void note(const at::Tensor& buffer);
+    /// True if the forward since note() trained the layer with these statistics, and only LibTorch wrote to them.
+    [[nodiscard]] bool trained(const at::Tensor& buffer) const;
   };
   // Tensors of one device with their bytes for the transfer.
   struct Pack {

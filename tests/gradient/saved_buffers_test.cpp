@@ -94,6 +94,36 @@ TEST_CASE("statistics of batch normalisation that ranks hold apart leave the gra
   });
 }
 
+TEST_CASE("statistics that a graph of an evaluation forward saved make it throw if the broadcast changes them") {
+  run_threads(3, [](const Group& group) {
+    auto norm = built([] { return torch::nn::BatchNorm1d(4); });
+    norm->to(torch::kDouble);
+    std::vector<NamedTensor> named_buffers;
+    for (const auto& item : norm->named_buffers()) named_buffers.push_back({"body.0." + item.key(), item.value()});
+    BufferBroadcast buffers(group, named_buffers);
+    buffers.before_forward(false);
+    norm->forward(batch(group.rank(), 0));  // each rank has its own statistics from here on
+    norm->eval();
+    buffers.before_forward(true);
+    const at::Tensor evaluated = norm->forward(batch(group.rank(), 1)).pow(2).sum();
+    norm->train();
+    buffers.before_forward(true);
+    const at::Tensor trained = norm->forward(batch(group.rank(), 2)).pow(2).sum();
+    if (group.rank() == 0) {
+      evaluated.backward();
+    } else {
+      CHECK_THROWS_WITH(evaluated.backward(), doctest::Contains(kChangedInPlace));
+    }
+    norm->zero_grad();
+    buffers.before_forward(true);
+    norm->eval();
+    const at::Tensor of_equal = norm->forward(batch(group.rank(), 3)).pow(2).sum();
+    buffers.before_forward(true);  // the statistics keep their values
+    (trained + of_equal).backward();
+    CHECK(norm->weight.grad().defined());
+  });
+}
+
 TEST_CASE("a buffer named like a statistic that user code writes in forward is no exception") {
   run_threads(2, [](const Group& group) {
     const at::Tensor running_var = filled_with(1);
