@@ -45,6 +45,7 @@
 #include "accelerate/launch_workers.hpp"
 #include "accelerate/nn/activation_checkpoint.hpp"
 #include "accelerate/nn/convert.hpp"
+#include "accelerate/nn/linear_cross_entropy.hpp"
 #include "accelerate/nn/sync_batch_norm.hpp"
 #include "accelerate/optim/ema.hpp"
 #include "accelerate/optim/schedules/chained.hpp"

@@ -50,6 +50,19 @@ torch::nn::Sequential resnet18() {
   return net;
 }
 
+/// Tokens [B, T + 1] -> their loss, without logits.
+struct LanguageLossImpl : torch::nn::Module {
+  explicit LanguageLossImpl(const bench::TransformerOptions& options)
+      : transformer(register_module("transformer", bench::Transformer(options))) {}
+  torch::Tensor forward(const torch::Tensor& tokens) {
+    const auto length = tokens.size(1) - 1;
+    return accelerate::nn::linear_cross_entropy(transformer->hidden(tokens.narrow(1, 0, length)),
+                                                transformer->token->weight, tokens.narrow(1, 1, length));
+  }
+  bench::Transformer transformer;
+};
+TORCH_MODULE(LanguageLoss);
+
 struct Step {
   std::function<void()> plain, graphed;
 };
@@ -78,11 +91,14 @@ int main() {
   const auto device = accelerator.device();
   const auto finish = bench::finish(accelerator);
 
-  const auto language_step = [](bool fused_bias) {
-    const bench::TransformerOptions gpt2{
+  const auto gpt2 = [](bool fused_bias) {
+    return bench::TransformerOptions{
         .vocabulary = 50257, .length = 1024, .layers = 12, .heads = 12, .width = 768, .fused_bias = fused_bias};
+  };
+  const auto tokens_of_language = torch::randint(50257, {8, 1025});
+  const auto language_step = [&](bool fused_bias) {
     return training_step(
-        bench::Transformer(gpt2), torch::randint(gpt2.vocabulary, {8, gpt2.length + 1}),
+        bench::Transformer(gpt2(fused_bias)), tokens_of_language,
         [](auto& model, const at::Tensor& tokens) {
           const auto logits = model(tokens.narrow(1, 0, tokens.size(1) - 1));
           return torch::cross_entropy_loss(logits.flatten(0, 1), tokens.narrow(1, 1, tokens.size(1) - 1).flatten());
@@ -90,6 +106,9 @@ int main() {
         accelerate::Precision::bf16);
   };
   const Step language = language_step(true), stock_language = language_step(false);
+  const Step language_loss = training_step(
+      LanguageLoss(gpt2(true)), tokens_of_language, [](auto& model, const at::Tensor& tokens) { return model(tokens); },
+      accelerate::Precision::bf16);
   const auto classes = torch::randint(1000, {64}).to(device);
   const Step images = training_step(
       resnet18(), torch::randn({64, 3, 224, 224}),
@@ -101,6 +120,7 @@ int main() {
   return bench::serve(
       accelerator.process_index(), bench::about(accelerator),
       {bench::timed("gpt2", language.plain, finish), bench::timed("gpt2-stock", stock_language.plain, finish),
-       bench::timed("gpt2-graph", language.graphed, finish), bench::timed("resnet18", images.plain, finish),
+       bench::timed("gpt2-graph", language.graphed, finish), bench::timed("gpt2-loss", language_loss.plain, finish),
+       bench::timed("gpt2-loss-graph", language_loss.graphed, finish), bench::timed("resnet18", images.plain, finish),
        bench::timed("cnn", small.plain, finish), bench::timed("cnn-graph", small.graphed, finish)});
 }

@@ -95,10 +95,12 @@ struct TransformerImpl : torch::nn::Module {
     }
     for (const auto& table : {token, position}) torch::nn::init::normal_(table->weight, 0.0, 0.02);
   }
-  torch::Tensor forward(const torch::Tensor& tokens) {
+  torch::Tensor forward(const torch::Tensor& tokens) { return torch::linear(hidden(tokens), token->weight); }
+  /// The input of the output layer, [B, T, width].
+  torch::Tensor hidden(const torch::Tensor& tokens) {
     auto x = token(tokens) + position->weight.narrow(0, 0, tokens.size(1));
     for (const auto& block : *blocks) x = block->as<Block>()->forward(x);
-    return torch::linear(norm(x), token->weight);
+    return norm(x);
   }
   torch::nn::Embedding token, position;
   torch::nn::ModuleList blocks;

@@ -125,6 +125,21 @@ TEST_CASE("clipping") {
   });
 }
 
+TEST_CASE("the loss of a large vocabulary") {
+  accelerate::simulate(2, [] {
+    struct TiedImpl : torch::nn::Module {
+      torch::Tensor forward(const torch::Tensor& tokens) { return torch::tanh(token(tokens)); }
+      torch::nn::Embedding token = register_module("token", torch::nn::Embedding(11, 6));
+    };
+    const auto net = std::make_shared<TiedImpl>();
+    Accelerator accelerator;
+    auto model = accelerator.prepare(net);
+    const auto tokens = torch::arange(8).reshape({2, 4}), next_tokens = tokens + 1;
+    // block: docs/how_to/large_vocabulary.md: Compute the loss of a large vocabulary
+    CHECK(net->token->weight.grad().abs().sum().item<double>() > 0);
+  });
+}
+
 TEST_CASE("a checkpoint, and a second start that has nothing left to do") {
   const testing::TemporaryFolder folder;
   const auto run_folder = folder.path / "run";

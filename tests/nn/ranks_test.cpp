@@ -1,9 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // The core cases between processes, on every CPU backend.
+#include "accelerate/accelerate.hpp"
+#include "tests/nn/linear_cross_entropy.hpp"
 #include "tests/nn/support.hpp"
 #include "tests/world.hpp"
 
 using namespace nn_testing;
+
+namespace {
+
+/// Its last layer is the embedding's weight.
+struct TiedToLossImpl : torch::nn::Module {
+  TiedToLossImpl() { to(at::kDouble); }
+  at::Tensor forward(const at::Tensor& tokens) { return torch::tanh(inner(token(tokens))); }
+  torch::nn::Embedding token = register_module("token", torch::nn::Embedding(11, 6));
+  torch::nn::Linear inner = register_module("inner", torch::nn::Linear(6, 6));
+};
+TORCH_MODULE(TiedToLoss);
+
+}  // namespace
 
 TEST_CASE("processes normalise like one with the whole batch") {
   check_all_options<torch::nn::BatchNorm1d>(testing::world(), {});
@@ -49,6 +64,29 @@ TEST_CASE("a checkpointed model is averaged in as many operations as a plain one
     CHECK(seen.first == expected.first);
     CHECK(gradient_testing::same(seen.second, expected.second));
     CHECK(bit_equal(group, seen.second));
+  }
+}
+
+TEST_CASE("a model with a tied embedding and linear_cross_entropy trains like one process with cross_entropy") {
+  accelerate::Accelerator accelerator(testing::world(), {.cpu = true});
+  const int64_t ranks = accelerator.num_processes(), rows = 3;
+  auto net = gradient_testing::built([] { return TiedToLoss(); });
+  auto alone = gradient_testing::built([] { return TiedToLoss(); });
+  torch::optim::SGD sgd(net->parameters(), 0.5), alone_sgd(alone->parameters(), 0.5);
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  for (int64_t step = 0; step < 4; ++step) {
+    CAPTURE(step);
+    const at::Tensor tokens = (numbers({ranks * rows, 5}, step).abs() * 1000).to(at::kLong).remainder(11);
+    const at::Tensor next = tokens.roll(1, 1), mine = tokens.narrow(0, rows * accelerator.process_index(), rows);
+    optimizer.zero_grad();
+    const at::Tensor hidden = model(mine);
+    accelerator.backward(linear_cross_entropy(hidden, net->token->weight, mine.roll(1, 1), {.max_bytes = 300}));
+    optimizer.step();
+    alone_sgd.zero_grad();
+    stock_loss(alone(tokens), alone->token->weight, next, {}).backward();
+    alone_sgd.step();
+    const auto expected = alone->named_parameters();
+    for (const auto& item : net->named_parameters()) CHECK(close(item.value(), expected[item.key()]));
   }
 }
 

@@ -35,6 +35,61 @@ TEST_CASE("SyncBatchNorm, within checkpoint() too, gives the CPU's bits") {
   same_as_on_cpu(stand_in::trains_with<torch::optim::SGD, SyncedNet>(stand_in::kMomentum), with_small_buckets());
 }
 
+TEST_CASE("linear_cross_entropy gives the CPU's loss and gradients, and the host waits for nothing") {
+  using accelerate::nn::Reduction;
+  torch::manual_seed(4);
+  const at::Tensor x = torch::randn({7, 6}), weight = torch::randn({11, 6}), target = torch::randint(11, {7});
+  target[3] = -100;
+  for (const auto dtype : {at::kDouble, at::kBFloat16}) {
+    const double tolerance = dtype == at::kDouble ? 1e-7 : 3e-2;
+    for (const auto reduction : {Reduction::mean, Reduction::none}) {
+      const auto run = [&](const at::Device& where) {
+        std::vector<at::Tensor> seen{x.to(where, dtype).requires_grad_(true),
+                                     weight.to(where, dtype).requires_grad_(true)};
+        const at::Tensor classes = target.to(where);
+        const int64_t before = where.is_cpu() ? 0 : stand_in::host_waits(where.index());
+        seen.push_back(accelerate::nn::linear_cross_entropy(
+            seen[0], seen[1], classes, {.label_smoothing = 0.1, .reduction = reduction, .max_bytes = 100}));
+        seen[2].sum().backward();
+        if (!where.is_cpu()) CHECK(stand_in::host_waits(where.index()) == before);
+        return std::vector<at::Tensor>{seen[0].grad().cpu(), seen[1].grad().cpu(), seen[2].detach().cpu()};
+      };
+      const auto expected = run(at::kCPU), seen = run(device(0));
+      for (size_t i = 0; i < seen.size(); ++i) CHECK(torch::allclose(seen[i], expected[i], tolerance, tolerance));
+    }
+  }
+}
+
+TEST_CASE("a captured step with linear_cross_entropy gives the losses of the plain step") {
+  stand_in::on_devices(1, [](Accelerator& accelerator) {
+    const auto train = [&](bool graphed) {
+      const auto net = stand_in::made_alike([] { return torch::nn::Linear(6, 11); });
+      auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.5));
+      const auto function = [&, &optimizer = optimizer](const at::Tensor& x, const at::Tensor& target) {
+        optimizer.zero_grad();
+        const at::Tensor loss =
+            accelerate::nn::linear_cross_entropy(x, net->weight, target, {.bias = net->bias, .max_bytes = 200});
+        accelerator.backward(loss);
+        optimizer.step();
+        return loss;
+      };
+      auto step = accelerator.graphed_step(function);
+      std::vector<double> losses;
+      for (int64_t i = 0; i < 8; ++i) {
+        const at::Tensor x = (torch::arange(42).reshape({7, 6}) * (i + 3)).remainder(11).to(net->weight.options());
+        const at::Tensor target = (torch::arange(7) * (i + 2)).remainder(11).to(accelerator.device());
+        losses.push_back((graphed ? step(x, target) : function(x, target)).item<double>());
+      }
+      CHECK(step.not_captured_reason() == "");
+      CHECK(step.graphs() == (graphed ? 1 : 0));
+      return losses;
+    };
+    const auto plain = train(false), graphed = train(true);
+    for (size_t i = 0; i < plain.size(); ++i) CHECK(graphed[i] == doctest::Approx(plain[i]).epsilon(1e-6));
+    CHECK(plain.back() < plain.front());
+  });
+}
+
 TEST_CASE("dropout on the device falls alike in the second run") {
   const at::Tensor x = torch::ones({1000}, at::TensorOptions(device(0))).requires_grad_(true);
   const at::Tensor y =
