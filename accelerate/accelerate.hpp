@@ -44,6 +44,7 @@
 #include "accelerate/gradient/hooks/power_sgd.hpp"
 #include "accelerate/launch_workers.hpp"
 #include "accelerate/nn/activation_checkpoint.hpp"
+#include "accelerate/nn/compiled_module.hpp"
 #include "accelerate/nn/convert.hpp"
 #include "accelerate/nn/linear_cross_entropy.hpp"
 #include "accelerate/nn/sync_batch_norm.hpp"

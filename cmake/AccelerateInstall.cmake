@@ -36,6 +36,7 @@ foreach(target IN LISTS exported)
 endforeach()
 install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 install(FILES tests/setup/lsan.supp DESTINATION "${CMAKE_INSTALL_DATADIR}/accelerate")   # leaks of Open MPI, for users' sanitizers
+install(PROGRAMS tools/export_compiled.py DESTINATION "${CMAKE_INSTALL_BINDIR}")
 get_property(programs GLOBAL PROPERTY ACCELERATE_PROGRAMS)
 if(programs)
   install(TARGETS ${programs} EXPORT AccelerateTargets)

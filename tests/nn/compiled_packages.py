@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""compiled_packages.py SOURCE_FOLDER OUTPUT_FOLDER: exports the packages of compiled_module_test, with the results of eager PyTorch.
+
+An export takes about a minute, so the packages are kept until the exporter, this file or torch changes.
+"""
+import hashlib
+import os
+import platform
+import subprocess
+import sys
+
+import torch
+
+source, folder = sys.argv[1:]
+sys.path.insert(0, os.path.join(source, "tools"))
+import export_compiled
+
+STEPS = 10
+
+
+class Mlp(torch.nn.Module):
+    """BatchNorm, dropout with p = 0, a frozen bias, tied weights and a buffer that is not in state_dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.norm, self.drop = torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.0)
+        self.a, self.b, self.head = torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 8), torch.nn.Linear(8, 3)
+        self.b.weight = self.a.weight
+        self.fc.bias.requires_grad_(False)
+        self.register_buffer("scale", torch.linspace(0.5, 1.5, 8), persistent=False)
+
+    def forward(self, x):
+        x = self.drop(torch.relu(self.norm(self.fc(x))))
+        return self.head(torch.tanh(self.b(torch.tanh(self.a(x)) * self.scale)))
+
+
+class Conv(torch.nn.Module):
+    """Channels last, dropout, two outputs of which one has no gradient, and an input with a gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.Conv2d(4, 4, 3)
+        self.drop, self.head = torch.nn.Dropout(0.5), torch.nn.Linear(4, 2)
+
+    def forward(self, x):
+        x = self.second(self.drop(torch.relu(self.first(x)))).mean((2, 3))
+        logits = self.head(self.drop(x))
+        return logits, logits.argmax(1)
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return (x + torch.tanh(self.linear(x))).float()
+
+
+def train(module, batches, loss):
+    """Losses, gradients of the first step, and the state after all steps of SGD."""
+    sgd = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.05, momentum=0.9)
+    losses, gradients = [], {}
+    module.train()
+    for x, y in batches:
+        sgd.zero_grad()
+        value = loss(module(x), y)
+        value.backward()
+        if not losses:
+            gradients = {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
+        sgd.step()
+        losses.append(value.item())
+    module.eval()
+    with torch.no_grad():
+        evaluated = module(batches[0][0])
+    return {"x": [x.detach() for x, _ in batches], "y": [y for _, y in batches], "losses": torch.tensor(losses, dtype=torch.double),
+            "gradients": gradients, "evaluated": evaluated if isinstance(evaluated, torch.Tensor) else evaluated[0],
+            "state": {name: t.clone() for name, t in module.state_dict().items()},
+            "parameters": [name for name, _ in module.named_parameters()]}
+
+
+def mlp():
+    module = Mlp().double()
+    export_compiled.export(module, torch.randn(6, 6, dtype=torch.double), f"{folder}/mlp.pt2", dynamic_batch=True)
+    sizes = [6 if i % 2 else 5 for i in range(STEPS)]
+    batches = [(torch.randn(n, 6, dtype=torch.double), torch.randn(n, 3, dtype=torch.double)) for n in sizes]
+    return train(module, batches, torch.nn.functional.mse_loss)
+
+
+def conv():
+    module = Conv().double().to(memory_format=torch.channels_last)
+    images = [torch.randn(4, 3, 6, 6, dtype=torch.double).to(memory_format=torch.channels_last) for _ in range(STEPS)]
+    batches = [(x.requires_grad_(), torch.randint(2, (4,))) for x in images]
+    export_compiled.export(module, batches[0][0], f"{folder}/conv.pt2", options={"fallback_random": True})
+    torch.manual_seed(7)
+    result = train(module, batches, lambda out, y: torch.nn.functional.cross_entropy(out[0], y))
+    result["input_gradient"] = batches[0][0].grad
+    return result
+
+
+def block():
+    module = Block()
+    x = torch.randn(5, 4)
+    export_compiled.export(module, x.clone().requires_grad_(), f"{folder}/block.pt2", autocast=torch.bfloat16, evaluation=False)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = module(x)
+    return {"x": [x], "out": out.detach()}
+
+
+def stamp():
+    files = [__file__, export_compiled.__file__]
+    text = "".join(open(name).read() for name in files) + torch.__version__ + platform.node()
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+os.makedirs(folder, exist_ok=True)
+stamp_file = f"{folder}/stamp.txt"
+if os.path.exists(stamp_file) and open(stamp_file).read() == stamp():
+    print("the packages are current")
+    sys.exit()
+for make in (block, mlp, conv):
+    torch.manual_seed(1)
+    torch.save(make(), f"{folder}/{make.__name__}.pt")
+    print(f"{make.__name__}.pt2: {os.path.getsize(f'{folder}/{make.__name__}.pt2')} bytes", flush=True)
+# The command, in a process of its own, as a user runs it.
+os.makedirs(f"{folder}/command", exist_ok=True)
+with open(f"{folder}/command/my_net.py", "w") as file:
+    file.write("import torch\ndef net():\n    return torch.nn.Linear(3, 2)\n")
+subprocess.run([sys.executable, export_compiled.__file__, "my_net:net", "--example", "4x3:float32", "--output", "linear.pt2", "--dynamic-batch",
+                "--no-evaluation"], check=True, cwd=f"{folder}/command")
+with open(stamp_file, "w") as file:
+    file.write(stamp())
