@@ -46,6 +46,7 @@
 #include "accelerate/nn/activation_checkpoint.hpp"
 #include "accelerate/nn/compiled_module.hpp"
 #include "accelerate/nn/convert.hpp"
+#include "accelerate/nn/linear.hpp"
 #include "accelerate/nn/linear_cross_entropy.hpp"
 #include "accelerate/nn/sync_batch_norm.hpp"
 #include "accelerate/optim/ema.hpp"

@@ -3,18 +3,15 @@
 
 #include <fmt/ranges.h>
 #include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/container/moduledict.h>
-#include <torch/nn/modules/container/modulelist.h>
-#include <torch/nn/modules/container/sequential.h>
 
-#include <algorithm>
-#include <functional>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "accelerate/nn/module_slots.hpp"
 #include "accelerate/nn/sync_batch_norm.hpp"
 
 namespace accelerate::nn {
@@ -22,49 +19,15 @@ namespace {
 
 using torch::nn::Module;
 using ModulePtr = std::shared_ptr<Module>;
-/// Replaces a layer in the list of a container and in its children.
-using ModuleSlot = std::function<void(const std::shared_ptr<SyncBatchNormImpl>&)>;
-
+using Slot = ModuleSlot<SyncBatchNormImpl>;
 bool is_stock(const Module& module) {
   return dynamic_cast<const torch::nn::BatchNorm1dImpl*>(&module) != nullptr ||
          dynamic_cast<const torch::nn::BatchNorm2dImpl*>(&module) != nullptr ||
          dynamic_cast<const torch::nn::BatchNorm3dImpl*>(&module) != nullptr;
 }
 
-/// \param replace_in  replace_in(entry, layer) replaces an entry with the original layer; returns false for other
-///                    entries.
-template <typename Container, typename Replace>
-ModuleSlot slot_in(Container* list, const std::string& name, const Replace& replace_in) {
-  if (list == nullptr) return {};
-  const bool listed = std::any_of(list->begin(), list->end(), [&](auto& entry) { return replace_in(entry, nullptr); });
-  if (!listed) return {};
-  return [=](const std::shared_ptr<SyncBatchNormImpl>& layer) {
-    for (auto& entry : *list) replace_in(entry, layer);  // the list may have the layer several times
-    list->replace_module(name, layer);
-  };
-}
-
-/// Empty if the layer is a member of the holder's class.
-ModuleSlot slot_of(Module& holder, const std::string& name, const ModulePtr& stock) {
-  using Layer = std::shared_ptr<SyncBatchNormImpl>;
-  const auto in_sequential = [stock](torch::nn::AnyModule& entry, const Layer& layer) {
-    const bool found = entry.ptr() == stock;
-    if (found && layer) entry = layer;
-    return found;
-  };
-  const auto in_list = [stock](ModulePtr& entry, const Layer& layer) {
-    const bool found = entry == stock;
-    if (found && layer) entry = layer;
-    return found;
-  };
-  const auto in_dict = [in_list](auto& item, const Layer& layer) { return in_list(item.value(), layer); };
-  if (ModuleSlot place = slot_in(holder.as<torch::nn::SequentialImpl>(), name, in_sequential)) return place;
-  if (ModuleSlot place = slot_in(holder.as<torch::nn::ModuleListImpl>(), name, in_list)) return place;
-  return slot_in(holder.as<torch::nn::ModuleDictImpl>(), name, in_dict);
-}
-
 struct ConversionResult {
-  std::vector<std::pair<ModulePtr, ModuleSlot>> stock;
+  std::vector<std::pair<ModulePtr, Slot>> stock;
   std::vector<std::string> stuck;  ///< names of layers that cannot be replaced
   std::vector<SyncBatchNormImpl*> ours;
 };
@@ -79,7 +42,8 @@ void find_layers(Module& module, const std::string& prefix, std::unordered_set<c
       find_layers(*child.value(), name + ".", seen, found);
       continue;
     }
-    ModuleSlot place = synchronised(*child.value()) ? slot_of(module, child.key(), child.value()) : ModuleSlot();
+    Slot place;
+    if (synchronised(*child.value())) place = slot_of<SyncBatchNormImpl>(module, child.key(), child.value());
     if (place) {
       found.stock.emplace_back(child.value(), std::move(place));
     } else {
