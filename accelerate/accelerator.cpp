@@ -19,7 +19,8 @@ env::GivenSettings given(const AcceleratorOptions& options) {
   return settings;
 }
 
-prepared::PrepareOptions prepare_options(const AcceleratorOptions& options, int64_t num_processes) {
+prepared::PrepareOptions prepare_options(const AcceleratorOptions& options, int64_t num_processes,
+                                         env::MemoryFormat memory_format) {
   const bool per_process = options.scheduler_unit == SchedulerUnit::processes && !options.split_batches;
   return {.model = {.gradient_reducer = {.buckets = options.buckets,
                                          .static_graph = options.static_graph,
@@ -28,10 +29,12 @@ prepared::PrepareOptions prepare_options(const AcceleratorOptions& options, int6
           .loader = {.even_batches = options.even_batches,
                      .split_batches = options.split_batches,
                      .device_placement = options.device_placement,
-                     .dispatch_batches = options.dispatch_batches},
+                     .dispatch_batches = options.dispatch_batches,
+                     .memory_format = memory_format},
           .scheduler = {.step_with_optimizer = options.step_scheduler_with_optimizer,
                         .steps_per_optimizer_step = per_process ? num_processes : 1},
-          .device_placement = options.device_placement};
+          .device_placement = options.device_placement,
+          .memory_format = memory_format};
 }
 
 tracking::TrackingOptions tracking_options(const AcceleratorOptions& options) {
@@ -82,7 +85,7 @@ Accelerator::Accelerator(const job::JobContext& job, const std::shared_ptr<prepa
     : ProcessInfo(shared, job.process.local_rank),
       Checkpoints(std::make_unique<prepared::Checkpointing>(shared, options.project)),
       TrackingFacade(tracking_options(options), job.place),
-      options_(prepare_options(options, job.group.size())),
+      options_(prepare_options(options, job.group.size(), job.settings.memory_format)),
       mixed_precision_(job.settings.mixed_precision),
       stop_at_nan_loss_(options.stop_at_nan_loss) {
   set_gradient_accumulation_steps(job.settings.gradient_accumulation_steps);

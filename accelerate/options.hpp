@@ -10,6 +10,7 @@
 
 #include "accelerate/checkpoint/project.hpp"
 #include "accelerate/comm/group.hpp"
+#include "accelerate/env/memory_format.hpp"
 #include "accelerate/env/precision.hpp"
 #include "accelerate/gradient/bucket_plan.hpp"
 #include "accelerate/gradient/bucket_reducer.hpp"
@@ -22,6 +23,12 @@ namespace accelerate {
 
 /// Compute precision of prepared models: no, bf16 or fp16. Parameters, optimizers and outputs stay in float32.
 using Precision = env::Precision;
+
+/// Order in memory of prepared modules and batches: contiguous, channels_last or channels_last_3d.
+using MemoryFormat = env::MemoryFormat;
+
+/// Precision of float32 matrix products: highest, high or medium, as in torch.set_float32_matmul_precision().
+using Float32MatmulPrecision = env::Float32MatmulPrecision;
 
 /// Kind of job, with Hugging Face Accelerate's names. multi_gpu stands for any accelerator.
 enum class DistributedType { no, multi_cpu, multi_gpu };
@@ -82,6 +89,19 @@ struct AcceleratorOptions {
   /// If true, several ranks may share a GPU, assigned in turn. If false, more ranks than GPUs on a machine are an
   /// error. ACCELERATE_ALLOW_SHARED_GPUS; default false.
   std::optional<bool> allow_shared_gpus{};
+  /// Memory format of prepared modules and of batches from prepared loaders. With channels_last, prepare() reorders
+  /// parameters and buffers of 4 dimensions, and loaders reorder tensors of 4 dimensions, on the device. With
+  /// channels_last_3d, the same is done for 5 dimensions. Results are equal within rounding, and files are the same.
+  /// Tensors that are no images are reordered, too, if they have that many dimensions. ACCELERATE_MEMORY_FORMAT;
+  /// default contiguous, which reorders nothing.
+  std::optional<MemoryFormat> memory_format{};
+  /// Precision of float32 matrix products, as torch.set_float32_matmul_precision(). The constructor sets it for the
+  /// whole process, and it stays set. ACCELERATE_FLOAT32_MATMUL_PRECISION; if unset everywhere, it is not changed.
+  std::optional<Float32MatmulPrecision> float32_matmul_precision{};
+  /// If true, cuDNN times its algorithms for each new shape of a convolution and uses the fastest, as
+  /// torch.backends.cudnn.benchmark does. The constructor sets it for the whole process, and it stays set.
+  /// ACCELERATE_CUDNN_BENCHMARK; if unset everywhere, it is not changed.
+  std::optional<bool> cudnn_benchmark{};
 
   AccumulationOptions accumulation{};
   /// Replaces mixed_precision by other dtypes. precision::pure_bf16() stores parameters, their gradients and

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/env/memory_format.hpp"
 #include "accelerate/env/precision.hpp"
 #include "accelerate/env/process_env.hpp"
 
@@ -28,6 +29,9 @@ struct GivenSettings {
   std::optional<std::string> device{};
   std::optional<int64_t> threads_per_rank{};
   std::optional<bool> allow_shared_gpus{};
+  std::optional<MemoryFormat> memory_format{};
+  std::optional<Float32MatmulPrecision> float32_matmul_precision{};
+  std::optional<bool> cudnn_benchmark{};
 
   bool operator==(const GivenSettings&) const = default;
 };
@@ -63,6 +67,13 @@ struct Settings {
   std::optional<int64_t> threads_per_rank{};
   /// If true, more local ranks than GPUs are allowed; the GPUs are assigned round-robin. ACCELERATE_ALLOW_SHARED_GPUS
   bool allow_shared_gpus = false;
+  /// Memory format of prepared modules and of batches. ACCELERATE_MEMORY_FORMAT
+  MemoryFormat memory_format = MemoryFormat::contiguous;
+  /// Precision of float32 matrix products in the process. If unset, LibTorch's setting is not changed.
+  /// ACCELERATE_FLOAT32_MATMUL_PRECISION
+  std::optional<Float32MatmulPrecision> float32_matmul_precision{};
+  /// cuDNN's benchmark mode in the process. If unset, LibTorch's setting is not changed. ACCELERATE_CUDNN_BENCHMARK
+  std::optional<bool> cudnn_benchmark{};
 
   bool operator==(const Settings&) const = default;
 };

@@ -121,6 +121,26 @@ void for_each_setting(Each&& each) {
                .option = {"allow_shared_gpus", "", "More ranks than GPUs take turns on them; else an error."},
                .type = Flag{},
                .member = [](auto& all) { return &all.allow_shared_gpus; }});
+  each(Setting{.name = "memory_format",
+               .key = "memory_format",
+               .variable = "ACCELERATE_MEMORY_FORMAT",
+               .option = {"memory_format", "NAME", "Order in memory of image weights and batches."},
+               .type = Choice<MemoryFormat, kMemoryFormats.size()>{kMemoryFormats},
+               .default_value = Settings{}.memory_format,
+               .member = [](auto& all) { return &all.memory_format; }});
+  each(Setting{.name = "float32_matmul_precision",
+               .key = "float32_matmul_precision",
+               .variable = "ACCELERATE_FLOAT32_MATMUL_PRECISION",
+               .option = {"float32_matmul_precision", "NAME", "highest, high or medium: float32 matrix products."},
+               .type = Choice<Float32MatmulPrecision, kFloat32MatmulPrecisions.size()>{kFloat32MatmulPrecisions},
+               .default_value = DerivedDefault{"LibTorch's"},
+               .member = [](auto& all) { return &all.float32_matmul_precision; }});
+  each(Setting{.name = "cudnn_benchmark",
+               .key = "cudnn_benchmark",
+               .variable = "ACCELERATE_CUDNN_BENCHMARK",
+               .option = {"cudnn_benchmark", "", "cuDNN times its convolutions and picks the fastest."},
+               .type = Flag{},
+               .member = [](auto& all) { return &all.cudnn_benchmark; }});
 }
 
 }  // namespace accelerate::env

@@ -7,6 +7,7 @@
 #include "accelerate/base/log.hpp"
 #include "accelerate/device/cpu_threads.hpp"
 #include "accelerate/device/device_selection.hpp"
+#include "accelerate/device/math_modes.hpp"
 
 namespace accelerate::job {
 namespace {
@@ -48,6 +49,7 @@ JobContext start(const env::GivenSettings& given, bool force_process_group) {
   start.settings = settings_of(given, variables, start.place);
   start.device = chosen(start);
   set_threads(start.process, start.settings);
+  device::set_math_modes(start.settings.float32_matmul_precision, start.settings.cudnn_benchmark);
   base::log(base::LogLevel::debug, start.place, "start: {}, {} thread(s)", start.device.str(), device::threads());
   std::optional<at::Device> accelerator;
   if (!start.device.is_cpu()) accelerator = start.device;
@@ -81,6 +83,7 @@ JobContext start_on_group(comm::Group group, const env::GivenSettings& given) {
     if (!start.device.is_cpu() && !group.device()) group = comm::with_device(group, start.device);
     set_threads(start.process, start.settings);
   }
+  device::set_math_modes(start.settings.float32_matmul_precision, start.settings.cudnn_benchmark);
   start.group = std::move(group);
   return start;
 }

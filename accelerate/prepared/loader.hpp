@@ -27,6 +27,7 @@
 #include "accelerate/prepared/loader_core.hpp"
 #include "accelerate/prepared/loader_pass.hpp"
 #include "accelerate/prepared/loader_position.hpp"
+#include "accelerate/prepared/memory_format.hpp"
 #include "accelerate/prepared/padding.hpp"
 #include "accelerate/prepared/pass_order.hpp"
 #include "accelerate/tree/tree.hpp"
@@ -91,6 +92,7 @@ class PreparedLoader {
       bool skips;
       std::shared_ptr<device::UploadStream> lane;
       bool moves;                                // copies batches to the device
+      env::MemoryFormat memory_format;           // of the batches
       std::optional<data::LoadingTimer> clock;   // set if the loader does not time its own passes
       std::optional<state::LoaderState> before;  // position of the loader before the pass
       Pass pass;
@@ -110,6 +112,7 @@ class PreparedLoader {
             skips(of.skips_),
             lane(of.lane_),
             moves(of.options_.device_placement && !shared->device.is_cpu()),
+            memory_format(of.options_.memory_format),
             clock(clock_of(of)),
             before(saved_position(of)),
             pass(begin(of, before)) {
@@ -156,8 +159,8 @@ class PreparedLoader {
         note_size();
         record_position();
         if (!next) return end();
-        if (moves) {
-          device::with_out_of_memory_report(shared->place, "loader", [&] { batch.emplace(moved(*next)); });
+        if (moves || memory_format != env::MemoryFormat::contiguous) {
+          device::with_out_of_memory_report(shared->place, "loader", [&] { batch.emplace(arrived(*next)); });
         } else {
           batch = std::move(next);
         }
@@ -230,6 +233,14 @@ class PreparedLoader {
       void log_empty_pass() const {
         const auto why = std::visit([](const auto& one) { return one.empty_pass_reason(); }, pass);
         if (!why.empty()) data::warn_about_empty_rank(shared->place, why);
+      }
+      /// Returns the batch on the device and in the memory format. It is reordered after the copy, where that is fast.
+      Batch arrived(const Batch& next) {
+        if (!moves) return reordered(next);
+        return memory_format == env::MemoryFormat::contiguous ? moved(next) : reordered(moved(next));
+      }
+      Batch reordered(const Batch& given) const {
+        return tree::map(given, [&](const at::Tensor& tensor) { return in_memory_format(tensor, memory_format); });
       }
       Batch moved(const Batch& next) {
         if (!lane) return tree::to(next, shared->device, /*non_blocking=*/true);

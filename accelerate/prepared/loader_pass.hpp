@@ -13,6 +13,7 @@
 #include "accelerate/data/batch_sharding.hpp"
 #include "accelerate/data/loader_concepts.hpp"
 #include "accelerate/data/split.hpp"
+#include "accelerate/env/memory_format.hpp"
 #include "accelerate/prepared/accelerator_state.hpp"
 #include "accelerate/prepared/loader_rng.hpp"
 #include "accelerate/prepared/sampler_fingerprint.hpp"
@@ -28,6 +29,8 @@ struct LoaderOptions {
   std::optional<bool> dispatch_batches{};
   /// Number of batches of this rank that a pass reads and drops, for loaders that cannot skip them.
   int64_t skipped = 0;
+  /// Memory format of the batches.
+  env::MemoryFormat memory_format = env::MemoryFormat::contiguous;
 };
 
 template <typename Loader>

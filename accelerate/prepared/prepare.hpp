@@ -10,6 +10,7 @@
 #include "accelerate/nn/convert.hpp"
 #include "accelerate/prepared/concepts.hpp"
 #include "accelerate/prepared/distributed_samplers.hpp"
+#include "accelerate/prepared/memory_format.hpp"
 #include "accelerate/prepared/module_tensors.hpp"
 #include "accelerate/prepared/prepare_diagnostics.hpp"
 
@@ -21,6 +22,8 @@ struct PrepareOptions {
   SchedulerOptions scheduler{};
   /// Modules are moved to the device.
   bool device_placement = true;
+  /// Memory format of modules.
+  env::MemoryFormat memory_format = env::MemoryFormat::contiguous;
 };
 
 using SharedPtr = std::shared_ptr<AcceleratorState>;
@@ -66,6 +69,10 @@ auto prepare_model(const SharedPtr& shared, const PrepareOptions& options, Model
   using Module = typename decltype(held)::element_type;
   check_device_exists(*shared, held != nullptr);
   if (options.device_placement) held->to(shared->device);
+  if (options.memory_format != env::MemoryFormat::contiguous) {
+    set_memory_format(named_parameters(*held), options.memory_format);
+    set_memory_format(named_buffers(*held), options.memory_format);
+  }
   if (const auto dtype = shared->policy.parameter) {
     if (!options.model.evaluation_mode && *dtype != c10::ScalarType::Float) {
       shared->masters.keep(named_parameters(*held));

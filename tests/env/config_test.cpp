@@ -38,6 +38,7 @@ TEST_CASE("an unknown key is refused with the one that was probably meant, else 
                 std::string(
                     "settings: job.yaml has the unknown key 'learning_rate'; known are gradient_accumulation_steps, "
                     "mixed_precision, cpu, backend, timeout, debug, torch_device, threads_per_rank, allow_shared_gpus, "
+                    "memory_format, float32_matmul_precision, cudnn_benchmark, "
                     "num_processes, multi_gpu, hosts, num_machines, machine_rank, main_process_ip, main_process_port, "
                     "same_network, gpu_ids, rdzv_backend, runner, hostfile, enable_cpu_affinity, mpirun_hostfile, "
                     "grace_time, max_restarts, resume_code, ranks_per_machine, role, monitor_interval, log_dir, tee, "

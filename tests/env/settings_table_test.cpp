@@ -57,7 +57,10 @@ TEST_CASE("the table: key of the config file, variable, option") {
         "debug ACCELERATE_DEBUG_MODE --debug \n"
         "torch_device ACCELERATE_TORCH_DEVICE --device NAME\n"
         "threads_per_rank OMP_NUM_THREADS --num_cpu_threads_per_process N\n"
-        "allow_shared_gpus ACCELERATE_ALLOW_SHARED_GPUS --allow_shared_gpus \n");
+        "allow_shared_gpus ACCELERATE_ALLOW_SHARED_GPUS --allow_shared_gpus \n"
+        "memory_format ACCELERATE_MEMORY_FORMAT --memory_format NAME\n"
+        "float32_matmul_precision ACCELERATE_FLOAT32_MATMUL_PRECISION --float32_matmul_precision NAME\n"
+        "cudnn_benchmark ACCELERATE_CUDNN_BENCHMARK --cudnn_benchmark \n");
 }
 
 TEST_CASE("every setting has one value, whether code, variable, config file or the launcher's option says it") {
@@ -97,8 +100,8 @@ TEST_CASE("every setting refuses an invalid text with its source and the expecte
 
 TEST_CASE("every member has a row of its own") {
   const GivenSettings given;
-  const auto& [a, b, c, d, e, f, g, h, i] = given;
-  const std::set<const void*> members{&a, &b, &c, &d, &e, &f, &g, &h, &i};
+  const auto& [a, b, c, d, e, f, g, h, i, j, k, l] = given;
+  const std::set<const void*> members{&a, &b, &c, &d, &e, &f, &g, &h, &i, &j, &k, &l};
   std::set<const void*> rows;
   env::for_each_setting([&](const auto& row) { rows.insert(&row.of(given)); });
   CHECK(rows == members);

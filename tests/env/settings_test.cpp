@@ -79,7 +79,10 @@ TEST_CASE("every setting can come from the code, from its variable and from the 
                           .debug = true,
                           .device = env::DeviceName{},
                           .threads_per_rank = 5,
-                          .allow_shared_gpus = true};
+                          .allow_shared_gpus = true,
+                          .memory_format = env::MemoryFormat::channels_last,
+                          .float32_matmul_precision = env::Float32MatmulPrecision::high,
+                          .cudnn_benchmark = false};
   CHECK(env::resolve_settings({.gradient_accumulation_steps = 4,
                                .mixed_precision = env::Precision::bf16,
                                .cpu = true,
@@ -88,7 +91,10 @@ TEST_CASE("every setting can come from the code, from its variable and from the 
                                .debug = true,
                                .device = "cpu",
                                .threads_per_rank = 5,
-                               .allow_shared_gpus = true},
+                               .allow_shared_gpus = true,
+                               .memory_format = env::MemoryFormat::channels_last,
+                               .float32_matmul_precision = env::Float32MatmulPrecision::high,
+                               .cudnn_benchmark = false},
                               {}, {}) == expected);
   CHECK(env::resolve_settings({},
                               {{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4"},
@@ -99,7 +105,10 @@ TEST_CASE("every setting can come from the code, from its variable and from the 
                                {"ACCELERATE_DEBUG_MODE", "on"},
                                {"ACCELERATE_TORCH_DEVICE", "cpu"},
                                {"OMP_NUM_THREADS", "5,2"},
-                               {"ACCELERATE_ALLOW_SHARED_GPUS", "t"}},
+                               {"ACCELERATE_ALLOW_SHARED_GPUS", "t"},
+                               {"ACCELERATE_MEMORY_FORMAT", "channels_last"},
+                               {"ACCELERATE_FLOAT32_MATMUL_PRECISION", "high"},
+                               {"ACCELERATE_CUDNN_BENCHMARK", "no"}},
                               {}) == expected);
   CHECK(env::resolve_settings({}, {},
                               {.path = "f",
@@ -111,7 +120,10 @@ TEST_CASE("every setting can come from the code, from its variable and from the 
                                           {"debug", "1"},
                                           {"torch_device", "cpu"},
                                           {"threads_per_rank", "5"},
-                                          {"allow_shared_gpus", "yes"}}}) == expected);
+                                          {"allow_shared_gpus", "yes"},
+                                          {"memory_format", "channels_last"},
+                                          {"float32_matmul_precision", "high"},
+                                          {"cudnn_benchmark", "false"}}}) == expected);
 }
 
 TEST_CASE("a conflict is reported in one line on rank 0, agreement is not") {
@@ -234,4 +246,23 @@ TEST_CASE("a conflict is reported once, however many Accelerators meet it") {
   }
   base::set_log_handler(before);
   CHECK(lines.size() == 1);
+}
+
+TEST_CASE("modes of the process are unset unless given; a wrong name is refused with the choice") {
+  const Settings none = env::resolve_settings({}, {}, {});
+  CHECK_FALSE(none.float32_matmul_precision.has_value());
+  CHECK_FALSE(none.cudnn_benchmark.has_value());
+  CHECK(none.memory_format == env::MemoryFormat::contiguous);
+  using Refusal = std::pair<ErrorKind, std::string>;
+  CHECK(refusal({}, {{"ACCELERATE_MEMORY_FORMAT", "nhwc"}}) ==
+        Refusal{ErrorKind::environment,
+                "settings: ACCELERATE_MEMORY_FORMAT is 'nhwc', must be contiguous, channels_last or channels_last_3d"});
+  CHECK(refusal({}, {{"ACCELERATE_FLOAT32_MATMUL_PRECISION", "tf32"}}) ==
+        Refusal{ErrorKind::environment,
+                "settings: ACCELERATE_FLOAT32_MATMUL_PRECISION is 'tf32', must be highest, high or medium"});
+  CHECK(refusal({.float32_matmul_precision = static_cast<env::Float32MatmulPrecision>(7)}, {}) ==
+        Refusal{ErrorKind::usage, "settings: float32_matmul_precision is 7, must be highest, high or medium"});
+  CHECK(
+      refusal({.memory_format = static_cast<env::MemoryFormat>(3)}, {}) ==
+      Refusal{ErrorKind::usage, "settings: memory_format is 3, must be contiguous, channels_last or channels_last_3d"});
 }

@@ -63,7 +63,10 @@ TEST_CASE("every option is read in both spellings, with a space or an equals sig
                        .debug = true,
                        .device = "cpu",
                        .threads_per_rank = 2,
-                       .allow_shared_gpus = true};
+                       .allow_shared_gpus = true,
+                       .memory_format = accelerate::env::MemoryFormat::channels_last,
+                       .float32_matmul_precision = accelerate::env::Float32MatmulPrecision::high,
+                       .cudnn_benchmark = true};
   CHECK(parse({"--cpu",
                "--num_processes",
                "4",
@@ -83,6 +86,11 @@ TEST_CASE("every option is read in both spellings, with a space or an equals sig
                "--device",
                "cpu",
                "--allow_shared_gpus",
+               "--memory_format",
+               "channels_last",
+               "--float32_matmul_precision",
+               "high",
+               "--cudnn_benchmark",
                "--num_machines",
                "2",
                "--machine_rank",
@@ -126,6 +134,9 @@ TEST_CASE("every option is read in both spellings, with a space or an equals sig
                "--mixed-precision=bf16",
                "--device=cpu",
                "--allow-shared-gpus",
+               "--memory-format=channels_last",
+               "--float32-matmul-precision=high",
+               "--cudnn-benchmark",
                "--num-machines=2",
                "--machine-rank=1",
                "--main-process-ip=gpu-a",
@@ -338,7 +349,8 @@ TEST_CASE("a default is only in the table: the help prints it, and it applies if
                                                        {"grace_time", "5"},
                                                        {"gradient_accumulation_steps", "1"},
                                                        {"mixed_precision", "no"},
-                                                       {"timeout", "600"}});
+                                                       {"timeout", "600"},
+                                                       {"memory_format", "contiguous"}});
 }
 
 TEST_CASE("the help names the variables that are not called as their options are") {
@@ -370,6 +382,9 @@ TEST_CASE("help is one page that names every option once") {
                              "--timeout SECONDS",
                              "--device NAME",
                              "--allow_shared_gpus ",
+                             "--memory_format NAME",
+                             "--float32_matmul_precision NAME",
+                             "--cudnn_benchmark ",
                              "--num_machines N",
                              "--machine_rank K",
                              "--main_process_ip HOST",
