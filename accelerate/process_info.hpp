@@ -54,8 +54,8 @@ class ProcessInfo {
   /// As gather(), without the samples that only pad the last batch of a loader. The position in the loop over the
   /// loader of a batch decides for tensors of that batch, for views of them, and for the other tensors in the same
   /// `value`. For all other tensors the innermost open loop decides, so an evaluation loop inside the training loop
-  /// counts its own samples. A second loader that is advanced by hand inside a loop does not count as a loop, unless its
-  /// iterator begins in the body and is compared with end() there: then it counts until the next body.
+  /// counts its own samples. A second loader that is advanced by hand inside a loop does not count as a loop, unless
+  /// its iterator begins in the body and is compared with end() there: then it counts until the next body.
   template <typename Value>
   [[nodiscard]] Value gather_for_metrics(const Value& value) const {
     return prepared::drop_padding_of_active_loader(

@@ -49,10 +49,9 @@ struct LinearCrossEntropyOptions {
 /// \returns the loss, float32 or float64: a scalar, or the shape of target for Reduction::none. The mean is NaN and the
 ///          gradients are 0 if all rows are ignored or there is no row.
 /// \throws Error (usage) if shapes, dtypes, devices or options do not fit, and on the CPU if a target is not a class.
-/// On
-///         other devices the check of the targets is LibTorch's assertion on the device, because reading them would
-///         block the host. Backward throws for `create_graph`: there is no second derivative. It throws LibTorch's own
-///         error if weight was modified in place since the forward and x requires a gradient.
+///         Other devices check targets by LibTorch's assertion, because reading them would block the host. Backward
+///         throws for `create_graph`: there is no second derivative. It throws LibTorch's own error if weight was
+///         modified in place since the forward and x requires a gradient.
 /// \note Thread-safe. On a device the host does not block, and the result is ready when the current stream reaches it.
 at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& target,
                                 const LinearCrossEntropyOptions& options = {});
