@@ -63,8 +63,8 @@ using tracking::LoggerOptions;
 /// schedulers for training on one or many processes, on CPU or GPU.
 ///
 /// Several Accelerators may exist in one process. An Accelerator is movable but not copyable. Prepared objects may
-/// outlive it. The base classes provide ranks and collectives (Processes), save_state() and related functions
-/// (Checkpoints), and trackers (TrackedRun).
+/// outlive it. The base classes provide ranks and collectives (ProcessInfo), save_state() and related functions
+/// (Checkpoints), and trackers (TrackingFacade).
 class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacade {
  public:
   explicit Accelerator(const AcceleratorOptions& options = {});

@@ -46,7 +46,7 @@ std::array<uint32_t, 624> twister(uint32_t seed) {
   return words;
 }
 
-PickleItems relay_arguments(uint32_t seed) {
+PickleItems twister_words(uint32_t seed) {
   PickleItems words;
   for (const uint32_t word : twister(seed)) words.emplace_back(int64_t{word});
   return words;
@@ -54,7 +54,7 @@ PickleItems relay_arguments(uint32_t seed) {
 
 // random.getstate(): (version, words and position, the next Gaussian)
 PickleValue new_python_state(uint32_t seed) {
-  PickleItems words = relay_arguments(seed);
+  PickleItems words = twister_words(seed);
   words.emplace_back(int64_t{624});
   return py_tuple({int64_t{3}, py_tuple(std::move(words)), archive::PickleNone{}});
 }
@@ -62,7 +62,7 @@ PickleValue new_python_state(uint32_t seed) {
 // numpy.random.get_state(): (name, words, position, has a Gaussian, Gaussian). The words are a list, because the pickle
 // of an array would depend on NumPy 1 or 2.
 PickleValue new_numpy_state(uint32_t seed) {
-  return py_tuple({std::string("MT19937"), py_list(relay_arguments(seed)), int64_t{624}, int64_t{0}, 0.0});
+  return py_tuple({std::string("MT19937"), py_list(twister_words(seed)), int64_t{624}, int64_t{0}, 0.0});
 }
 
 template <typename Each>
@@ -105,8 +105,8 @@ void set_random_states(const RandomStates& states, c10::DeviceType accelerator, 
   });
 }
 
-void derive_stream(const RandomStates& broadcast_reader_info, int64_t rank) {
-  const at::Tensor state = broadcast_reader_info.cpu.contiguous();
+void derive_stream(const RandomStates& rank_0_states, int64_t rank) {
+  const at::Tensor state = rank_0_states.cpu.contiguous();
   const std::string digits = archive::checksum_of(bytes_of(state));
   device::seed_all(device::rank_seed(std::stoull(digits, nullptr, 16), rank));
 }

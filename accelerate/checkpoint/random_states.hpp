@@ -43,7 +43,7 @@ void check_random_states(const RandomStates& states, c10::DeviceType accelerator
 void check_random_state(c10::Device device, const at::Tensor& state, const RankContext& place);
 
 /// Seeds the generators of a rank that the saved job did not have. The seed is derived from rank 0's saved states.
-void derive_stream(const RandomStates& broadcast_reader_info, int64_t rank);
+void derive_stream(const RandomStates& rank_0_states, int64_t rank);
 
 [[nodiscard]] archive::PickleValue to_python(const RandomStates& states, c10::DeviceType accelerator,
                                              TorchFileWriter& writer);

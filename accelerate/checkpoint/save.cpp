@@ -53,7 +53,7 @@ std::string of_leader(const comm::Group& group, const std::string& text) {
                                       [&] { return group.broadcast_bytes(text); });
 }
 
-uint64_t kMaxBytes(const SaveOptions& options) {
+uint64_t max_bytes(const SaveOptions& options) {
   if (options.max_shard_size.empty()) return std::numeric_limits<uint64_t>::max();
   return parse_size(options.max_shard_size, kSaveOperation);
 }
@@ -281,7 +281,7 @@ std::unique_ptr<CheckpointWriter::CheckpointInProgress> CheckpointWriter::begin(
                                                        : -1,
                   .writers = request.options.share_work ? making->node.size() : 1,
                   .accelerator = request.accelerator,
-                  .kMaxBytes = kMaxBytes(request.options),
+                  .max_bytes = max_bytes(request.options),
                   .durable = request.options.durable};
   const auto failure = capture_exception([&] {
     if (making->is_leader()) making->save_lock = std::make_unique<archive::AtomicFolder>(making->place, kSaveOperation);

@@ -183,9 +183,9 @@ NamedTensors read_sharded(const fs::path& index, std::string_view operation) {
 
 }  // namespace
 
-std::vector<Shard> assign_to_ranks(const NamedTensors& tensors, std::string_view whole, uint64_t kMaxBytes) {
+std::vector<Shard> assign_to_ranks(const NamedTensors& tensors, std::string_view whole, uint64_t max_bytes) {
   std::vector<Shard> shards;
-  for (NamedTensors& list : shards_of(tensors, kMaxBytes)) shards.push_back({.tensors = std::move(list)});
+  for (NamedTensors& list : shards_of(tensors, max_bytes)) shards.push_back({.tensors = std::move(list)});
   for (size_t i = 0; i < shards.size(); ++i) {
     shards[i].file = shards.size() == 1 ? std::string(whole) : shard_name(whole, i, shards.size());
   }

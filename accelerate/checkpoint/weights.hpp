@@ -27,10 +27,10 @@ struct Shard {
   NamedTensors tensors{};
 };
 
-/// Splits weights into files of at most `kMaxBytes` each, in order. A larger tensor has its own file, and tied tensors
+/// Splits weights into files of at most `max_bytes` each, in order. A larger tensor has its own file, and tied tensors
 /// stay together. A single file is named "model.safetensors"; several are named "model-00001-of-0000N.safetensors".
 [[nodiscard]] std::vector<Shard> assign_to_ranks(const NamedTensors& tensors, std::string_view whole,
-                                                 uint64_t kMaxBytes);
+                                                 uint64_t max_bytes);
 /// Text and file name of the index of several shards.
 [[nodiscard]] std::string index_text(const std::vector<Shard>& shards);
 [[nodiscard]] std::string index_name(std::string_view whole);

@@ -94,7 +94,7 @@ class WriteJobs {
  private:
   void model(int64_t index, const NamedTensors& tensors, bool is_divided) {
     const std::string whole = model_file(index);
-    auto shards = assign_to_ranks(tensors, whole, part_.kMaxBytes);
+    auto shards = assign_to_ranks(tensors, whole, part_.max_bytes);
     const size_t first = jobs_.size();
     if (shards.size() > 1) {
       jobs_.push_back(
@@ -178,12 +178,12 @@ class WriteJobs {
 
   // Returns the buffers that differ from those in the model's file.
   [[nodiscard]] NamedTensors own_buffers() const {
-    std::unordered_map<std::string_view, const at::Tensor*> broadcast_reader_info;
-    for (const auto& [name, tensor] : content_.buffers_of_rank_0) broadcast_reader_info.emplace(name, &tensor);
+    std::unordered_map<std::string_view, const at::Tensor*> rank_0_buffers;
+    for (const auto& [name, tensor] : content_.buffers_of_rank_0) rank_0_buffers.emplace(name, &tensor);
     NamedTensors own;
     for (const auto& [name, tensor] : content_.buffers) {
-      const auto other = broadcast_reader_info.find(name);
-      if (other != broadcast_reader_info.end() && has_same_bytes(tensor, *other->second, name)) continue;
+      const auto other = rank_0_buffers.find(name);
+      if (other != rank_0_buffers.end() && has_same_bytes(tensor, *other->second, name)) continue;
       own.emplace_back(name, tensor);
     }
     return own;

@@ -18,7 +18,7 @@ struct Part {
   int64_t writers = 1;  ///< number of writers of common data
   c10::DeviceType accelerator = c10::DeviceType::CPU;
   /// Larger models are split into several files with an index.
-  uint64_t kMaxBytes = std::numeric_limits<uint64_t>::max();
+  uint64_t max_bytes = std::numeric_limits<uint64_t>::max();
   bool durable = true;  ///< flush every file to disk before write() returns
 };
 

@@ -20,7 +20,7 @@ struct BatchShardOptions {
   int64_t world_size = 1;
   /// Drops the batches of a last round in which not every rank gets one.
   bool drop_last = false;
-  /// Fills the last round so that every rank has the same number of batches: see BatchDealer.
+  /// Fills the last round so that every rank has the same number of batches: see BatchSharder.
   bool even_batches = true;
 };
 
@@ -31,7 +31,7 @@ struct BatchShardOptions {
 [[nodiscard]] std::vector<int64_t> shard_batches(int64_t batches, const BatchShardOptions& options,
                                                  const RankContext& place = {});
 
-/// Number of batches that deal_batches returns.
+/// Number of batches that shard_batches returns.
 [[nodiscard]] int64_t shard_batch_count(int64_t batches, const BatchShardOptions& options,
                                         const RankContext& place = {});
 
@@ -106,7 +106,7 @@ Batch copy_of(const Batch& batch) {
   }
 }
 
-/// deal_batches for a stream of unknown length: receives batches one by one and returns those of this rank.
+/// shard_batches for a stream of unknown length: receives batches one by one and returns those of this rank.
 ///
 /// With even_batches the last round is padded as in Accelerate. If all batches except a shorter last one have the same
 /// number of rows, it is padded row by row from the front of the stream, so that every rank's last batch is full. If

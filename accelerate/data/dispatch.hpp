@@ -128,15 +128,15 @@ class BatchDispatcher {
     }
     const std::vector<Batch>& front = front_.empty() ? batches : front_;
     const int64_t pool = samples_of(front);
-    const int64_t shard_spec = (samples + ranks - 1) / ranks;
+    const int64_t rows_per_rank = (samples + ranks - 1) / ranks;
     if (samples % ranks != 0 && pool < 1) return std::nullopt;
     Round<Batch> round{{}, samples, read_};
-    for (int64_t first = 0; first < ranks * shard_spec; first += shard_spec) {
-      const int64_t real = std::clamp<int64_t>(samples - first, 0, shard_spec);
+    for (int64_t first = 0; first < ranks * rows_per_rank; first += rows_per_rank) {
+      const int64_t real = std::clamp<int64_t>(samples - first, 0, rows_per_rank);
       std::vector<tree::RowPiece<Batch>> pieces;
       append_rows<Batch>(pieces, batches, first, real);
       append_padding<Batch>(
-          pieces, {.padding_first = first + real - samples, .padding_rows = shard_spec - real, .pool = pool}, front);
+          pieces, {.padding_first = first + real - samples, .padding_rows = rows_per_rank - real, .pool = pool}, front);
       auto joined = tree::join_rows(batches.back(), pieces);
       if (!joined) return std::nullopt;
       round.batches.push_back(std::move(*joined));

@@ -21,7 +21,7 @@
 namespace accelerate::data {
 
 struct LoaderOptions {
-  /// Samples per batch of one rank, or with Share::split_batches of all ranks together.
+  /// Samples per batch of one rank, or with ShardSpec::split_batches of all ranks together.
   int64_t batch_size = 1;
   /// If true, each epoch has a new order: torch.randperm with a CPU generator of seed + epoch.
   bool shuffle = false;

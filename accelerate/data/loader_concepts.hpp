@@ -26,14 +26,15 @@ struct ShardSpec {
   bool reports = true;
 };
 
-/// Supports sharding: loader.shard(share), or loader.shard(share, place) with a Place for errors.
+/// Supports sharding: loader.shard(shard_spec), or loader.shard(shard_spec, place) with a RankContext
+/// for errors.
 template <typename Loader>
 concept AcceptsShardSpec = requires(Loader& loader, const ShardSpec& shard_spec) {
   loader.shard(shard_spec);
 };
 
-/// Reads only its own shard: TakesShare, or loader.shard(rank, world_size). Any other loader is read whole, and its
-/// batches are dealt.
+/// Reads only its own shard: AcceptsShardSpec, or loader.shard(rank, world_size). Any other loader is read whole, and
+/// its batches are assigned in turn.
 template <typename Loader>
 concept Shardable = AcceptsShardSpec<Loader> || requires(Loader& loader, int64_t rank, int64_t world_size) {
   loader.shard(rank, world_size);
@@ -71,7 +72,8 @@ struct SamplerFingerprint {
   bool operator==(const SamplerFingerprint&) const = default;
 };
 
-/// Its iterator provides a fingerprint of the order of all ranks: position.sampler_fingerprint() is an OrderPrint.
+/// Its iterator provides a fingerprint of the order of all ranks: position.sampler_fingerprint() returns a
+/// SamplerFingerprint.
 template <typename Iterator>
 concept HasSamplerFingerprint = requires(const Iterator& position) {
   { position.sampler_fingerprint() } -> std::same_as<SamplerFingerprint>;
@@ -83,7 +85,7 @@ concept Streaming = requires {
   requires Loader::is_stream;
 };
 
-/// Reports the reason for a pass without batches itself: Loader::says_why_empty is true.
+/// Reports the reason for a pass without batches itself: Loader::explains_empty_pass is true.
 template <typename Loader>
 concept ExplainsEmptyPass = requires {
   requires Loader::explains_empty_pass;
@@ -144,7 +146,7 @@ void assign_shard(Loader& loader, const ShardSpec& shard_spec, const RankContext
     if (shard_spec.split_batches && shard_spec.world_size > 1) {
       base::fail(ErrorKind::usage, place, "prepare",
                  "split_batches is on, and this loader is sharded by shard(rank, world_size), which does not state "
-                 "so; give it shard(const data::Share&), or turn split_batches off");
+                 "so; give it shard(const data::ShardSpec&), or turn split_batches off");
     }
     loader.shard(shard_spec.rank, shard_spec.world_size);
   }

@@ -85,7 +85,7 @@ using SamplerPtr = std::shared_ptr<const Sampler>;
 
 using IndexBatches = std::vector<std::vector<int64_t>>;
 /// Returns the batches of an epoch. If all batches except a shorter last one have the same size, the last one is padded
-/// sample by sample, as in other loaders. Otherwise each rank gets whole batches, as with deal_batches.
+/// sample by sample, as in other loaders. Otherwise each rank gets whole batches, as with shard_batches.
 using BatchSampler = std::function<IndexBatches(uint64_t seed, int64_t epoch)>;
 
 }  // namespace accelerate::data

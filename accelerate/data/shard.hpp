@@ -31,7 +31,7 @@ struct ShardOptions {
 };
 
 /// One batch as positions in the order: `real` positions first, first+stride, ..., then `padding_rows` positions of
-/// padding. The padding starts at fill_first and cycles through the first `pool` positions.
+/// padding. The padding starts at padding_first and cycles through the first `pool` positions.
 struct BatchRange {
   int64_t first = 0;
   int64_t real = 0;

@@ -21,7 +21,7 @@ namespace accelerate::data {
 /// Rows of a stream's batches as they arrive: equal, except that the last batch may be shorter.
 class SplitRows {
  public:
-  /// \throws Error (usage) as deal_batches does.
+  /// \throws Error (usage) as shard_batches does.
   explicit SplitRows(const BatchShardOptions& options, const RankContext& place);
 
   /// \throws Error (usage) for a batch without rows, with more rows than the first, or after a short one.

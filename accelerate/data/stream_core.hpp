@@ -22,7 +22,7 @@
 namespace accelerate::data {
 
 struct StreamOptions {
-  /// Samples per batch of one rank, or with Share::split_batches of all ranks together.
+  /// Samples per batch of one rank, or with ShardSpec::split_batches of all ranks together.
   int64_t batch_size = 1;
   /// Drops the last samples if they do not fill a batch on every rank.
   bool drop_last = false;
@@ -67,7 +67,7 @@ class StreamCore : public ResumePoint {
   void set_epoch(int64_t epoch);
   void end_pass(int64_t pass, int64_t epoch);
 
-  /// See LoaderOf::with_its_front.
+  /// See LoaderOf::with_skipped_front.
   [[nodiscard]] std::shared_ptr<StreamCore> with_skipped_front();
 
   /// Logs why this rank received no batch in a pass.

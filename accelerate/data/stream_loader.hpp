@@ -80,7 +80,7 @@ class StreamLoader {
     return with(std::move(core));
   }
 
-  /// See LoaderOf::with_its_front.
+  /// See LoaderOf::with_skipped_front.
   [[nodiscard]] std::optional<StreamLoader> with_skipped_front() const {
     auto core = core_->with_skipped_front();
     return core ? std::optional(with(std::move(core))) : std::nullopt;
@@ -207,7 +207,7 @@ class StreamLoader<AnySample, Collate>::Iterator {
         return;
       }
       batch = std::exchange(given.batch, std::nullopt);
-      loader.core_->advance_to(pass, given.exposed_to_hook, given.complete);
+      loader.core_->advance_to(pass, given.delivered, given.complete);
       clock.arrived(given.samples, since);
     }
     BatchType* read_ahead() {

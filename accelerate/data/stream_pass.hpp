@@ -41,7 +41,7 @@ class StreamPass {
       if (failure_) fail();
       return std::nullopt;
     }
-    AccumulationState window = std::exchange(ahead_, {});
+    StreamWindow window = std::exchange(ahead_, {});
     first_ = handed_out_ + shard_.rank * shard_.batch_size;
     real_ = window.mine.size();
     handed_out_ += window.samples;
@@ -56,7 +56,7 @@ class StreamPass {
 
   [[nodiscard]] const state::BatchInfo& info() const { return info_; }
   /// Number of samples from the start of the stream that the ranks have received.
-  [[nodiscard]] int64_t exposed_to_hook() const { return handed_out_; }
+  [[nodiscard]] int64_t delivered() const { return handed_out_; }
   /// Number of samples from the start of the stream that were read.
   [[nodiscard]] int64_t read() const { return read_; }
   /// Numbers in the stream of the samples that next() returned last.
@@ -72,14 +72,14 @@ class StreamPass {
   }
 
  private:
-  struct AccumulationState {
+  struct StreamWindow {
     std::vector<AnySample> mine{};
     int64_t samples = 0;
   };
 
   [[nodiscard]] ShardPlan plan() const { return {read_ - origin_, shard_}; }
 
-  [[nodiscard]] bool has_batch(const AccumulationState& window) const {
+  [[nodiscard]] bool has_batch(const StreamWindow& window) const {
     if (window.samples == round_) return true;
     if (window.samples == 0 || shard_.drop_last) return false;
     return shard_.even_batches || shard_.rank * shard_.batch_size < window.samples;
@@ -122,8 +122,8 @@ class StreamPass {
     std::rethrow_exception(failure_);
   }
 
-  AccumulationState read_window() {
-    AccumulationState window;
+  StreamWindow read_window() {
+    StreamWindow window;
     if (ended_) return window;
     const bool first = read_ == origin_;
     const int64_t begin = shard_.rank * shard_.batch_size;
@@ -167,7 +167,7 @@ class StreamPass {
   std::exception_ptr failure_;
   std::optional<int64_t> failed_at_;  // sample of the failure, until it is logged
   std::vector<AnySample> front_;
-  AccumulationState ahead_;
+  StreamWindow ahead_;
   state::BatchInfo info_{};
 };
 
@@ -178,7 +178,7 @@ struct StreamBatch {
   std::exception_ptr failure{};     // set if the read failed
   state::BatchInfo info{};
   int64_t samples = 0;
-  int64_t exposed_to_hook = 0;
+  int64_t delivered = 0;
   int64_t read = 0;
   bool complete = false;
 };
@@ -201,7 +201,7 @@ class CollatedStream {
       coming.failure = std::current_exception();
     }
     coming.info = pass_.info();
-    coming.exposed_to_hook = pass_.exposed_to_hook();
+    coming.delivered = pass_.delivered();
     coming.read = pass_.read();
     coming.complete = pass_.complete();
     return coming;

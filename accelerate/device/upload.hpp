@@ -47,7 +47,7 @@ class UploadStream {
   std::vector<std::unique_ptr<Staging>> stagings_;
 };
 
-/// Pending copies of one call of UploadLane::begin(). It may be destroyed before arrive().
+/// Pending copies of one call of UploadStream::begin(). It may be destroyed before arrive().
 class Upload {
  public:
   Upload(Upload&&) noexcept = default;

@@ -140,9 +140,9 @@ void check_half(const LauncherVariables& half, const ProcessEnv& chosen) {
   if (is_always_incomplete(half) || agrees(half, chosen)) return;
   const Field& rank = half.fields[0];
   const Field& size = half.fields[1];
-  const bool same_storage = rank.text && size.text && parse_integer(*rank.text) == chosen.rank &&
+  const bool same_numbers = rank.text && size.text && parse_integer(*rank.text) == chosen.rank &&
                             parse_integer(*size.text) == chosen.world_size;
-  if (half.source == Source::torchrun && rank.text && size.text && !same_storage) throw_incomplete_variables(half);
+  if (half.source == Source::torchrun && rank.text && size.text && !same_numbers) throw_incomplete_variables(half);
   base::log_once(base::LogLevel::debug, {},
                  "environment: using {} with {}; {} is an incomplete set of {} and is ignored",
                  launcher_name(chosen.source), describe(chosen), describe_variables(half), launcher_name(half.source));

@@ -65,8 +65,8 @@ class BucketReducer {
   /// Reason why reductions cannot be captured and replayed without calling this object (a graphed step). Empty if the
   /// host makes no decision in them and all state is at fixed addresses.
   [[nodiscard]] virtual std::string not_capturable_reason() const {
-    return "the hook's reducer may decide on the host, which replays do not call; override its why_not_recorded() to "
-           "say";
+    return "the hook's reducer may decide on the host, which replays do not call; override its "
+           "not_capturable_reason()";
   }
   /// Changes if memory that a captured reduction uses was released. Such a capture is invalid.
   [[nodiscard]] virtual int64_t memory_version() const { return 0; }

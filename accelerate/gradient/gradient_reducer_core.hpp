@@ -57,7 +57,7 @@ struct GradientReducer::Core : std::enable_shared_from_this<GradientReducer::Cor
   void zero_in_place(std::vector<bool> listed);
   [[nodiscard]] std::vector<state::ParameterShard> parameter_shards();
   void zero_all();
-  void clear_aborted_state();  ///< clears broken_off once no gradient is left
+  void clear_aborted_state();  ///< clears reduction_aborted once no gradient is left
   void before_step();
   [[nodiscard]] const ParameterState* first_unreduced() const;  ///< a state with an unreduced gradient, or null
   [[nodiscard]] std::vector<at::Tensor> gradients();

@@ -26,7 +26,7 @@ void on_signal(int) { signal_received.store(true, std::memory_order_relaxed); }
 
 PreemptionGuard::PreemptionGuard(std::initializer_list<int> signals) {
   if (guard_exists.exchange(true)) {
-    base::fail(ErrorKind::usage, {}, "StopNotice",
+    base::fail(ErrorKind::usage, {}, "PreemptionGuard",
                "there is one already, and signals go to one; let both parts of the "
                "program look at that one");
   }
@@ -40,7 +40,8 @@ PreemptionGuard::PreemptionGuard(std::initializer_list<int> signals) {
       const int error = errno;
       guard_exists = false;
       restore(before_);
-      base::fail(ErrorKind::usage, {}, "StopNotice", "signal {} cannot be handled: {}", signal, std::strerror(error));
+      base::fail(ErrorKind::usage, {}, "PreemptionGuard", "signal {} cannot be handled: {}", signal,
+                 std::strerror(error));
     }
     before_.push_back(before);
   }

@@ -128,11 +128,11 @@ void add_buffers(const ModelCore& model, const std::vector<gradient::BufferBroad
   const auto* broadcast = model.buffer_broadcast();
   if (broadcast != nullptr && !broadcast->due()) content.local_buffers.push_back(model.index());
   if (shared.group.rank() == 0) return;
-  std::unordered_map<const void*, at::Tensor> broadcast_reader_info;
-  for (const auto& [own, values] : with_rank_0) broadcast_reader_info.emplace(own.unsafeGetTensorImpl(), values);
+  std::unordered_map<const void*, at::Tensor> rank_0_buffers;
+  for (const auto& [own, values] : with_rank_0) rank_0_buffers.emplace(own.unsafeGetTensorImpl(), values);
   for (auto& [name, tensor] : content.models.back()) {
-    const auto found = broadcast_reader_info.find(tensor.unsafeGetTensorImpl());
-    if (found == broadcast_reader_info.end()) continue;
+    const auto found = rank_0_buffers.find(tensor.unsafeGetTensorImpl());
+    if (found == rank_0_buffers.end()) continue;
     content.buffers.emplace_back(name_in(model, name), tensor);
     content.buffers_of_rank_0.emplace_back(name_in(model, name), found->second);
     tensor = found->second;

@@ -79,14 +79,14 @@ template <typename Collective>
 auto describe_peers(const comm::Group& group, std::string_view operation, const Collective& collective) {
   return comm::with_operation_context(operation, "the ranks cannot reach each other", group.place(), collective);
 }
-std::string broadcast_reader_info(const comm::Group& group, std::string_view operation, const std::string& text) {
+std::string broadcast_text(const comm::Group& group, std::string_view operation, const std::string& text) {
   return group.size() == 1 ? text : describe_peers(group, operation, [&] { return group.broadcast_bytes(text); });
 }
 
 // Every rank writes its part according to its own options. If they differ, parts of the folder may be missing.
 void check_alike(const comm::Group& group, const checkpoint::SaveOptions& options) {
   if (group.size() == 1) return;
-  std::string mine = fmt::format("async {}, when_busy {}, durable {}, share_work {}", options.async,
+  std::string mine = fmt::format("async {}, when_writer_busy {}, durable {}, share_work {}", options.async,
                                  options.when_writer_busy == checkpoint::WriterBusyPolicy::wait ? "wait" : "skip",
                                  options.durable, options.share_work);
   if (!options.max_shard_size.empty()) mine += ", max_shard_size " + options.max_shard_size;
@@ -186,7 +186,7 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
     together(accelerator_state_->group, "save_state", [&] {
       if (accelerator_state_->group.rank() == 0) named = numbered_folder().string();
     });
-    place = broadcast_reader_info(accelerator_state_->group, "save_state", named);
+    place = broadcast_text(accelerator_state_->group, "save_state", named);
   } else if (!place.has_filename()) {
     place = place.parent_path();
   }
@@ -247,7 +247,7 @@ LoadedState Checkpointing::newest(const fs::path& parent, const LoadOptions& opt
     if (group.rank() != 0) return;
     for (const fs::path& folder : archive::numbered_checkpoints(parent)) all += folder.filename().string() + "\n";
   });
-  all = broadcast_reader_info(group, "load_state", all);
+  all = broadcast_text(group, "load_state", all);
   LoadedState chosen;
   std::istringstream names(all);
   for (std::string name; std::getline(names, name);) {
@@ -297,15 +297,15 @@ LoadedState Checkpointing::choose(const fs::path& folder, const LoadOptions& opt
     by_name = is_checkpoint(place);
     if (by_name) check_is_complete(place, options.verify);
   });
-  by_name = broadcast_reader_info(accelerator_state_->group, "load_state", by_name ? "1" : "0") == "1";
-  parent = broadcast_reader_info(accelerator_state_->group, "load_state", parent.string());
+  by_name = broadcast_text(accelerator_state_->group, "load_state", by_name ? "1" : "0") == "1";
+  parent = broadcast_text(accelerator_state_->group, "load_state", parent.string());
   if (by_name) return {.path = parent};
   return newest(parent, options, reads_disk);
 }
 
 void Checkpointing::check_visible_on_all_ranks(const fs::path& folder) const {
   const comm::Group& group = accelerator_state_->group;
-  const std::string host = broadcast_reader_info(group, "load_state", base::host_name());
+  const std::string host = broadcast_text(group, "load_state", base::host_name());
   together(group, "load_state", [&] {
     std::error_code error;
     if (fs::is_directory(folder, error)) return;

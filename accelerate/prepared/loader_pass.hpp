@@ -234,7 +234,7 @@ class UnshardedPass {
   Loader& loader_;
   SameSeedIterator<Loader> walk_;
   data::BatchSharder<Batch> sharder_;
-  std::optional<data::BatchSplitter<Batch>> splitter_;  // replaces dealer_ if batches are split
+  std::optional<data::BatchSplitter<Batch>> splitter_;  // replaces sharder_ if batches are split
   state::BatchInfo info_{};
   std::exception_ptr failure_;
   int64_t skipped_, ranks_;

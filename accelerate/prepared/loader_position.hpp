@@ -25,10 +25,10 @@ class LoaderPosition {
   int64_t begin() { return ++passes_; }
   /// Records the progress of a pass.
   ///
-  /// \param handed_out  State in which the returned batches count as consumed. If unset, the loader's own state is
+  /// \param delivered  State in which the returned batches count as consumed. If unset, the loader's own state is
   ///   used.
-  void set_position_state(std::optional<state::LoaderState> exposed_to_hook, state::LoaderState own) {
-    handed_out_ = std::move(exposed_to_hook);
+  void set_position_state(std::optional<state::LoaderState> delivered, state::LoaderState own) {
+    handed_out_ = std::move(delivered);
     own_ = std::move(own);
   }
   /// Must be called when the position or the epoch of the loader is set.

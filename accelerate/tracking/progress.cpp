@@ -121,14 +121,14 @@ void ProgressBar::draw() {
 
 void ProgressBar::write_line(const std::string& text, bool last) const {
   if (!terminal_) return put(options_.output, text + "\n");
-  const bool is_still_valid = last && row_ == 0 && options_.leave;
+  const bool stays_on_screen = last && row_ == 0 && options_.leave;
   const std::string down(static_cast<size_t>(row_), '\n');
   std::string up;
   for (int64_t row = 0; row < row_; ++row) up += "\x1b[A";
   const std::string erased = "\r\x1b[K";
   const std::lock_guard lock(screen().mutex);
   put(options_.output,
-      down + erased + (last && !is_still_valid ? "" : text) + (is_still_valid ? "\n" : up + (last ? "\r" : "")));
+      down + erased + (last && !stays_on_screen ? "" : text) + (stays_on_screen ? "\n" : up + (last ? "\r" : "")));
 }
 
 void ProgressBar::finish() noexcept {

@@ -12,7 +12,7 @@
 namespace accelerate::trainer {
 namespace {
 
-constexpr std::string_view kBestKey = "best";  // key in state_dict(); names of weights have the prefix weight_key
+constexpr std::string_view kBestKey = "best";  // key in state_dict(); names of weights have the prefix kWeightKey
 constexpr std::string_view kWeightKey = "model.";
 
 }  // namespace

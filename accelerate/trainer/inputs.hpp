@@ -27,7 +27,7 @@ class Inputs : public std::map<std::string, at::Tensor> {
   [[nodiscard]] Inputs first(int64_t count) const;
 };
 
-/// Error (usage) for a missing name. A batch does not know its Place, so the Trainer adds it.
+/// Error (usage) for a missing name. A batch has no RankContext, so the Trainer adds it.
 class MissingInput final : public base::Error {
  public:
   explicit MissingInput(const std::string& message, const RankContext& place = {});

@@ -154,7 +154,7 @@ struct TrainerBase::SavedCallbacks {
     return all;
   }
   void load_state_dict(const StateDict& saved) { loaded = saved; }
-  void restore_gradient() {
+  void restore_states() {
     each([&](TrainerCallback& callback, const std::string& prefix) {
       StateDict own;
       for (const auto& item : loaded) {
@@ -209,7 +209,7 @@ void TrainerBase::resume() {
   control_.should_training_stop = saved_part_->stopped;
 }
 
-void TrainerBase::restore_callback_state() { saved_callbacks_->restore_gradient(); }
+void TrainerBase::restore_callback_state() { saved_callbacks_->restore_states(); }
 
 void TrainerBase::save_checkpoint() {
   static_cast<void>(accelerator_.save_state());

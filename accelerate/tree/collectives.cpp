@@ -143,19 +143,19 @@ at::Tensor made_from(const std::string& description, at::Device device) {
 at::Tensor copy_tensor_to_devices(const at::Tensor& tensor, const comm::Group& group, int64_t root, at::Device device) {
   const bool mine = group.rank() == root;
   const std::string description = mine ? described(tensor) : std::string();
-  const auto exposed_to_hook = [&](const auto& collective) {
+  const auto with_context = [&](const auto& collective) {
     return comm::with_operation_context("copy_tensor_to_devices", "the tensor is not handed out", group.place(),
                                         collective);
   };
   const std::string of_root =
-      group.size() == 1 ? description : exposed_to_hook([&] { return group.broadcast_bytes(description, root); });
+      group.size() == 1 ? description : with_context([&] { return group.broadcast_bytes(description, root); });
   if (of_root.empty())
     base::fail(ErrorKind::usage, group.place(), "copy_tensor_to_devices",
                "the tensor of rank {} is undefined; the rank that gives it is the argument root", root);
   if (group.size() == 1) return tensor;
   // All ranks must use one backend, that of the device, wherever root's tensor is.
   const at::Tensor sent = mine ? tensor.detach().to(device) : made_from(of_root, device);
-  exposed_to_hook([&] { group.broadcast(sent, root); });
+  with_context([&] { group.broadcast(sent, root); });
   return mine ? tensor : sent;
 }
 

@@ -102,10 +102,10 @@ template <typename T>
 bool join_columns(T& out, Joined& joined, const std::vector<PartPiece<T>>& pieces) {
   size_t place = 0;
   for (auto& column : out) {
-    const auto same_storage = [place](T& from) {
+    const auto at_same_position = [place](T& from) {
       return &*std::next(from.begin(), static_cast<std::ptrdiff_t>(place));
     };
-    if (!join_part(column, joined, pieces, same_storage)) return false;
+    if (!join_part(column, joined, pieces, at_same_position)) return false;
     ++place;
   }
   return true;

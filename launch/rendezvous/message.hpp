@@ -80,7 +80,7 @@ std::optional<HangNotice> parse_hang_notice(std::string_view message);
 /// All ranks of the sender exited with 0. If sent by machine 0, all ranks of the job exited with 0.
 inline constexpr std::string_view kDoneMessage = "done\n\n";
 
-/// Like done_message, but a rank of the sender requests a restart. If sent by machine 0, at least one rank of the job
+/// Like kDoneMessage, but a rank of the sender requests a restart. If sent by machine 0, at least one rank of the job
 /// does.
 inline constexpr std::string_view kRestartRequestMessage = "asks\n\n";
 

@@ -20,7 +20,8 @@ class HangMonitor {
   using Ranks = std::vector<StalledRank>;
 
   /// \param limit  Maximum time without progress. 0 disables the detection.
-  /// \param judge  Socket to the process that combines all machines (hang_detector.hpp). It receives Stillness messages
+  /// \param judge  Socket to the process that combines all machines (hang_detector.hpp). It receives HangStatus
+  /// messages
   ///               and replies with one line, the cause, if all ranks hang. If -1, this machine runs all ranks.
   explicit HangMonitor(std::chrono::milliseconds limit, int detector_fd = -1) : limit_(limit), detector_(detector_fd) {}
 

@@ -266,8 +266,9 @@ TEST_CASE("if one rank cannot save, all ranks throw at once") {
   const auto unlike = save([](Accelerator&, Moody&) {},
                            [](int64_t rank) { return accelerate::checkpoint::SaveOptions{.share_work = rank == 0}; });
   for (const auto& each : unlike) {
-    CHECK(each.find("rank 0 saves with async false, when_busy wait, durable true, share_work true, rank 1 with async "
-                    "false, when_busy wait, durable true, share_work false; give the same options on all ranks") !=
+    CHECK(each.find(
+              "rank 0 saves with async false, when_writer_busy wait, durable true, share_work true, rank 1 with async "
+              "false, when_writer_busy wait, durable true, share_work false; give the same options on all ranks") !=
           std::string::npos);
   }
   const auto sizes =

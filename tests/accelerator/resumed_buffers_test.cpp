@@ -198,14 +198,14 @@ TEST_CASE("on another number of ranks rank 0's buffers are everybody's") {
   for (const bool broadcast : {true, false}) {
     CAPTURE(broadcast);
     const testing::TemporaryFolder folder;
-    std::vector<torch::Tensor> broadcast_reader_info;
+    std::vector<torch::Tensor> rank_0_buffers;
     const AcceleratorOptions options{.cpu = true, .broadcast_buffers = broadcast};
     simulate(2, [&] {
       TwoModels job(options);
       for (int64_t step = 0; step < 2; ++step) job.micro_batch(step);
       job.accelerator.save_state(folder / "c");
       if (job.accelerator.is_main_process()) {
-        for (const auto& buffer : job.net->named_buffers()) broadcast_reader_info.push_back(buffer.value().clone());
+        for (const auto& buffer : job.net->named_buffers()) rank_0_buffers.push_back(buffer.value().clone());
       }
     });
     for (const int64_t ranks : {1, 3, 4}) {
@@ -215,7 +215,7 @@ TEST_CASE("on another number of ranks rank 0's buffers are everybody's") {
         job.accelerator.load_state(folder / "c");
         std::vector<torch::Tensor> loaded;
         for (const auto& buffer : job.net->named_buffers()) loaded.push_back(buffer.value());
-        CHECK(equal_tensors(loaded, broadcast_reader_info));
+        CHECK(equal_tensors(loaded, rank_0_buffers));
         job.micro_batch(2);
       });
     }

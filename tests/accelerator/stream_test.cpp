@@ -79,8 +79,8 @@ TEST_CASE("workers of streams that every rank reads have rank 0's seed, also of 
              seeds.insert(mine.value());
            },
            {.dispatch_batches = false});
-  const uint64_t broadcast_reader_info = accelerate::data::base_seed_of(100, 0, 0);
-  CHECK(seeds == std::multiset<uint64_t>{broadcast_reader_info, broadcast_reader_info});
+  const uint64_t rank_0_seed = accelerate::data::base_seed_of(100, 0, 0);
+  CHECK(seeds == std::multiset<uint64_t>{rank_0_seed, rank_0_seed});
 }
 
 TEST_CASE("a stream is read by rank 0 alone unless batches stay off the device or dispatch_batches is off") {

@@ -75,8 +75,8 @@ TEST_CASE("a reducer is asked for each bucket in order, start before finish, the
           numbers * 8 + 6 * 64 + 2 * 128 + 6 * 8);  // aligned parameters and buckets, the counts
     // The hook has not declared that it keeps no state on the host.
     CHECK(gradient_reducer.reducer().not_capturable_reason() ==
-          "the hook's reducer may decide on the host, which replays do not call; override its why_not_recorded() to "
-          "say");
+          "the hook's reducer may decide on the host, which replays do not call; override its "
+          "not_capturable_reason()");
     calls.clear();
     net->to(torch::kFloat);
     gradient_reducer.before_step();

@@ -19,30 +19,32 @@ TEST_CASE("SIGTERM and SIGUSR1 are heard and end nothing, as long as the notice 
 }
 
 TEST_CASE("there is one at a time; signals do again what they did before") {
-  static int clear_wakeup = 0;
-  const auto before = std::signal(SIGUSR1, [](int) { ++clear_wakeup; });
+  static int received = 0;
+  const auto before = std::signal(SIGUSR1, [](int) { ++received; });
   {
     const PreemptionGuard notice({SIGUSR1});
-    CHECK_THROWS_WITH(PreemptionGuard(),
-                      "StopNotice: there is one already, and signals go to one; let both parts of the program look at "
-                      "that one");
+    CHECK_THROWS_WITH(
+        PreemptionGuard(),
+        "PreemptionGuard: there is one already, and signals go to one; let both parts of the program look at "
+        "that one");
     CHECK_THROWS_AS(PreemptionGuard({SIGKILL}), accelerate::Error);
     std::raise(SIGUSR1);
-    CHECK(clear_wakeup == 0);
+    CHECK(received == 0);
   }
   std::raise(SIGUSR1);
-  CHECK(clear_wakeup == 1);
-  CHECK_THROWS_WITH(PreemptionGuard({SIGUSR1, SIGKILL}), "StopNotice: signal 9 cannot be handled: Invalid argument");
+  CHECK(received == 1);
+  CHECK_THROWS_WITH(PreemptionGuard({SIGUSR1, SIGKILL}),
+                    "PreemptionGuard: signal 9 cannot be handled: Invalid argument");
   std::raise(SIGUSR1);
-  CHECK(clear_wakeup == 2);
+  CHECK(received == 2);
   std::signal(SIGUSR1, before);
 }
 
 TEST_CASE("a signal that is named twice does again what it did before, too") {
-  static int clear_wakeup = 0;
-  const auto before = std::signal(SIGUSR1, [](int) { ++clear_wakeup; });
+  static int received = 0;
+  const auto before = std::signal(SIGUSR1, [](int) { ++received; });
   { const PreemptionGuard notice({SIGUSR1, SIGUSR1}); }
   std::raise(SIGUSR1);
-  CHECK(clear_wakeup == 1);
+  CHECK(received == 1);
   std::signal(SIGUSR1, before);
 }

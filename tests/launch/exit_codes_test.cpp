@@ -50,7 +50,7 @@ std::string source_of(const std::string& test) {
 }
 
 /// The longest part of each `...` literal without numbers and hosts, which tests choose themselves.
-Texts relay_arguments(const std::string& cell) {
+Texts longest_parts(const std::string& cell) {
   const std::regex quoted("`([^`]+)`");
   Texts words;
   for (std::sregex_iterator each(cell.begin(), cell.end(), quoted), end; each != end; ++each) {
@@ -77,7 +77,7 @@ TEST_CASE("every row of the table of exit codes is in the tests that it names, i
       CHECK(source != "");
       sources += source;
     }
-    for (const auto& words : relay_arguments(cells[2])) {
+    for (const auto& words : longest_parts(cells[2])) {
       CAPTURE(words);
       CHECK(sources.find(words) != std::string::npos);
     }

@@ -228,7 +228,7 @@ TEST_CASE("what split_batches cannot split is refused, with both numbers") {
   };
   CHECK(told(TakesTwo{}) ==
         "prepare: split_batches is on, and this loader is sharded by shard(rank, world_size), which does not state "
-        "so; give it shard(const data::Share&), or turn split_batches off");
+        "so; give it shard(const data::ShardSpec&), or turn split_batches off");
 }
 
 TEST_CASE("a short last batch of a foreign loader is filled, and gather_for_metrics cuts the filling") {

@@ -22,7 +22,7 @@ class CompletableWork : public c10d::Work {
       : Work(-1, type, title_of(type)), tensors_(std::move(kept)) {}
 
   /// A timeout of 0 means no deadline, as in c10d.
-  /// \throws DeadlinePassed, or the exception of the operation.
+  /// \throws DeadlineExceeded, or the exception of the operation.
   bool wait(std::chrono::milliseconds timeout) override {
     const bool limited = timeout > std::chrono::milliseconds(0);
     const auto now = std::chrono::steady_clock::now();

@@ -31,8 +31,9 @@ class MpiHandshake {
   [[nodiscard]] bool carries(int64_t bytes) const { return size_ <= kFewRanks && bytes <= kMaxPayload; }
 
   /// Returns after all ranks have joined with a matching call. The payload must have the same size on all ranks.
-  /// \throws DeadlinePassed with the missing ranks, SignaturesDiffer, MemberLeft or PeerLost. After any of these except
-  ///         SignaturesDiffer no further run is possible, and MPI may still write to this object, which must stay
+  /// \throws DeadlineExceeded with the missing ranks, FingerprintMismatch, PeerLeft or PeerLost. After any of these
+  /// except
+  ///         FingerprintMismatch no further run is possible, and MPI may still write to this object, which must stay
   ///         alive.
   void run(const AnnouncedCall& call, std::span<const char> payload, const TaskContext& call_context);
 

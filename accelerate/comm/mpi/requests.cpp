@@ -85,7 +85,7 @@ bool MpiRequests::test() {
   return done != 0;
 }
 
-void MpiRequests::wait(const TaskContext& call_context, const std::function<void()>& detect_machine) {
+void MpiRequests::wait(const TaskContext& call_context, const std::function<void()>& check_peers) {
   std::optional<std::chrono::steady_clock::time_point> pauses;
   std::optional<std::chrono::steady_clock::time_point> looks;
   for (int64_t probe = 0; !test(); ++probe) {
@@ -96,8 +96,8 @@ void MpiRequests::wait(const TaskContext& call_context, const std::function<void
       pauses = now + kSpinsBeforePause;
       looks = now + kSpinsBeforeProbe;
     }
-    if (detect_machine && now > *looks) {
-      detect_machine();
+    if (check_peers && now > *looks) {
+      check_peers();
       looks = now + kSpinsBeforeProbe;
     }
     if (now < *pauses) {

@@ -62,10 +62,10 @@ class MpiRequests {
 
   /// Waits until all messages are complete.
   ///
-  /// \param look_around  Called about every 100 ms during a long wait. Its exceptions end the wait.
-  /// \throws DeadlinePassed, or PeerLost for an MPI error. MPI may then still write to the memory, which must stay
+  /// \param check_peers  Called about every 100 ms during a long wait. Its exceptions end the wait.
+  /// \throws DeadlineExceeded, or PeerLost for an MPI error. MPI may then still write to the memory, which must stay
   /// alive.
-  void wait(const TaskContext& call_context, const std::function<void()>& detect_machine = {});
+  void wait(const TaskContext& call_context, const std::function<void()>& check_peers = {});
   /// Polls once.
   /// \throws PeerLost
   bool test();

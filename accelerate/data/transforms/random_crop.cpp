@@ -13,7 +13,7 @@ namespace accelerate::data {
 namespace {
 
 /// Copies the rows of one plane that the window and the image share.
-struct AccumulationState {
+struct CropWindow {
   int64_t height, width;          // image size
   int64_t out_height, out_width;  // window size
   int64_t top, left;              // window position in the image, negative in the padding
@@ -45,12 +45,12 @@ at::Tensor RandomCrop::operator()(const at::Tensor& images, const TransformConte
   if (images.dim() < 3 || images.size(0) != count || !images.is_cpu())
     base::fail(ErrorKind::data, {}, "random_crop", "the images are [{}] on {}, must be [{}, ..., H, W] on the CPU",
                c10::Join(", ", images.sizes()), images.device().str(), count);
-  AccumulationState window{.height = images.size(-2),
-                           .width = images.size(-1),
-                           .out_height = options_.size[0],
-                           .out_width = options_.size[1],
-                           .top = 0,
-                           .left = 0};
+  CropWindow window{.height = images.size(-2),
+                    .width = images.size(-1),
+                    .out_height = options_.size[0],
+                    .out_width = options_.size[1],
+                    .top = 0,
+                    .left = 0};
   const int64_t rows = window.height + 2 * options_.padding - window.out_height;
   const int64_t columns = window.width + 2 * options_.padding - window.out_width;
   if (rows < 0 || columns < 0)

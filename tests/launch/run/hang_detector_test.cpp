@@ -52,31 +52,31 @@ TEST_CASE("a hang status survives a round trip, with names of any characters") {
 TEST_CASE(
     "ranks of several machines hang when those of all stand still, and the missing one is named with its number") {
   const HangDetector::Clock::time_point begin{};
-  HangDetector detector_fd(2, seconds(30));
-  CHECK_FALSE(detector_fd.deadline());
-  detector_fd.update(0, stalled_time({kWaits}), begin);
-  CHECK_FALSE(detector_fd.deadline());
-  detector_fd.update(1, stalled_time({kComputes}), begin + seconds(9));
+  HangDetector detector(2, seconds(30));
+  CHECK_FALSE(detector.deadline());
+  detector.update(0, stalled_time({kWaits}), begin);
+  CHECK_FALSE(detector.deadline());
+  detector.update(1, stalled_time({kComputes}), begin + seconds(9));
   // Each part reports after half the limit without progress.
-  CHECK(detector_fd.deadline() == begin + seconds(24));
-  CHECK_FALSE(detector_fd.verdict(begin + seconds(23)));
-  CHECK(detector_fd.verdict(begin + seconds(24)) ==
+  CHECK(detector.deadline() == begin + seconds(24));
+  CHECK_FALSE(detector.verdict(begin + seconds(23)));
+  CHECK(detector.verdict(begin + seconds(24)) ==
         "no rank has moved for 30 s; worker 2 is missing, worker 0 waits in call 41");
-  detector_fd.update(1, {}, begin + seconds(23));  // progress
-  CHECK_FALSE(detector_fd.verdict(begin + seconds(99)));
-  detector_fd.update(1, stalled_time({seen(2, 9, 41, 41)}), begin + seconds(60));
-  CHECK_FALSE(detector_fd.verdict(begin + seconds(74)));
-  CHECK(detector_fd.verdict(begin + seconds(75)) == "no rank has moved for 30 s; all wait in call 41");
+  detector.update(1, {}, begin + seconds(23));  // progress
+  CHECK_FALSE(detector.verdict(begin + seconds(99)));
+  detector.update(1, stalled_time({seen(2, 9, 41, 41)}), begin + seconds(60));
+  CHECK_FALSE(detector.verdict(begin + seconds(74)));
+  CHECK(detector.verdict(begin + seconds(75)) == "no rank has moved for 30 s; all wait in call 41");
 }
 
 TEST_CASE("a machine whose ranks have ended waits for nobody; ranks that never began anything do not hang") {
   const HangDetector::Clock::time_point begin{};
-  HangDetector detector_fd(2, seconds(30));
-  detector_fd.update(0, stalled_time({kHasNotCome}), begin);
-  detector_fd.mark_finished(1, begin);
-  CHECK_FALSE(detector_fd.deadline());
-  detector_fd.update(0, stalled_time({kWaits, kHasNotCome}), begin);
-  CHECK(detector_fd.verdict(begin + seconds(30)) ==
+  HangDetector detector(2, seconds(30));
+  detector.update(0, stalled_time({kHasNotCome}), begin);
+  detector.mark_finished(1, begin);
+  CHECK_FALSE(detector.deadline());
+  detector.update(0, stalled_time({kWaits, kHasNotCome}), begin);
+  CHECK(detector.verdict(begin + seconds(30)) ==
         "no rank has moved for 30 s; worker 2 is missing, worker 0 waits in call 41");
   HangDetector patient(1, seconds(0));
   patient.update(0, stalled_time({kWaits}), begin);
@@ -85,11 +85,11 @@ TEST_CASE("a machine whose ranks have ended waits for nobody; ranks that never b
 
 TEST_CASE("a wait for another machine may end with that machine; its progress counts after it has left") {
   const HangDetector::Clock::time_point begin{};
-  HangDetector detector_fd(2, seconds(30));
-  detector_fd.update(0, stalled_time({kWaits}), begin);
-  detector_fd.mark_finished(1, begin + seconds(50));
-  CHECK_FALSE(detector_fd.verdict(begin + seconds(79)));
-  CHECK(detector_fd.verdict(begin + seconds(80)));
-  detector_fd.update(0, {}, begin + seconds(53));
-  CHECK_FALSE(detector_fd.deadline());
+  HangDetector detector(2, seconds(30));
+  detector.update(0, stalled_time({kWaits}), begin);
+  detector.mark_finished(1, begin + seconds(50));
+  CHECK_FALSE(detector.verdict(begin + seconds(79)));
+  CHECK(detector.verdict(begin + seconds(80)));
+  detector.update(0, {}, begin + seconds(53));
+  CHECK_FALSE(detector.deadline());
 }
