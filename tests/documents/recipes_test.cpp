@@ -209,6 +209,16 @@ TEST_CASE("results that are bit-equal to plain LibTorch") {
   });
 }
 
+TEST_CASE("a net in channels_last, and layers that add the bias within the product") {
+  on_two_ranks([](Program& program) {
+    auto& [net, adamw, digits, test_digits] = program;
+    // block: docs/how_to/speed.md: Convolution nets in channels_last
+    CHECK((net->parameters()[0].suggest_memory_format() == at::MemoryFormat::ChannelsLast));
+    // block: docs/how_to/speed.md: Linear layers that add the bias within the product
+    CHECK(report.exchanged == std::vector<std::string>{"0", "2"});
+  });
+}
+
 TEST_CASE("functions that take what was prepared") {
   on_two_ranks([](Program& program) {
     auto& [net, adamw, digits, test_digits] = program;
