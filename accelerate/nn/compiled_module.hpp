@@ -109,7 +109,13 @@ class CompiledModuleImpl : public torch::nn::Module {
   std::vector<size_t> transient_;    ///< positions of buffers that are not part of state_dict in Python
 };
 
-/// Holder: `accelerate::nn::CompiledModule net("net.pt2");`
-TORCH_MODULE(CompiledModule);
+/// Holder: `accelerate::nn::CompiledModule net("net.pt2", {.trusted = true});`
+class CompiledModule : public torch::nn::ModuleHolder<CompiledModuleImpl> {
+ public:
+  using torch::nn::ModuleHolder<CompiledModuleImpl>::ModuleHolder;
+  using Impl = CompiledModuleImpl;
+  CompiledModule(const std::string& path, const CompiledOptions& options)
+      : ModuleHolder(std::make_shared<CompiledModuleImpl>(path, options)) {}
+};
 
 }  // namespace accelerate::nn

@@ -2,7 +2,9 @@
 // Compiled modules train as eager PyTorch does, and refuse calls for which they were not compiled.
 #include "tests/nn/compiled_support.hpp"
 //
-#include <ATen/autocast_mode.h>
+#include <algorithm>
+#include <sstream>
+#include <thread>
 
 #include "accelerate/base/log.hpp"
 #include "accelerate/precision/autocast.hpp"
@@ -284,6 +286,20 @@ TEST_CASE("modules of one package share code and have parameters of their own; b
         std::vector<std::string>{"0.linear.weight", "0.linear.bias", "1.linear.weight", "1.linear.bias"});
 }
 
+TEST_CASE("modules of one package may run on several threads") {
+  const CompiledPackage mlp(package("mlp"), kTrusted);
+  const auto gradient = [&](CompiledModule net) {
+    for (int64_t n = 2; n < 30; ++n) net->forward(some_rows(n)).square().mean().backward();
+    return net->named_parameters()["a.weight"].grad();
+  };
+  const at::Tensor expected = gradient(mlp.module());
+  std::vector<at::Tensor> seen(3);
+  std::vector<std::thread> threads;
+  for (at::Tensor& one : seen) threads.emplace_back([&] { one = gradient(mlp.module()); });
+  for (std::thread& thread : threads) thread.join();
+  for (const at::Tensor& one : seen) CHECK(one.equal(expected));
+}
+
 TEST_CASE("clone() copies values and modes; torch::save and torch::load restore them") {
   auto net = compiled_mlp();
   net->forward(some_rows(4)).square().mean().backward();
@@ -305,7 +321,7 @@ TEST_CASE("clone() copies values and modes; torch::save and torch::load restore 
 }
 
 TEST_CASE("the command exports a module, which trains") {
-  CompiledModule net(testing::build_folder() + "/compiled_packages/command/linear.pt2", kTrusted);
+  CompiledModule net(testing::build_folder() + "/compiled_packages/command/linear.pt2", {.trusted = true});
   const at::Tensor x = torch::ones({2, 3});
   net->forward(x).sum().backward();
   CHECK(net->named_parameters()["weight"].grad().equal(torch::full({2, 3}, 2.0F)));

@@ -5,7 +5,6 @@ An export takes about a minute, so the packages are kept until the exporter, thi
 """
 import hashlib
 import os
-import platform
 import subprocess
 import sys
 
@@ -109,7 +108,7 @@ def block():
 
 def stamp():
     files = [__file__, export_compiled.__file__]
-    text = "".join(open(name).read() for name in files) + torch.__version__ + platform.node()
+    text = "".join(open(name).read() for name in files) + torch.__version__ + str(export_compiled._processor_flags())
     return hashlib.sha256(text.encode()).hexdigest()
 
 
