@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 TOP = Path(sys.argv[1])
-FOLDERS = ("accelerate", "launch", "examples", "tests", "bench", "cmake")
+FOLDERS = ("accelerate", "launch", "examples", "tests", "bench", "cmake", "tools")
 ARCHITECTURE, CHAIN, NAMES = (TOP / "docs" / page for page in
                               ("design/architecture.md", "design/collectives.md", "migration/hugging_face.md"))
 wrong = []
