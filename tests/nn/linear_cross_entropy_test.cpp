@@ -25,7 +25,7 @@ template <typename Work>
 MemoryCount cpu_memory_of(const Work& work) {
   const auto count = std::make_shared<MemoryCount>();
   const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, count);
-  const auto kept = work();
+  [[maybe_unused]] const auto kept = work();
   return *count;
 }
 

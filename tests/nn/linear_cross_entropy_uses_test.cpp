@@ -42,7 +42,8 @@ void check_reduced(const LossProblem& problem, const LinearCrossEntropyOptions& 
   const at::Tensor expected = stock_loss(x, weight, problem.target, theirs);
   const at::Tensor seen = linear_cross_entropy(problem.x, problem.weight, problem.target, options);
   CHECK((seen.scalar_type() == at::kFloat));
-  CHECK(relative_difference(seen, expected) < 1e-3);
+  // The loss of one row has the rounding error of its logits, 2^-8 for bf16. Over rows the errors cancel.
+  CHECK(relative_difference(seen, expected) < (options.reduction == Reduction::none ? 4e-3 : 1e-3));
   const auto right = loss_gradients(expected, {x, weight, bias}, torch::ones_like(expected));
   const auto ours = loss_gradients(seen, problem.leaves(), torch::full_like(seen, scale));
   for (size_t i = 0; i < right.size(); ++i) {
@@ -65,14 +66,16 @@ LossProblem rounded_problem(const std::vector<int64_t>& leading, at::ScalarType 
 
 }  // namespace
 
-TEST_CASE("autocast: bf16 losses are within 1e-3 for all options, and gradients keep the dtypes of their inputs") {
+TEST_CASE(
+    "autocast: bf16 losses are within 1e-3 for all options, those of rows within 4e-3, and gradients keep the dtypes "
+    "of their inputs") {
   const LossProblem problem = rounded_problem({4, 16}, at::kFloat);
   const auto all = all_loss_options(problem, problem.target[0][0].item<int64_t>());
   const LossAutocast autocast(at::kBFloat16);
   for (const auto& options : all) check_reduced(problem, options, 2e-2);
 }
 
-TEST_CASE("bf16 and fp16 parameters: losses within 1e-3 for all options, in float32") {
+TEST_CASE("bf16 and fp16 parameters: losses within 1e-3 for all options, those of rows within 4e-3, in float32") {
   for (const auto dtype : {at::kBFloat16, at::kHalf}) {
     const LossProblem problem = rounded_problem({4, 16}, dtype);
     const auto all = all_loss_options(problem, problem.target[0][0].item<int64_t>());
