@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "accelerate/prepared/active_loaders.hpp"
+
 #include <algorithm>
 #include <utility>
-
-#include "accelerate/prepared/active_loaders.hpp"
 
 namespace accelerate::prepared {
 

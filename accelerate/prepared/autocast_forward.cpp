@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "accelerate/prepared/autocast_forward.hpp"
+
 #include <c10/core/ScalarType.h>
 
 #include "accelerate/base/log.hpp"
-#include "accelerate/prepared/autocast_forward.hpp"
 
 namespace accelerate::prepared {
 
