@@ -6,7 +6,7 @@ docs() {
   set_up_packages "doxygen python3 python3-venv"
   need_docs_python
   NO_MKDOCS_2_WARNING=1 "$docs_venv/bin/mkdocs" build --quiet --strict || fail "MkDocs found a problem in mkdocs.yml or a page"
-  say "build/site/index.html"
+  log_line "build/site/index.html"
 }
 
 # An environment of its own, made in a temporary folder and renamed, so that an interrupted run leaves nothing incomplete.
@@ -16,11 +16,11 @@ need_docs_python() {
   mkdir -p "$cache"
   exec 9>"$cache/lock"
   flock -n 9 || {
-    say "waits for another ./run that prepares $cache"
+    log_line "waits for another ./run that prepares $cache"
     flock 9
   }
   if ! cmp -s "$requirements" "$have"; then
-    say "installs $(grep -v '^#' $requirements | tr '\n' ' ')from PyPI into $docs_venv"
+    log_line "installs $(grep -v '^#' $requirements | tr '\n' ' ')from PyPI into $docs_venv"
     rm -rf "$cache/.made-docs"-* "$docs_venv"
     made=$(mktemp -d "$cache/.made-docs-XXXXXX")
     quietly "$cache/pip.log" python3 -m venv "$made" || fail "could not make a virtual environment in $made"

@@ -55,11 +55,11 @@ make_venv_of() {
   mkdir -p "$cache"
   exec 9>"$cache/lock"
   flock -n 9 || {
-    say "waits for another ./run that prepares $cache"
+    log_line "waits for another ./run that prepares $cache"
     flock 9
   }
   if ! { installed torch "$version" "$place" && [ -x "$place/bin/python" ]; }; then
-    say "installs LibTorch (torch $version and what it needs, 4.7 GB) from PyPI into $place"
+    log_line "installs LibTorch (torch $version and what it needs, 4.7 GB) from PyPI into $place"
     rm -rf "$cache/.made-$version"-* "$place"
     made=$(mktemp -d "$cache/.made-$version-XXXXXX")
     quietly "$cache/pip.log" python3 -m venv "$made" || fail "could not make a virtual environment in $made"
@@ -80,7 +80,7 @@ need_test_python() {
     make_venv
   }
   cmp -s "$requirements" "$have" && return
-  say "installs $(grep -v '^#' $requirements | tr '\n' ' ')from PyPI into $venv, to compare with"
+  log_line "installs $(grep -v '^#' $requirements | tr '\n' ' ')from PyPI into $venv, to compare with"
   quietly "$cache/pip.log" "$venv/bin/python" -m pip install "${pip_options[@]}" -r "$requirements" ||
     fail "could not install what the tests compare with"
   cp "$requirements" "$have"

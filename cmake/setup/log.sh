@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # How ./run speaks: one line each, on stderr.
-say() { echo "run: $*" >&2; }
+log_line() { echo "run: $*" >&2; }
 
 fail() {
-  say "$@"
+  log_line "$@"
   exit 1
 }
 
@@ -15,7 +15,7 @@ quietly() {
   "$@" >"$log" 2>&1 || {
     local status=$?
     tail -n 25 "$log" >&2
-    say "failed with $status: $*; all of its output is in $log"
+    log_line "failed with $status: $*; all of its output is in $log"
     return $status
   }
 }

@@ -80,7 +80,7 @@ install_debian() {
     command -v sudo >/dev/null || fail "these Debian packages are missing; as root: $line"
     as=(sudo)
   fi
-  say "installs Debian packages into the system: $1"
+  log_line "installs Debian packages into the system: $1"
   # shellcheck disable=SC2086
   { quietly "$log" "${as[@]}" apt-get update -qq &&
     quietly "$log" "${as[@]}" env DEBIAN_FRONTEND=noninteractive $line -qq -o DPkg::Lock::Timeout=600; } ||
@@ -105,13 +105,13 @@ install_without_services() {
   [ $denied = no ] || rm -f "$policy"
   for service in $missing; do
     service=${service/openssh-server/ssh}   # most of them have none
-    attempt update-rc.d "$service" disable
-    attempt deb-systemd-helper disable "$service.service"   # works where no systemd runs, as in a container
-    attempt deb-systemd-helper disable "$service.socket"    # Ubuntu's sshd
+    ignore_failure update-rc.d "$service" disable
+    ignore_failure deb-systemd-helper disable "$service.service"   # works where no systemd runs, as in a container
+    ignore_failure deb-systemd-helper disable "$service.socket"    # Ubuntu's sshd
   done
 }
 
-attempt() { "$@" >/dev/null 2>&1 || true; }
+ignore_failure() { "$@" >/dev/null 2>&1 || true; }
 
 without_apt() {
   local package needed="" wanted=""
@@ -122,6 +122,6 @@ without_apt() {
       needed+=" $package (${package_provides[$package]#* }),"
     fi
   done
-  [ -z "$wanted" ] || say "not Debian or Ubuntu; goes on without, by their Debian names:${wanted%,}"
+  [ -z "$wanted" ] || log_line "not Debian or Ubuntu; goes on without, by their Debian names:${wanted%,}"
   [ -z "$needed" ] || fail "not Debian or Ubuntu; please install what gives, by their Debian names:${needed%,}"
 }

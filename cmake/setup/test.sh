@@ -47,7 +47,7 @@ test_full() {
   [[ $# -gt 0 ]] || parts=("${full_parts[@]}")
   for ((i = 0; i < ${#parts[@]}; i++)); do
     part=${parts[i]}
-    say "full: ${full_name[$part]}"
+    log_line "full: ${full_name[$part]}"
     run_in_subshell "build_$part"
     if [ $status -eq 0 ]; then
       build_next_parts "${parts[@]:i+1}"
@@ -57,7 +57,7 @@ test_full() {
     [ $status -eq 0 ] || failed+=" ${full_name[$part]},"
   done
   [ -z "$failed" ] || fail "full: failed:${failed%,}"
-  [[ $# -eq 0 ]] && say "full: all parts passed" || say "full: passed: $*"
+  [[ $# -eq 0 ]] && log_line "full: all parts passed" || log_line "full: passed: $*"
 }
 
 # run_in_subshell <command>: in a shell of its own, so that its first failing line ends it and not the whole; how it ended is in
