@@ -72,7 +72,9 @@ struct SavedForward : torch::CustomClassHolder {
       : code(std::move(the_code)), device(the_device), activations(outputs) {}
   std::shared_ptr<CompiledCode> code;
   c10::Device device;
-  variable_list activations;  ///< by forward output; the module's own outputs are saved by autograd
+  variable_list activations;        ///< by forward output; the module's own outputs are saved by autograd
+  variable_list parameters{};       ///< the backward may read views of them, which autograd does not know
+  std::vector<int64_t> versions{};  ///< of the parameters after the forward
   bool used = false;
 };
 
@@ -128,6 +130,10 @@ struct TrainingStep : torch::autograd::Function<TrainingStep> {
     buffers.finish();
     const size_t own = record.outputs_require_grad.size();
     auto saved = c10::make_intrusive<SavedForward>(code, device, outputs.size());
+    for (size_t i = 0; i < record.count(TensorKind::parameter); ++i) {
+      saved->parameters.push_back(fitting[i]);
+      saved->versions.push_back(fitting[i]._version());
+    }
     variable_list kept;
     for (const auto& [from, i] : record.takes) {
       if (from == From::input) kept.push_back(fitting[i]);
@@ -155,6 +161,12 @@ struct TrainingStep : torch::autograd::Function<TrainingStep> {
     if (saved->used) {
       throw_usage(code.origin(),
                   "backward ran a second time through one forward; call the first one with retain_graph");
+    }
+    for (size_t i = 0; i < saved->parameters.size(); ++i) {
+      if (saved->parameters[i]._version() == saved->versions[i]) continue;
+      throw_usage(code.origin(),
+                  "{} was changed in place between forward and backward; step the optimizer after backward",
+                  name_of(record.tensors[i]));
     }
     // The compiled backward overwrites activations ("donated buffers"), so a retained graph keeps the originals.
     const bool keep_graph = torch::autograd::get_current_graph_task_keep_graph();

@@ -78,11 +78,13 @@ void check_indices(const Record& record, const archive::Origin& origin) {
   for (const size_t index : record.gives) check(index < record.tensors.size(), "forward input");
   check(record.count(TensorKind::parameter) > 0, "parameter");
   std::set<std::string> names;
-  bool inputs_begin = false;
+  if (!std::ranges::is_sorted(record.tensors, {}, &TensorRow::kind)) {
+    origin.broken("the record has an input before a parameter");
+  }
   for (const TensorRow& tensor : record.tensors) {
-    inputs_begin = inputs_begin || tensor.kind == TensorKind::input;
-    if (inputs_begin != (tensor.kind == TensorKind::input)) origin.broken("the record has an input before a parameter");
-    if (!inputs_begin && !names.insert(tensor.name).second) origin.broken("the record has {} twice", tensor.name);
+    if (tensor.kind != TensorKind::input && !names.insert(tensor.name).second) {
+      origin.broken("the record has {} twice", tensor.name);
+    }
   }
 }
 
