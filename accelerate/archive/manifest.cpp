@@ -146,7 +146,7 @@ Manifest parse_manifest_file(std::string_view text, const Origin& origin) {
   const Members all(whole, "the manifest", origin);
   Manifest manifest{.version = static_cast<int64_t>(all.natural("version"))};
   if (manifest.version > Manifest::kCurrentVersion) {
-    origin.broken("the manifest is of version {}, versions up to {} are read; use a newer version of this library",
+    origin.broken("the manifest has version {}, versions up to {} are read; use a newer version of this library",
                   manifest.version, Manifest::kCurrentVersion);
   }
   manifest.library = all.text("library");

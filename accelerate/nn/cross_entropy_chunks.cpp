@@ -63,7 +63,7 @@ class RowLosses {
     if (problem.class_weights.defined()) class_weights_ = problem.class_weights.to(problem.loss_dtype);
     terms_.ignored = problem.target == problem.ignore_index;
     terms_.target = problem.target.masked_fill(terms_.ignored, 0);
-    const at::Tensor counted = terms_.ignored.logical_not().to(problem.loss_dtype);
+    const at::Tensor counted = (problem.target != problem.ignore_index).to(problem.loss_dtype);
     // index_select of an empty table fails even without rows.
     const bool weighted = class_weights_.defined() && terms_.target.numel() > 0;
     const at::Tensor weights = weighted ? class_weights_.index_select(0, terms_.target) * counted : counted;

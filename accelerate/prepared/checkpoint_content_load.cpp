@@ -41,11 +41,10 @@ void check_schedules(AcceleratorState& shared, const CheckpointContent& content)
     if (index < content.schedulers.size() && content.schedulers[index]) continue;
     const auto now = scheduler.access.get();
     if (!now) continue;  // its state cannot be read, so it was not saved either
-    base::fail(
-        ErrorKind::usage, shared.place, "load_state",
-        "the checkpoint does not say where scheduler {}, {}, stands; prepare the same objects as when it was saved, "
-        "in that order, and make a schedule that begins now after load_state()",
-        index, now->name);
+    base::fail(ErrorKind::usage, shared.place, "load_state",
+               "the checkpoint has no position of scheduler {}, {}; prepare the same objects as when it was saved, "
+               "in the same order, and create a new schedule after load_state()",
+               index, now->name);
   }
 }
 
@@ -77,12 +76,11 @@ void check_counts(AcceleratorState& shared, const std::vector<CustomObject>& cus
 void check_length(const AcceleratorState& shared, const checkpoint::OpenWindow& window) {
   const int64_t here = shared.window.options.steps;
   if (window.of == 0 || window.of == here) return;
-  base::fail(
-      ErrorKind::usage, shared.place, "load_state",
-      "the checkpoint was saved after {} of the {} micro-batches of an accumulation window, and "
-      "gradient_accumulation_steps is {} here; set it to {}, or load one that was saved where sync_gradients() is "
-      "true",
-      window.micro_batches, window.of, here, window.of);
+  base::fail(ErrorKind::usage, shared.place, "load_state",
+             "the checkpoint was saved after {} of the {} micro-batches of an accumulation window, and "
+             "gradient_accumulation_steps is {} here; set it to {}, or load one that was saved while sync_gradients() "
+             "was true",
+             window.micro_batches, window.of, here, window.of);
 }
 
 void check_window(const AcceleratorState& shared, const checkpoint::CheckpointReader& read) {
@@ -92,8 +90,8 @@ void check_window(const AcceleratorState& shared, const checkpoint::CheckpointRe
     if (read.has_own_part) return check_length(shared, *read.content.window);
     base::fail(ErrorKind::usage, shared.place, "load_state",
                "the checkpoint was saved within an accumulation window, and this rank's gradients are not in its "
-               "folder; start the ranks on the machines where they were, or load one that was saved where "
-               "sync_gradients() is true");
+               "folder; start the ranks on the machines where they were, or load one that was saved while "
+               "sync_gradients() was true");
   }
   base::fail(ErrorKind::usage, shared.place, "load_state",
              "the checkpoint was saved by {} ranks within an accumulation window, and its gradients belong to single "

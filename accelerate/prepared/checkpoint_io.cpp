@@ -55,8 +55,8 @@ bool is_checkpoint(const fs::path& folder) {
 
 void log_not_verified(const fs::path& folder) {
   base::log(base::LogLevel::warning, {},
-            "load_state: {} has no {}: it is of Hugging Face Accelerate, and cannot be verified", folder.string(),
-            archive::kManifestName);
+            "load_state: {} has no {}: it was written by Hugging Face Accelerate and cannot be verified",
+            folder.string(), archive::kManifestName);
 }
 
 // Checks a folder that the caller named. The error names the newest complete checkpoint, which is not loaded instead.
@@ -275,7 +275,7 @@ LoadedState Checkpointing::newest(const fs::path& parent, const LoadOptions& opt
   }
   if (group.rank() != 0) return chosen;
   for (const std::string& passed : chosen.skipped_checkpoints) {
-    base::log(base::LogLevel::warning, accelerator_state_->place, "load_state: passed over {}", passed);
+    base::log(base::LogLevel::warning, accelerator_state_->place, "load_state: skipped {}", passed);
   }
   if (!has_manifest(chosen.path)) log_not_verified(chosen.path);
   return chosen;

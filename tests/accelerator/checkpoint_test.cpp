@@ -268,11 +268,10 @@ TEST_CASE("a schedule that the checkpoint does not contain is refused, except a 
   job([&](auto& accelerator, auto&) { accelerator.save_state(folder.path / "without"); });
   const double rate = job([&](auto& accelerator, auto& sgd) {
     auto warm = accelerator.prepare(LinearLR(sgd, 0.1, 1.0, 5));
-    CHECK(
-        refusal([&] { accelerator.load_state(folder.path / "without"); })
-            .ends_with("load_state: the checkpoint does not say where scheduler 0, LinearLR, stands; prepare the same "
-                       "objects as when it was saved, in the same order, and make a schedule that begins now after "
-                       "load_state()"));
+    CHECK(refusal([&] { accelerator.load_state(folder.path / "without"); })
+              .ends_with(
+                  "load_state: the checkpoint has no position of scheduler 0, LinearLR; prepare the same "
+                  "objects as when it was saved, in the same order, and create a new schedule after load_state()"));
     CHECK(warm->state().steps == 0);
   });
   CHECK(rate == doctest::Approx(0.01));
@@ -609,7 +608,7 @@ TEST_CASE("nothing prepared, and a manifest of a newer version, are reported") {
   CHECK(loaded.path == folder.path / "checkpoints" / "checkpoint_0");
   REQUIRE(loaded.skipped_checkpoints.size() == 1);
   CHECK(loaded.skipped_checkpoints[0].ends_with(
-      "the manifest is of version 2, versions up to 1 are read; use a newer version of "
+      "the manifest has version 2, versions up to 1 are read; use a newer version of "
       "this library"));
 }
 

@@ -43,10 +43,9 @@ TEST_CASE("a value survives a round trip") {
 }
 
 TEST_CASE("a manifest of a newer version is refused with both versions and the remedy") {
-  CHECK(
-      refusal("\"version\": 1", "\"version\": 2") ==
-      "load_state: manifest.json: the manifest is of version 2, versions up to 1 are read; use a newer version of this "
-      "library");
+  CHECK(refusal("\"version\": 1", "\"version\": 2") ==
+        "load_state: manifest.json: the manifest has version 2, versions up to 1 are read; use a newer version of this "
+        "library");
 }
 
 TEST_CASE(

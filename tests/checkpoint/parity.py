@@ -185,11 +185,11 @@ def named_by_itself(probe, folder):
         return [float(line) for line in ran.stdout.splitlines()[:-1]], ran.stderr
 
     def says(told, newest):
-        return f"{all_of_them}/checkpoint_{newest} has no manifest.json: it is of Hugging Face Accelerate, and cannot be verified" in told
+        return f"{all_of_them}/checkpoint_{newest} has no manifest.json: it was written by Hugging Face Accelerate and cannot be verified" in told
 
     # The schedule steps with the optimizer, so the probe continues from the third step.
     losses, told = load()
-    assert len(losses) == STEPS and says(told, 11) and "passed over" not in told, told
+    assert len(losses) == STEPS and says(told, 11) and "skipped checkpoint" not in told, told
     python = Python("adam")
     python.load(all_of_them / "checkpoint_11")
     close(python.train(3, STEPS), losses, "Accelerate's newest, here")
@@ -197,10 +197,10 @@ def named_by_itself(probe, folder):
     weights = all_of_them / "checkpoint_11" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4])
     _, told = load()
-    assert says(told, 10) and "passed over checkpoint_11: " in told and "model.safetensors" in told, told
+    assert says(told, 10) and "skipped checkpoint_11: " in told and "model.safetensors" in told, told
     (all_of_them / "checkpoint_10" / "random_states_0.pkl").unlink()
     _, told = load()
-    assert says(told, 9) and "passed over checkpoint_10: random_states_0.pkl is missing" in told, told
+    assert says(told, 9) and "skipped checkpoint_10: random_states_0.pkl is missing" in told, told
     (all_of_them / "checkpoint_9" / "optimizer.bin").unlink()
     ran = subprocess.run([probe, "train", "adam", str(all_of_them), "1", "-"], timeout=100, capture_output=True, text=True)
     assert ran.returncode == 1 and "checkpoint_9: optimizer.bin is missing" in ran.stderr, ran.stderr

@@ -165,8 +165,8 @@ TEST_CASE("an image of another size names both sizes and the option") {
   CHECK(source.read(first(1)).data.sizes() == at::IntArrayRef{1, 3, 17, 23});
   CHECK(message([&] { (void)source.read(first(2)); }, ErrorKind::data) ==
         "image_folder: sample 1, " + classes.file("x/b.png") +
-            " is 1x2 pixels: expected 17x23, as the first; ImageFolder::size makes all equal; OnError::skip leaves "
-            "such out");
+            " is 1x2 pixels: expected 17x23, as the first; ImageFolder::size makes all equal; OnError::skip skips such "
+            "samples");
 }
 
 TEST_CASE("an image that does not decode names its sample, its file and what is wrong with it") {

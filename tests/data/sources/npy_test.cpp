@@ -281,7 +281,7 @@ TEST_CASE("counts that disagree, no samples and labels outside the classes are r
   CHECK(npy({.data = x, .target = y, .classes = 4}).sample_count() == 2);
   CHECK(says(0, ErrorKind::usage) == "npy: classes is 0, must be at least 1");
   labels("2, 2", bytes<int8_t>({0, 1, 2, -1}), "|i1");
-  CHECK(says(3, ErrorKind::data) == "npy: " + y + " says -1 for sample 1: expected a label from 0 to 2");
+  CHECK(says(3, ErrorKind::data) == "npy: " + y + " has label -1 for sample 1: expected a label from 0 to 2");
   labels("2,", bytes<float>({0, 1}), "<f4");
   CHECK(says(3, ErrorKind::usage) == "npy: " + y + " holds float32: expected integers, as classes is 3");
 
