@@ -20,7 +20,7 @@ while [ $# -gt 0 ]; do
     --results) results=$(cd "$called_from" && realpath -m "${2:?a folder}") && shift 2 ;;
     --dry-run) backend=gloo part=one_gpu && shift ;;
     tests | one_gpu | benches) part=$1 && shift ;;
-    *) say "bench/gpu.sh: what is '$1'? --bin FOLDER, --results FOLDER, --dry-run, tests, one_gpu or benches" && exit 2 ;;
+    *) log_line "bench/gpu.sh: what is '$1'? --bin FOLDER, --results FOLDER, --dry-run, tests, one_gpu or benches" && exit 2 ;;
   esac
 done
 
@@ -61,13 +61,13 @@ tests() {
   local digits=$PWD/examples/data/mnist examples=tests/examples
   # Alone: its kernels would take their time beside others.
   check gpu/profile "$bin/unit_tests" "--source-file=*tests/gpu/profile_test.cpp"
-  for file in checkpoint graph precision trouble; do
+  for file in checkpoint graph precision failure; do
     check "gpu/$file" "$bin/unit_tests" "--source-file=*tests/gpu/${file}_test.cpp" &
   done
   check optim/recorded_gradients "${on_gpu[@]}" "$bin/unit_tests" "--source-file=*tests/optim/recorded_gradients_test.cpp" &
   # The stand-in's tests of the library: what they hold against the CPU, and which waits of the host they count. Those of
   # the stand-in itself and of two devices stay there.
-  for file in training features uneven loader fused_step steady loss_scaling placement nn checkpoint graph trainer; do
+  for file in training features uneven loader fused_step host_sync loss_scaling placement nn checkpoint graph trainer; do
     check "stand_in/$file" "${on_gpu[@]}" "$bin/stand_in_tests" "--source-file=*tests/stand_in/${file}_test.cpp" &
   done
   check nccl/rank_tests env ACCELERATE_TEST_NCCL=1 "${launch[@]}" --backend nccl "$bin/rank_tests" &
@@ -82,7 +82,7 @@ tests() {
     check "by_feature/$feature" "$python" $examples/by_feature.py run "$feature" "$PWD/examples/by_feature" "${launch[@]}" "$bin/by_feature" "$feature" &
   done
   # An error of a kernel ends the program in time, with CUDA's words.
-  check trouble/bad_index sh -c '"$@" 2> "$0"; test $? = 3 && cat "$0" && grep -q "device-side assert" "$0"' "$logs/bad_index" \
+  check failure/bad_index sh -c '"$@" 2> "$0"; test $? = 3 && cat "$0" && grep -q "device-side assert" "$0"' "$logs/bad_index" \
     "${on_gpu[@]}" "$bin/probe" bad_index &
   check launch/accelerate_test "$bin/accelerate_test" --num_processes "$gpus" &
   check launch/accelerate_env "$bin/accelerate_env" &
@@ -113,9 +113,9 @@ say_results() {
   local file name
   for file in "$logs"/*.code; do
     name=$(basename "$file" .code)
-    [ "$(cat "$file")" != 0 ] || { say "passed: $name: $(grep -v '^\[doctest\] Status' "$logs/$name.log" | tail -n 1)"; continue; }
+    [ "$(cat "$file")" != 0 ] || { log_line "passed: $name: $(grep -v '^\[doctest\] Status' "$logs/$name.log" | tail -n 1)"; continue; }
     failed+=("$name")
-    say "failed ($(cat "$file")): $name"
+    log_line "failed ($(cat "$file")): $name"
     tail -n 60 "$logs/$name.log" >&2
   done
 }
@@ -126,7 +126,7 @@ benches() {
   name=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1 | tr ' /' '--')
   to=$results/$(date +%Y-%m-%d)-$gpus-$name
   { git rev-parse HEAD || true; nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv; "$python" -m pip freeze || true; } > "$to.txt"
-  say "benches on $gpus GPU(s), into $to.jsonl"
+  log_line "benches on $gpus GPU(s), into $to.jsonl"
   for bench in gpu step_overhead ddp; do
     ACCELERATE_BENCH_GPUS=$gpus "$python" bench/run "$bench" || failed+=("bench $bench")
   done > "$to.jsonl"
@@ -135,5 +135,5 @@ benches() {
 case $part in all | tests) tests ;; esac
 case $part in all | tests | one_gpu) one_gpu && say_results ;; esac
 case $part in all | benches) benches ;; esac
-for what in ${failed[@]+"${failed[@]}"}; do say "bench/gpu.sh: failed: $what"; done
+for what in ${failed[@]+"${failed[@]}"}; do log_line "bench/gpu.sh: failed: $what"; done
 [ ${#failed[@]} -eq 0 ]

@@ -172,7 +172,7 @@ class Packages(OnAMachine):
 
 
 class IdleServices(OnAMachine):
-    needs = 'policy=$HOME/policy; set_up_idle_services "procps openssh-server munge"'
+    needs = 'policy=$HOME/policy; install_without_services "procps openssh-server munge"'
 
     def setUp(self):
         super().setUp()
