@@ -14,10 +14,16 @@ struct Origin {
   std::string path{};              ///< of the file
   std::string operation = "load";  ///< the user's call
 
-  /// \throws Error (data): "load: model.safetensors: <message>".
+  /// \throws Error (kind): "load: model.safetensors: <message>".
+  template <typename... Args>
+  [[noreturn]] void fail(ErrorKind kind, fmt::format_string<Args...> format, Args&&... args) const {
+    throw Error(kind, {}, operation, path + ": " + fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  /// \throws Error (data) as fail().
   template <typename... Args>
   [[noreturn]] void broken(fmt::format_string<Args...> format, Args&&... args) const {
-    throw Error(ErrorKind::data, {}, operation, path + ": " + fmt::format(format, std::forward<Args>(args)...));
+    fail(ErrorKind::data, format, std::forward<Args>(args)...);
   }
 };
 

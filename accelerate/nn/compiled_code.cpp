@@ -14,6 +14,7 @@
 #include <string>
 #include <utility>
 
+#include "accelerate/base/version_counter.hpp"
 #include "accelerate/nn/compiled_host.hpp"
 #include "accelerate/nn/compiled_layout.hpp"
 
@@ -60,12 +61,6 @@ class LoadedGraphs {
 
 namespace {
 
-template <typename... Args>
-[[noreturn]] void throw_usage(const archive::Origin& origin, fmt::format_string<Args...> format, Args&&... args) {
-  throw Error(ErrorKind::usage, {}, origin.operation,
-              origin.path + ": " + fmt::format(format, std::forward<Args>(args)...));
-}
-
 /// Keeps the code and the activations of one forward for its backward.
 struct SavedForward : torch::CustomClassHolder {
   SavedForward(std::shared_ptr<CompiledCode> the_code, c10::Device the_device, size_t outputs)
@@ -92,7 +87,7 @@ class MutatedBuffers {
       if (!buffer.is_same(used)) {
         buffer.copy_(used);
       } else {
-        buffer.unsafeGetTensorImpl()->bump_version();  // compiled code writes past the version counter
+        base::count_write(buffer);  // compiled code writes past the version counter
       }
     }
   }
@@ -132,7 +127,7 @@ struct TrainingStep : torch::autograd::Function<TrainingStep> {
     auto saved = c10::make_intrusive<SavedForward>(code, device, outputs.size());
     for (size_t i = 0; i < record.count(TensorKind::parameter); ++i) {
       saved->parameters.push_back(fitting[i]);
-      saved->versions.push_back(fitting[i]._version());
+      saved->versions.push_back(base::version_of(fitting[i]));
     }
     variable_list kept;
     for (const auto& [from, i] : record.takes) {
@@ -156,17 +151,18 @@ struct TrainingStep : torch::autograd::Function<TrainingStep> {
     const CompiledCode& code = *saved->code;
     const Record& record = code.record();
     if (at::GradMode::is_enabled()) {
-      throw_usage(code.origin(), "compiled code has no second derivative; call backward without create_graph");
+      code.origin().fail(ErrorKind::usage,
+                         "compiled code has no second derivative; call backward without create_graph");
     }
     if (saved->used) {
-      throw_usage(code.origin(),
-                  "backward ran a second time through one forward; call the first one with retain_graph");
+      code.origin().fail(ErrorKind::usage,
+                         "backward ran a second time through one forward; call the first one with retain_graph");
     }
     for (size_t i = 0; i < saved->parameters.size(); ++i) {
-      if (saved->parameters[i]._version() == saved->versions[i]) continue;
-      throw_usage(code.origin(),
-                  "{} was changed in place between forward and backward; step the optimizer after backward",
-                  name_of(record.tensors[i]));
+      if (base::version_of(saved->parameters[i]) == saved->versions[i]) continue;
+      code.origin().fail(ErrorKind::usage,
+                         "{} was changed in place between forward and backward; step the optimizer after backward",
+                         name_of(record.tensors[i]));
     }
     // The compiled backward overwrites activations ("donated buffers"), so a retained graph keeps the originals.
     const bool keep_graph = torch::autograd::get_current_graph_task_keep_graph();
@@ -205,7 +201,8 @@ struct EvaluationStep : torch::autograd::Function<EvaluationStep> {
 
   static variable_list backward(AutogradContext* context, const variable_list&) {
     const auto saved = c10::static_intrusive_pointer_cast<SavedForward>(context->saved_data["forward"].toCapsule());
-    throw_usage(saved->code->origin(), "the evaluation graph has no backward; call train() before the forward");
+    saved->code->origin().fail(ErrorKind::usage,
+                               "the evaluation graph has no backward; call train() before the forward");
   }
 };
 
@@ -213,10 +210,11 @@ void check_gradients(const CompiledCode& code, const variable_list& tensors) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const TensorRow& row = code.record().tensors[i];
     if (tensors[i].requires_grad() && !row.requires_grad) {
-      throw_usage(code.origin(),
-                  "{} requires a gradient, but did not at export, so no gradient was compiled; detach or freeze it, or "
-                  "export the module with requires_grad_()",
-                  name_of(row));
+      code.origin().fail(
+          ErrorKind::usage,
+          "{} requires a gradient, but did not at export, so no gradient was compiled; detach or freeze it, or "
+          "export the module with requires_grad_()",
+          name_of(row));
     }
   }
 }
@@ -258,9 +256,10 @@ variable_list run_training(const std::shared_ptr<CompiledCode>& code, const Call
 
 variable_list run_evaluation(const std::shared_ptr<CompiledCode>& code, const CallTensors& tensors) {
   if (!code->record().evaluation) {
-    throw_usage(code->origin(),
-                "the package has no evaluation graph, and the training graph applies dropout and updates statistics; "
-                "export the module with evaluation=True");
+    code->origin().fail(
+        ErrorKind::usage,
+        "the package has no evaluation graph, and the training graph applies dropout and updates statistics; "
+        "export the module with evaluation=True");
   }
   const variable_list fitting = fit_all(*code, tensors);
   if (at::GradMode::is_enabled()) return EvaluationStep::apply(code, at::TensorList(fitting));

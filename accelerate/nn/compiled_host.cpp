@@ -18,12 +18,6 @@ std::string minor_version(const std::string& version) {
   return version.substr(0, minor == std::string::npos ? minor : version.find('.', minor + 1));
 }
 
-template <typename... Args>
-[[noreturn]] void throw_unsuitable(const archive::Origin& origin, fmt::format_string<Args...> format, Args&&... args) {
-  throw Error(ErrorKind::environment, {}, origin.operation,
-              origin.path + ": " + fmt::format(format, std::forward<Args>(args)...));
-}
-
 }  // namespace
 
 std::set<std::string> processor_flags_in(const std::string& cpuinfo) {
@@ -48,40 +42,40 @@ Host this_host() {
 
 void check_host(const Record& record, const Host& host, const archive::Origin& origin) {
   if (minor_version(record.torch) != minor_version(host.torch)) {
-    throw_unsuitable(origin,
-                     "the package was exported with torch {}, this program uses LibTorch {}; export the module with "
-                     "torch {}",
-                     record.torch, host.torch, minor_version(host.torch));
+    origin.fail(ErrorKind::environment,
+                "the package was exported with torch {}, this program uses LibTorch {}; export the module with "
+                "torch {}",
+                record.torch, host.torch, minor_version(host.torch));
   }
   if (record.machine != host.machine) {
-    throw_unsuitable(origin,
-                     "the package was compiled on {}, this machine is {}; export the module on a machine of this type",
-                     record.machine, host.machine);
+    origin.fail(ErrorKind::environment,
+                "the package was compiled on {}, this machine is {}; export the module on a machine of this type",
+                record.machine, host.machine);
   }
   std::vector<std::string> missing;
   for (const std::string& flag : record.processor_flags) {
     if (!host.processor_flags.contains(flag)) missing.push_back(flag);
   }
   if (missing.empty()) return;
-  throw_unsuitable(origin,
-                   "the package was compiled for a processor with {} instruction sets, this processor lacks {} of "
-                   "them: {}; export the module on this machine",
-                   record.processor_flags.size(), missing.size(), fmt::join(missing, ", "));
+  origin.fail(ErrorKind::environment,
+              "the package was compiled for a processor with {} instruction sets, this processor lacks {} of "
+              "them: {}; export the module on this machine",
+              record.processor_flags.size(), missing.size(), fmt::join(missing, ", "));
 }
 
 void check_device(const Record& record, c10::Device device, const std::string& capability,
                   const archive::Origin& origin) {
   const std::string type = c10::DeviceTypeName(device.type(), /*lower_case=*/true);
   if (record.device != type) {
-    throw_unsuitable(origin,
-                     "the package was compiled for {}, the parameters are on {}; move the module with to(), or export "
-                     "it on {}",
-                     record.device, device.str(), type);
+    origin.fail(ErrorKind::environment,
+                "the package was compiled for {}, the parameters are on {}; move the module with to(), or export "
+                "it on {}",
+                record.device, device.str(), type);
   }
   if (record.cuda_capability == capability) return;
-  throw_unsuitable(origin,
-                   "the package was compiled for compute capability {}, {} has {}; export the module on such a GPU",
-                   record.cuda_capability, device.str(), capability.empty() ? "none in this build" : capability);
+  origin.fail(ErrorKind::environment,
+              "the package was compiled for compute capability {}, {} has {}; export the module on such a GPU",
+              record.cuda_capability, device.str(), capability.empty() ? "none in this build" : capability);
 }
 
 }  // namespace accelerate::nn::compiled

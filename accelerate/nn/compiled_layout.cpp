@@ -7,12 +7,6 @@
 namespace accelerate::nn::compiled {
 namespace {
 
-template <typename... Args>
-[[noreturn]] void throw_misfit(const archive::Origin& origin, fmt::format_string<Args...> format, Args&&... args) {
-  throw Error(ErrorKind::usage, {}, origin.operation,
-              origin.path + ": " + fmt::format(format, std::forward<Args>(args)...));
-}
-
 std::string shape_text(const std::vector<int64_t>& shape) {
   std::vector<std::string> parts;
   for (const int64_t size : shape) parts.push_back(size < 0 ? "any" : std::to_string(size));
@@ -24,14 +18,15 @@ void bind(int64_t size, size_t symbol, const std::string& name, std::vector<int6
   if (symbol >= sizes.size()) return;  // a size that PyTorch derives from others
   const SizeRange& range = record.symbols[symbol];
   if (!range.contains(size)) {
-    throw_misfit(origin, "{} has {} in a dynamic dimension, the package was compiled for {}", name, size, range.text());
+    origin.fail(ErrorKind::usage, "{} has {} in a dynamic dimension, the package was compiled for {}", name, size,
+                range.text());
   }
   if (sizes[symbol] == -1) sizes[symbol] = size;
   if (sizes[symbol] != size) {
-    throw_misfit(origin,
-                 "{} has {} in a dynamic dimension, an earlier input has {}; they must be equal, as in the example "
-                 "of the export",
-                 name, size, sizes[symbol]);
+    origin.fail(ErrorKind::usage,
+                "{} has {} in a dynamic dimension, an earlier input has {}; they must be equal, as in the example "
+                "of the export",
+                name, size, sizes[symbol]);
   }
 }
 
@@ -48,24 +43,24 @@ bool has_strides(const at::Tensor& tensor, const Layout& layout) {
 
 at::Tensor fit(const at::Tensor& tensor, const Layout& layout, const std::string& name, c10::Device device,
                std::vector<int64_t>& sizes, const Record& record, const archive::Origin& origin) {
-  if (!tensor.defined()) throw_misfit(origin, "{} is undefined, must be a tensor", name);
+  if (!tensor.defined()) origin.fail(ErrorKind::usage, "{} is undefined, must be a tensor", name);
   if (tensor.scalar_type() != layout.dtype) {
-    throw_misfit(origin,
-                 "{} has dtype {}, the package was compiled for {}; convert it, or export the module with this dtype",
-                 name, c10::toString(tensor.scalar_type()), c10::toString(layout.dtype));
+    origin.fail(ErrorKind::usage,
+                "{} has dtype {}, the package was compiled for {}; convert it, or export the module with this dtype",
+                name, c10::toString(tensor.scalar_type()), c10::toString(layout.dtype));
   }
   if (tensor.device() != device) {
-    throw_misfit(origin, "{} is on {}, the parameters are on {}; move it with to()", name, tensor.device().str(),
-                 device.str());
+    origin.fail(ErrorKind::usage, "{} is on {}, the parameters are on {}; move it with to()", name,
+                tensor.device().str(), device.str());
   }
   bool same = tensor.dim() == static_cast<int64_t>(layout.shape.size()) && tensor.layout() == at::kStrided;
   for (size_t d = 0; same && d < layout.shape.size(); ++d) {
     same = layout.shape[d] < 0 || layout.shape[d] == tensor.size(static_cast<int64_t>(d));
   }
   if (!same) {
-    throw_misfit(
-        origin, "{} is [{}], the package was compiled for {}; export the module with this shape or with a dynamic size",
-        name, fmt::join(tensor.sizes(), ", "), shape_text(layout.shape));
+    origin.fail(ErrorKind::usage,
+                "{} is [{}], the package was compiled for {}; export the module with this shape or with a dynamic size",
+                name, fmt::join(tensor.sizes(), ", "), shape_text(layout.shape));
   }
   for (size_t d = 0; d < layout.shape.size(); ++d) {
     if (layout.shape[d] >= 0) continue;

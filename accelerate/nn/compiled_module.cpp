@@ -21,12 +21,6 @@ struct CompiledPartImpl : torch::nn::Module {
   CompiledPartImpl() : torch::nn::Module("CompiledPart") {}
 };
 
-template <typename... Args>
-[[noreturn]] void throw_call(const compiled::CompiledCode& code, fmt::format_string<Args...> format, Args&&... args) {
-  throw Error(ErrorKind::usage, {}, code.origin().operation,
-              code.origin().path + ": " + fmt::format(format, std::forward<Args>(args)...));
-}
-
 /// Returns the module for "a.b.weight" and "weight", and creates missing levels.
 std::pair<torch::nn::Module*, std::string> owner_of(torch::nn::Module& root, std::string name) {
   torch::nn::Module* owner = &root;
@@ -77,14 +71,17 @@ at::Tensor CompiledModuleImpl::forward(const at::Tensor& first, const at::Tensor
     if (more->defined()) inputs.push_back(*more);
   }
   const size_t outputs = code_->record().outputs_require_grad.size();
-  if (outputs != 1) throw_call(*code_, "the module returns {} tensors; call forward_all()", outputs);
+  if (outputs != 1) {
+    code_->origin().fail(ErrorKind::usage, "the module returns {} tensors; call forward_all()", outputs);
+  }
   return forward_all(inputs).front();
 }
 
 std::vector<at::Tensor> CompiledModuleImpl::forward_all(const std::vector<at::Tensor>& inputs) {
   const size_t expected = code_->record().count(TensorKind::input);
   if (inputs.size() != expected) {
-    throw_call(*code_, "forward was called with {} inputs, the package was compiled for {}", inputs.size(), expected);
+    code_->origin().fail(ErrorKind::usage, "forward was called with {} inputs, the package was compiled for {}",
+                         inputs.size(), expected);
   }
   const c10::Device device = tensors_.front().device();
   for (const size_t i : transient_) tensors_[i] = tensors_[i].to(device);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Modules whose forward and backward were compiled in Python by tools/export_compiled.py.
+// Modules with a forward and backward that tools/export_compiled.py compiled in Python.
 #pragma once
 
 #include <ATen/core/Tensor.h>

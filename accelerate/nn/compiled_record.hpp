@@ -38,7 +38,7 @@ struct TensorRow {
 /// Values of a dynamic size for which the compiled code is valid.
 struct SizeRange {
   int64_t min = 2;
-  int64_t max = 0;  ///< 0: unlimited
+  int64_t max = 0;  ///< 0 if unlimited
   std::vector<int64_t> excluded{};
 
   [[nodiscard]] bool contains(int64_t size) const;
