@@ -71,7 +71,7 @@ TEST_CASE("accumulate() around a loop that increments an iterator is an error at
                     doctest::Contains("this is backward 2 in one accumulate() scope"));
 }
 
-TEST_CASE("accumulate() around the loop is no error where every batch steps anyway") {
+TEST_CASE("accumulate() around the loop is no error if every batch steps") {
   Accelerator accelerator({.cpu = true});
   OneWeight net;
   auto [model, optimizer, loader] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0), counting(8, 1));
@@ -80,7 +80,7 @@ TEST_CASE("accumulate() around the loop is no error where every batch steps anyw
   CHECK(net->w.item<double>() == -8.0);
 }
 
-TEST_CASE("a micro-batch may have several backwards: of one batch, of parts of it, and of a second loader's batches") {
+TEST_CASE("a micro-batch may have several backwards: for one batch, parts of it, and a second loader's batches") {
   for (const int64_t ranks : {1, 2}) {
     on_ranks(ranks,
              [](Accelerator& accelerator) {
@@ -132,7 +132,7 @@ TEST_CASE("an optimizer that steps twice in one accumulate() scope, after a back
             .empty());
 }
 
-TEST_CASE("a step without any accumulate(), while gradient_accumulation_steps is 4, is reported once") {
+TEST_CASE("a step without accumulate() is reported once if gradient_accumulation_steps is 4") {
   const auto lines = warnings_of(4, [](Accelerator& accelerator) {
     OneWeight net;
     auto [model, optimizer, loader] =
@@ -146,7 +146,7 @@ TEST_CASE("a step without any accumulate(), while gradient_accumulation_steps is
                       "accelerator.accumulate(model)") != std::string::npos);
 }
 
-TEST_CASE("accumulation by hand, with no_sync() or set_sync_gradients(), is not told that accumulate() is missing") {
+TEST_CASE("accumulation with no_sync() or set_sync_gradients() logs no warning about a missing accumulate()") {
   const auto by_hand = [](bool with_no_sync) {
     return warnings_of(2, [&](Accelerator& accelerator) {
       OneWeight net;

@@ -70,7 +70,7 @@ class Counted final : public accelerate::gradient::BucketReducer {
 
 }  // namespace
 
-TEST_CASE("in a micro-batch that does not end its window not one reduction begins, counted") {
+TEST_CASE("a micro-batch that does not end its window starts no reduction") {
   std::vector<int64_t> starts(2);
   AcceleratorOptions options{.gradient_accumulation_steps = 3};
   options.comm_hook = accelerate::gradient::CommHook(
@@ -104,7 +104,7 @@ TEST_CASE("windows end every k micro-batches and with the loader's last batch") 
   CHECK(syncs(6, 4, true, 1) == ends_at(6, {4, 6}));
 }
 
-TEST_CASE("sync_gradients() is true at first, stays as the last micro-batch left it, and can be set") {
+TEST_CASE("sync_gradients() is initially true, keeps the value of the last micro-batch, and can be set") {
   Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 2});
   CHECK(accelerator.sync_gradients());
   { const auto first = accelerator.accumulate(); }
@@ -115,8 +115,7 @@ TEST_CASE("sync_gradients() is true at first, stays as the last micro-batch left
   CHECK_FALSE(accelerator.sync_gradients());
 }
 
-TEST_CASE(
-    "a call of accumulate() is one micro-batch for all the models it is given; a call for each model is one each") {
+TEST_CASE("one accumulate() call is one micro-batch for all its models; a call per model counts separately") {
   Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 4});
   auto [a, b] = accelerator.prepare(OneWeight(), OneWeight());
   std::vector<bool> together, one_by_one, nested;
@@ -138,7 +137,7 @@ TEST_CASE(
   CHECK(nested == std::vector<bool>{true, true});
 }
 
-TEST_CASE("with one process no_sync changes nothing: gradients and steps are those of a loop without it") {
+TEST_CASE("no_sync() with one process changes neither gradients nor steps") {
   Accelerator accelerator({.cpu = true});
   OneWeight net, plain;
   auto [model, optimizer, reference, of_reference] = accelerator.prepare(
@@ -157,8 +156,7 @@ TEST_CASE("with one process no_sync changes nothing: gradients and steps are tho
   }
 }
 
-TEST_CASE(
-    "at the end of a window two ranks stand where one process does, however batches are split, dealt and reduced") {
+TEST_CASE("two ranks end a window with one process's weights for any split, sharding and reduction") {
   // 24 samples, 4 per round of all ranks, 2 rounds per window; a schedule follows the optimizer.
   const auto train = [](int64_t ranks, const AcceleratorOptions& options, int64_t batch_size) {
     std::vector<double> gradients;  // at the ends of windows
@@ -213,7 +211,7 @@ TEST_CASE("a short last window is divided by its true length, or by k on request
   }
 }
 
-TEST_CASE("within a window gradients stay local, at its end they are the mean over the ranks") {
+TEST_CASE("gradients are local within a window and the mean over the ranks at its end") {
   on_ranks(2,
            [](Accelerator& accelerator) {
              OneWeight net;
@@ -297,7 +295,7 @@ TEST_CASE("a short last window is right for optimizers that share a model, prepa
   }
 }
 
-TEST_CASE("zero_grad() may come first or last in a micro-batch, and drops a batch that was given up") {
+TEST_CASE("zero_grad() may be first or last in a micro-batch, and drops an abandoned batch") {
   for (const int64_t ranks : {1, 2}) {
     for (const bool first : {true, false}) {
       on_ranks(ranks,
@@ -325,7 +323,7 @@ TEST_CASE("zero_grad() may come first or last in a micro-batch, and drops a batc
   }
 }
 
-TEST_CASE("with two losses in a micro-batch each optimizer keeps its gradients until its own backward") {
+TEST_CASE("each optimizer keeps its gradients until its own backward if a micro-batch has two losses") {
   for (const int64_t ranks : {1, 2}) {
     on_ranks(ranks,
              [](Accelerator& accelerator) {
@@ -349,7 +347,7 @@ TEST_CASE("with two losses in a micro-batch each optimizer keeps its gradients u
   }
 }
 
-TEST_CASE("a window left half-way ends with free_memory or by hand") {
+TEST_CASE("free_memory() or the user ends an incomplete window") {
   Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 2});
   OneWeight net;
   torch::optim::SGD sgd(net->parameters(), 1.0);
@@ -377,7 +375,7 @@ TEST_CASE("a window left half-way ends with free_memory or by hand") {
   CHECK(net->w.item<double>() == -3.0);
 }
 
-TEST_CASE("the number of micro-batches can change, and less than one is refused") {
+TEST_CASE("the number of micro-batches can change and must be at least 1") {
   Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 2});
   CHECK(accelerator.gradient_accumulation_steps() == 2);
   accelerator.set_gradient_accumulation_steps(4);
@@ -386,7 +384,7 @@ TEST_CASE("the number of micro-batches can change, and less than one is refused"
                     doctest::Contains("gradient_accumulation_steps: is 0, must be at least 1"));
 }
 
-TEST_CASE("three forwards in no_sync, two local backwards, the third made to synchronise") {
+TEST_CASE("trigger_sync_in_backward() reduces the third backward of three forwards in no_sync()") {
   on_ranks(2, [](Accelerator& accelerator) {
     OneWeight net;
     auto model = accelerator.prepare(net);
@@ -424,7 +422,7 @@ TEST_CASE("an optimizer step on gradients that were never reduced is an error") 
   });
 }
 
-TEST_CASE("an optimizer with a closure refuses gradients that were never reduced as well") {
+TEST_CASE("an optimizer with a closure throws for gradients that were never reduced") {
   on_ranks(2, [](Accelerator& accelerator) {
     OneWeight net(1.0);
     torch::optim::LBFGS lbfgs(net->parameters(), torch::optim::LBFGSOptions(1.0));
@@ -446,7 +444,7 @@ TEST_CASE("an optimizer with a closure refuses gradients that were never reduced
   });
 }
 
-TEST_CASE("LBFGS decides by the mean of the ranks' losses, so ranks search alike and stay equal") {
+TEST_CASE("LBFGS uses the mean of the ranks' losses, so all ranks take equal steps") {
   for (const bool wolfe : {false, true}) {
     CAPTURE(wolfe);
     on_ranks(
@@ -478,7 +476,7 @@ TEST_CASE("LBFGS decides by the mean of the ranks' losses, so ranks search alike
   }
 }
 
-TEST_CASE("averages that stand in for the weights between two micro-batches leave their window as it is") {
+TEST_CASE("swapping averages in between two micro-batches does not change their window") {
   for (const int64_t ranks : {1, 2}) {
     on_ranks(ranks,
              [](Accelerator& accelerator) {
@@ -499,7 +497,7 @@ TEST_CASE("averages that stand in for the weights between two micro-batches leav
   }
 }
 
-TEST_CASE("drop_gradients() ends a window in its middle, with its gradients") {
+TEST_CASE("drop_gradients() ends an incomplete window and drops its gradients") {
   on_ranks(2,
            [](Accelerator& accelerator) {
              OneWeight net;
@@ -515,7 +513,7 @@ TEST_CASE("drop_gradients() ends a window in its middle, with its gradients") {
            {.gradient_accumulation_steps = 2});
 }
 
-TEST_CASE("a gradient from before prepare is this rank's own: no step on it, the next backward reduces it too") {
+TEST_CASE("a gradient from before prepare() is local: a step on it throws, the next backward reduces it") {
   on_ranks(2, [](Accelerator& accelerator) {
     OneWeight net;
     const auto x = torch::full({1}, static_cast<double>(accelerator.process_index()), torch::kDouble);
@@ -528,7 +526,7 @@ TEST_CASE("a gradient from before prepare is this rank's own: no step on it, the
   });
 }
 
-TEST_CASE("zero_grad(false) leaves zeros that weight decay acts on, on one rank and on two") {
+TEST_CASE("zero_grad(false) leaves zeros, so weight decay applies, on one rank and on two") {
   for (const int64_t ranks : {1, 2}) {
     on_ranks(ranks, [](Accelerator& accelerator) {
       OneWeight net(1.0), unused(1.0);
@@ -549,7 +547,7 @@ TEST_CASE("zero_grad(false) leaves zeros that weight decay acts on, on one rank 
   }
 }
 
-TEST_CASE("an optimizer prepared before free_memory knows the models prepared after it") {
+TEST_CASE("an optimizer that is prepared before free_memory() works with models prepared after it") {
   on_ranks(2, [](Accelerator& accelerator) {
     OneWeight net;
     torch::optim::SGD sgd(net->parameters(), 1.0);
@@ -581,7 +579,7 @@ TEST_CASE("a step on parameters of a module that was not prepared is an error on
   });
 }
 
-TEST_CASE("a parameter that was exchanged in an optimizer is no longer taken for the prepared one") {
+TEST_CASE("a parameter that replaces a prepared one in an optimizer counts as unprepared") {
   for (const int64_t ranks : {1, 2}) {
     on_ranks(ranks, [ranks](Accelerator& accelerator) {
       const auto ones = torch::ones({1}, torch::kDouble);
@@ -605,15 +603,14 @@ TEST_CASE("a parameter that was exchanged in an optimizer is no longer taken for
   }
 }
 
-TEST_CASE("a loss that is not one number is refused") {
+TEST_CASE("backward() throws if the loss is not a scalar") {
   Accelerator accelerator({.cpu = true});
   CHECK_THROWS_WITH(
       accelerator.backward(torch::ones({3}, torch::requires_grad())),
       doctest::Contains("backward: the loss has 3 elements, must have 1; take its mean() or sum() first"));
 }
 
-TEST_CASE(
-    "an optimizer that accumulate() does not know is reported at the next backward that it stepped within a window") {
+TEST_CASE("a step of an unprepared optimizer within a window is reported at the next backward") {
   on_ranks(2,
            [](Accelerator& accelerator) {
              OneWeight net;

@@ -182,7 +182,7 @@ TEST_CASE("views in a list of tensors, structs, pairs, tuples or maps keep the r
 
 TEST_CASE("texts, lists of texts and bools beside the tensors keep their samples") { check_batches<Mixed>(); }
 
-TEST_CASE("members that tree_members() does not name stay with their batch, and are refused if batches are sent") {
+TEST_CASE("members that tree_members() does not name stay with their batch and prevent dispatch") {
   check_batches<Unnamed>(/*may_dispatch=*/false);
   on_ranks(2,
            [](Accelerator& accelerator) {
@@ -197,7 +197,7 @@ TEST_CASE("members that tree_members() does not name stay with their batch, and 
            {.dispatch_batches = true});
 }
 
-TEST_CASE("a batch that can be cut in two ways is refused by split_batches") {
+TEST_CASE("split_batches throws for a batch that can be split in two ways") {
   on_ranks(2,
            [](Accelerator& accelerator) {
              auto batches = batches_of<Mixed>(4, 2);  // two rows, lists of two texts

@@ -32,8 +32,7 @@ double mean_of(const NormedOnce& net) { return net->norm->running_mean.item<doub
 
 }  // namespace
 
-TEST_CASE(
-    "buffers are rank 0's at the forward after a synchronised one: evaluation and no_sync, step by step as PyTorch") {
+TEST_CASE("the forward after a synchronised one broadcasts rank 0's buffers, as in PyTorch") {
   const std::vector<std::vector<double>> expected{
       {0.15, 0.15, 0.435, 0.8415, 0.8415, 0.8415, 1.35735, 1.971615, 2.6744535, 3.45700815, 3.45700815},
       {0.25, 0.15, 0.535, 0.9415, 0.8415, 0.8415, 1.45735, 2.161615, 2.9454535, 3.55700815, 3.55700815}};
@@ -76,7 +75,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("in a join the buffers are those of the highest rank that still has batches, at the end too, as in PyTorch") {
+TEST_CASE("a join broadcasts the buffers of the highest rank with batches left, as PyTorch does") {
   struct Row {
     std::vector<int64_t> steps;  // number of steps per rank
     double mean, variance, weight;
@@ -113,7 +112,7 @@ TEST_CASE("in a join the buffers are those of the highest rank that still has ba
   }
 }
 
-TEST_CASE("after windows of different lengths in a join ranks agree on the next broadcast") {
+TEST_CASE("ranks agree on the next broadcast after windows of different lengths in a join") {
   on_ranks(2,
            [](Accelerator& accelerator) {
              NormedOnce net;
@@ -138,7 +137,7 @@ TEST_CASE("after windows of different lengths in a join ranks agree on the next 
            {.gradient_accumulation_steps = 2});
 }
 
-TEST_CASE("an expanded buffer becomes rank 0's on every rank") {
+TEST_CASE("an expanded buffer has rank 0's values on every rank") {
   on_ranks(3, [](Accelerator& accelerator) {
     OneWeight net;
     net->register_buffer("scale", torch::full({1}, accelerator.process_index() + 1, torch::kDouble).expand({4}));
@@ -148,7 +147,7 @@ TEST_CASE("an expanded buffer becomes rank 0's on every rank") {
   });
 }
 
-TEST_CASE("buffers that moved to another dtype are broadcast in it") {
+TEST_CASE("buffers of a changed dtype are broadcast in the new dtype") {
   on_ranks(2, [](Accelerator& accelerator) {
     NormedOnce net;
     auto model = accelerator.prepare(net);
@@ -166,7 +165,7 @@ TEST_CASE("buffers that moved to another dtype are broadcast in it") {
   });
 }
 
-TEST_CASE("buffers that a TorchScript forward exchanges for other tensors are rank 0's before the next one") {
+TEST_CASE("tensors that a TorchScript forward assigns to buffers are broadcast before the next forward") {
   static std::mutex one_at_a_time;  // the compilation is not thread-safe
   on_ranks(2, [](Accelerator& accelerator) {
     torch::jit::Module net("net");

@@ -128,7 +128,7 @@ void finds_its_own_step(const Make& make) {
 
 }  // namespace
 
-TEST_CASE("with fp16 a step of a stock optimizer is an error at the next backward or zero_grad(), on 1 and 2 ranks") {
+TEST_CASE("with fp16 a stock optimizer's step throws at the next backward or zero_grad(), on 1 and 2 ranks") {
   using namespace torch::optim;
   refuses_stock_steps<SGD>([](const auto& parameters) { return SGD(parameters, 0.1); });
   refuses_stock_steps<SGD>([](const auto& parameters) { return SGD(parameters, SGDOptions(0.1).momentum(0.9)); });
@@ -137,7 +137,7 @@ TEST_CASE("with fp16 a step of a stock optimizer is an error at the next backwar
   refuses_stock_steps<RMSprop>([](const auto& parameters) { return RMSprop(parameters, 0.1); });
 }
 
-TEST_CASE("with fp16 a stock optimizer of some parameters is found beside a prepared one of the others, in any order") {
+TEST_CASE("with fp16 a stock optimizer beside a prepared one is detected in any order") {
   for (const bool stock_first : {true, false}) {
     CAPTURE(stock_first);
     Accelerator accelerator(scaled_by_1024());
@@ -158,7 +158,7 @@ TEST_CASE("with fp16 a stock optimizer of some parameters is found beside a prep
   }
 }
 
-TEST_CASE("a step behind a prepared optimizer is found by the step of another prepared optimizer") {
+TEST_CASE("a bypassed optimizer is detected in the step of another prepared optimizer") {
   Accelerator accelerator(scaled_by_1024());
   auto body = three_of_eight();
   torch::nn::Linear head(3, 3);
@@ -171,7 +171,7 @@ TEST_CASE("a step behind a prepared optimizer is found by the step of another pr
                     doctest::Contains("optimizer.step: parameter 1.weight changed while its gradient carried"));
 }
 
-TEST_CASE("a step behind a prepared optimizer is found after the step of another one, a clamp there is allowed") {
+TEST_CASE("a bypassed optimizer is detected after another one's step, a clamp is allowed") {
   using namespace torch::optim;
   finds_its_own_step([](const auto& all) { return SGD(all, SGDOptions(0.1).momentum(0.9)); });
   finds_its_own_step([](const auto& all) { return Adam(all, 0.1); });
@@ -180,7 +180,7 @@ TEST_CASE("a step behind a prepared optimizer is found after the step of another
   finds_its_own_step([](const auto& all) { return Adagrad(all, 0.1); });
 }
 
-TEST_CASE("a forward that writes to a parameter is no step, a step beside it is one") {
+TEST_CASE("a parameter write in forward counts as no step, a step beside it does") {
   for (const bool fp16 : {true, false}) {
     for (const int64_t ranks : {1, 2}) {
       CAPTURE(fp16);
@@ -212,7 +212,7 @@ TEST_CASE("a forward that writes to a parameter is no step, a step beside it is 
   }
 }
 
-TEST_CASE("with fp16 the prepared step, and every step after an error, go on as before") {
+TEST_CASE("with fp16 prepared steps, and steps after an error, continue unchanged") {
   Accelerator accelerator(scaled_by_1024());
   auto net = three_of_eight();
   torch::optim::SGD sgd(net->parameters(), 0.1);
@@ -229,7 +229,7 @@ TEST_CASE("with fp16 the prepared step, and every step after an error, go on as 
   }
 }
 
-TEST_CASE("with fp16 the program may write to parameters after a prepared step, and to gradients that it gave up") {
+TEST_CASE("with fp16 the program may write to parameters after a prepared step and to dropped gradients") {
   accepts([](auto&, auto& net, auto& optimizer) {
     optimizer.step();
     shrink(net);  // a clamp, or a custom average
@@ -250,7 +250,7 @@ TEST_CASE("with fp16 the program may write to parameters after a prepared step, 
   });
 }
 
-TEST_CASE("with fp16 a loss of one network may leave gradients in another, whose weights are clamped then") {
+TEST_CASE("with fp16 the weights of a network with unused gradients may be clamped") {
   Accelerator accelerator(scaled_by_1024());
   auto generator = three_of_eight();
   torch::nn::Linear critic(3, 1);
@@ -267,7 +267,7 @@ TEST_CASE("with fp16 a loss of one network may leave gradients in another, whose
   }
 }
 
-TEST_CASE("with fp16 the library's own writes to parameters are no step: swapped-in averages, loaded weights") {
+TEST_CASE("with fp16 swapped-in averages and loaded weights count as no step") {
   const testing::TemporaryFolder folder;
   for (const int64_t ranks : {1, 2}) {
     CAPTURE(ranks);
@@ -300,7 +300,7 @@ TEST_CASE("with fp16 the library's own writes to parameters are no step: swapped
   }
 }
 
-TEST_CASE("a stock optimizer that steps within a window is an error at the next backward on one rank, as on several") {
+TEST_CASE("a stock optimizer's step within a window throws at the next backward, on one rank and on several") {
   Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 4});
   OneWeight net;
   torch::optim::SGD sgd(net->parameters(), 1.0);

@@ -145,23 +145,25 @@ void check_every_stop(AcceleratorOptions options, const accelerate::SaveOptions&
 
 }  // namespace
 
-TEST_CASE("a run resumed after any step is the same run: dropout, BatchNorm, AdamW, a schedule, an average, order") {
+TEST_CASE("a resumed run equals an uninterrupted one: dropout, BatchNorm, AdamW, a schedule, an average") {
   check_every_stop({});
 }
 
-TEST_CASE("so it is where each rank has buffers of its own") { check_every_stop({.broadcast_buffers = false}); }
+TEST_CASE("a run resumes identically if each rank has its own buffers") {
+  check_every_stop({.broadcast_buffers = false});
+}
 
-TEST_CASE("a window with each rank's own gradients resumes the same way") {
+TEST_CASE("a run resumes identically within a window of local gradients") {
   check_every_stop({.gradient_accumulation_steps = 3});
 }
 
-TEST_CASE("so it is in fp16 with a scale that moves") {
+TEST_CASE("an fp16 run with a changing loss scale resumes identically") {
   check_every_stop({.mixed_precision = accelerate::Precision::fp16,
                     .gradient_accumulation_steps = 2,
                     .grad_scaler = {.init_scale = 1e9, .growth_interval = 3}});
 }
 
-TEST_CASE("a window that is saved in one precision continues in another, with and without a loss scale") {
+TEST_CASE("a window resumes in another precision, with and without a loss scale") {
   using accelerate::Precision;
   struct Half {
     explicit Half(Precision precision, double scale)
@@ -213,7 +215,7 @@ TEST_CASE("a window that is saved in one precision continues in another, with an
   }
 }
 
-TEST_CASE("a window with gradients of no model's parameters is not saved, since they would be lost") {
+TEST_CASE("save_state() throws in a window with gradients of parameters outside all prepared models") {
   Accelerator accelerator(testing::world().split(testing::world().rank()),
                           {.cpu = true, .gradient_accumulation_steps = 2});
   const SharedFolder folder(testing::world());
@@ -236,17 +238,15 @@ TEST_CASE("a window with gradients of no model's parameters is not saved, since 
       accelerate::Error);
 }
 
-TEST_CASE("so it is in bfloat16 with float32 master weights") {
+TEST_CASE("a bfloat16 run with float32 master weights resumes identically") {
   check_every_stop({.precision_policy = accelerate::precision::pure_bf16()});
 }
 
-TEST_CASE("asynchronous checkpoints that all ranks write together resume the same way") {
+TEST_CASE("a run resumes identically from asynchronous checkpoints that all ranks write") {
   check_every_stop({}, {.async = true, .durable = false, .share_work = true});
 }
 
-TEST_CASE(
-    "with other numbers of ranks parameters and optimizer are the same, and no sample of the epoch is lost or "
-    "doubled") {
+TEST_CASE("another world size resumes with equal weights and visits each remaining sample once") {
   const auto& world = testing::world();
   const SharedFolder folder(world);
   const auto alone = world.split(world.rank());
@@ -298,7 +298,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("two models, optimizers, schedules and loaders each get their own state back, independent of the writer") {
+TEST_CASE("two models, optimizers, schedules and loaders each restore their own state, for any writer") {
   struct Two {
     Two() : accelerator(testing::world(), {.cpu = true}) {}
     [[nodiscard]] std::vector<torch::Tensor> tensors() const {
@@ -378,7 +378,7 @@ TEST_CASE("two models, optimizers, schedules and loaders each get their own stat
   }
 }
 
-TEST_CASE("a rank that the saved run did not have draws numbers of its own, the same in every run from there") {
+TEST_CASE("a rank beyond the saved world size draws its own reproducible random numbers") {
   const auto& world = testing::world();
   const SharedFolder folder(world);
   const auto alone = world.split(world.rank());
@@ -394,7 +394,7 @@ TEST_CASE("a rank that the saved run did not have draws numbers of its own, the 
   for (int64_t rank = 1; rank < world.size(); ++rank) CHECK_FALSE(torch::equal(once[0], once[rank]));
 }
 
-TEST_CASE("an open window is each rank's own: another number of ranks cannot go on with it") {
+TEST_CASE("an open window throws if it is loaded with another world size") {
   const auto& world = testing::world();
   if (world.size() == 1) return;
   const SharedFolder folder(world);
@@ -411,7 +411,7 @@ TEST_CASE("an open window is each rank's own: another number of ranks cannot go 
   CHECK_THROWS_WITH(training.load(folder.path / "within"), doctest::Contains(told.c_str()));
 }
 
-TEST_CASE("what fails on one rank fails the save on all, and the checkpoint before stays") {
+TEST_CASE("a failure on one rank fails the save on all ranks and keeps the previous checkpoint") {
   const auto& world = testing::world();
   const SharedFolder folder(world);
   Training training(world, {.cpu = true});
@@ -431,7 +431,7 @@ TEST_CASE("what fails on one rank fails the save on all, and the checkpoint befo
   if (world.rank() == 0) CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 1);
 }
 
-TEST_CASE("a checkpoint that a rank does not see is an error on all, with both machines and what to do") {
+TEST_CASE("a checkpoint that one rank cannot find is an error on all, with both machines and the remedy") {
   const auto& world = testing::world();
   if (world.size() == 1) return;
   const SharedFolder folder(world);

@@ -50,7 +50,7 @@ void step_with(Accelerator& accelerator, auto& model, auto& optimizer) {
 
 }  // namespace
 
-TEST_CASE("an optimizer that is a stock one's child has the saved state after a load, not its own beside it") {
+TEST_CASE("a subclass of a stock optimizer restores its saved state") {
   const SharedFolder folder;
   Accelerator accelerator(saving_to(folder.path));
   OneWeight net(1);
@@ -65,7 +65,7 @@ TEST_CASE("an optimizer that is a stock one's child has the saved state after a 
   CHECK(net->w.item<double>() == first);
 }
 
-TEST_CASE("total_limit leaves folders alone that are no checkpoints, and links") {
+TEST_CASE("total_limit removes neither other folders nor links") {
   const SharedFolder folder;
   const auto parent = folder.path / "checkpoints";
   fs::create_directories(parent / "checkpoint_0");
@@ -80,7 +80,7 @@ TEST_CASE("total_limit leaves folders alone that are no checkpoints, and links")
   CHECK_FALSE(fs::exists(parent / "checkpoint_2"));
 }
 
-TEST_CASE("a file with the next checkpoint's name is passed by; the highest number there is, is said") {
+TEST_CASE("a file with the next checkpoint's name is skipped; the highest possible number is an error") {
   const SharedFolder folder;
   const auto parent = folder.path / "checkpoints";
   fs::create_directories(parent);
@@ -94,7 +94,7 @@ TEST_CASE("a file with the next checkpoint's name is passed by; the highest numb
                   "remove it") != std::string::npos);
 }
 
-TEST_CASE("weights do not go into a checkpoint, and beside checkpoints they are not taken for one") {
+TEST_CASE("save_model() throws in a checkpoint folder, and weights beside checkpoints count as none") {
   const SharedFolder folder;
   Accelerator accelerator(saving_to(folder.path));
   OneWeight net(1);
@@ -115,7 +115,7 @@ TEST_CASE("weights do not go into a checkpoint, and beside checkpoints they are 
   CHECK(net->w.item<double>() == 1);
 }
 
-TEST_CASE("a hook that copies of its handle remove is removed once") {
+TEST_CASE("a hook is removed once, although several copies of its handle remove it") {
   const SharedFolder folder;
   Accelerator accelerator(saving_to(folder.path));
   auto model = accelerator.prepare(OneWeight(1));
@@ -129,7 +129,7 @@ TEST_CASE("a hook that copies of its handle remove is removed once") {
   CHECK(called == 10);
 }
 
-TEST_CASE("a checkpoint is replaced where a link leads, and the link stays") {
+TEST_CASE("a checkpoint behind a symbolic link is replaced, and the link is kept") {
   const SharedFolder folder;
   fs::create_directories(folder.path / "disk");
   fs::create_directory_symlink(folder.path / "disk", folder.path / "link");
@@ -141,7 +141,7 @@ TEST_CASE("a checkpoint is replaced where a link leads, and the link stays") {
   accelerator.load_state(folder.path / "link");
 }
 
-TEST_CASE("a registered object that is moved in is kept") {
+TEST_CASE("a registered object that is passed as an rvalue is kept") {
   const SharedFolder folder;
   Accelerator accelerator(saving_to(folder.path));
   auto model = accelerator.prepare(OneWeight(1));
@@ -152,7 +152,7 @@ TEST_CASE("a registered object that is moved in is kept") {
   CHECK(bytes.find("41") != std::string::npos);
 }
 
-TEST_CASE("objects that were registered in another order, or refuse, leave all else as it was") {
+TEST_CASE("objects that are registered in another order, or throw, leave everything else unchanged") {
   const SharedFolder folder;
   const auto place = folder.path / "c";
   const auto other = [&](auto&&... objects) {
@@ -193,7 +193,7 @@ TEST_CASE("objects that were registered in another order, or refuse, leave all e
   CHECK(first.number == 10);
 }
 
-TEST_CASE("a registered object that throws when it is loaded leaves weights and places as they were") {
+TEST_CASE("a registered object that throws in load leaves weights and positions unchanged") {
   const SharedFolder folder;
   Accelerator accelerator(saving_to(folder.path));
   OneWeight net(1);
@@ -234,7 +234,7 @@ TEST_CASE("a hook may remove itself") {
   CHECK(calls == 3);
 }
 
-TEST_CASE("if one rank cannot save, all ranks throw at once") {
+TEST_CASE("all ranks throw at once if one rank cannot save") {
   const SharedFolder folder;
   const auto save = [&](const std::function<void(Accelerator&, Moody&)>& set_up,
                         const std::function<accelerate::checkpoint::SaveOptions(int64_t)>& options_of) {

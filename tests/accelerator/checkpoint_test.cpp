@@ -112,7 +112,7 @@ std::vector<std::string> logged_by(const Call& call) {
 
 }  // namespace
 
-TEST_CASE("checkpoints name themselves, so many stay, and the newest is loaded; steps are counted") {
+TEST_CASE("checkpoints are numbered and limited, the newest is loaded, and steps are counted") {
   const SharedFolder folder;
   Accelerator accelerator(in(folder.path, 2));
   auto net = linear(1);
@@ -135,7 +135,7 @@ TEST_CASE("checkpoints name themselves, so many stay, and the newest is loaded; 
   CHECK(accelerator.load_state(folder.path / "checkpoints").path == loaded.path);
 }
 
-TEST_CASE("steps that fp16 skipped are not among those that had been made") {
+TEST_CASE("steps that fp16 skipped do not count") {
   const SharedFolder folder;
   auto options = in(folder.path);
   options.mixed_precision = accelerate::Precision::fp16;
@@ -158,7 +158,7 @@ TEST_CASE("steps that fp16 skipped are not among those that had been made") {
   CHECK(accelerator.load_state().step == 3);
 }
 
-TEST_CASE("a newer incomplete checkpoint is skipped with a log line; if it is requested by name, it is refused") {
+TEST_CASE("a newer incomplete checkpoint is skipped with a log line, and refused by name") {
   const SharedFolder folder;
   Accelerator accelerator(in(folder.path));
   auto model = accelerator.prepare(linear(1));
@@ -176,7 +176,7 @@ TEST_CASE("a newer incomplete checkpoint is skipped with a log line; if it is re
             "; the newest whole one beside it is " + (checkpoints / "checkpoint_0").string());
 }
 
-TEST_CASE("a manifest.json of another program beside checkpoints is not looked at") {
+TEST_CASE("a manifest.json of another program beside checkpoints is ignored") {
   const SharedFolder folder;
   Accelerator accelerator(in(folder.path));
   auto model = accelerator.prepare(linear(1));
@@ -186,7 +186,7 @@ TEST_CASE("a manifest.json of another program beside checkpoints is not looked a
   CHECK(accelerator.load_state(checkpoints).path == checkpoints / "checkpoint_0");
 }
 
-TEST_CASE("a loader that skips in place of the prepared one is saved, also when that one's handle is gone") {
+TEST_CASE("a skipping loader in place of the prepared one is saved, also after the other handle is gone") {
   const SharedFolder folder;
   Accelerator accelerator(in(folder.path));
   auto [loader, other] = accelerator.prepare(counting(8, 2), counting(4, 2));
@@ -205,7 +205,7 @@ TEST_CASE("a loader that skips in place of the prepared one is saved, also when 
   CHECK(rest == std::vector<int64_t>{4, 5, 6, 7});
 }
 
-TEST_CASE("no folder, and one that is not there, are reported") {
+TEST_CASE("a missing checkpoint folder is reported") {
   Accelerator accelerator({.cpu = true});
   auto model = accelerator.prepare(linear(1));
   const std::string no_folder =
@@ -219,7 +219,7 @@ TEST_CASE("no folder, and one that is not there, are reported") {
         }).ends_with("no complete checkpoint found in " + folder.path.string() + " (no folder checkpoint_N)"));
 }
 
-TEST_CASE("content that does not match the prepared objects is refused, and nothing is changed") {
+TEST_CASE("content that does not match the prepared objects is refused, and nothing changes") {
   const SharedFolder folder;
   const auto place = folder.path / "c";
   {
@@ -291,7 +291,7 @@ TEST_CASE("a schedule that the checkpoint does not contain is refused, except a 
   });
 }
 
-TEST_CASE("an optimizer of another type is refused by the state that it does not keep") {
+TEST_CASE("a saved optimizer of another type is refused because of its state") {
   const SharedFolder folder;
   auto net = linear(1);
   Accelerator accelerator({.cpu = true});
@@ -308,7 +308,7 @@ TEST_CASE("an optimizer of another type is refused by the state that it does not
         }).ends_with("load_state: the state of parameter 0 has 'step', SGD keeps momentum_buffer"));
 }
 
-TEST_CASE("a schedule or data that do not take what was saved are refused, and nothing is changed") {
+TEST_CASE("a state that a schedule or loader rejects is refused, and nothing changes") {
   const SharedFolder folder;
   const auto place = folder.path / "c";
   const auto samples = [](int64_t count) {
@@ -334,7 +334,7 @@ TEST_CASE("a schedule or data that do not take what was saved are refused, and n
   CHECK(batches == 5);
 }
 
-TEST_CASE("float32 weights go through a job of bfloat16 weights with masters and are restored to the last bit") {
+TEST_CASE("float32 weights survive a job with bfloat16 weights and masters to the last bit") {
   const SharedFolder folder;
   const double value = 1.0009765625;  // not representable in bfloat16
   {
@@ -357,7 +357,7 @@ TEST_CASE("float32 weights go through a job of bfloat16 weights with masters and
   CHECK(net->weight[0][0].item<double>() == value);
 }
 
-TEST_CASE("of tied weights a file of Python's has one: it is all of them") {
+TEST_CASE("one of several tied weights in a Python file restores all of them") {
   const SharedFolder folder;
   struct Shares : torch::nn::Module {
     Shares() {
@@ -384,7 +384,7 @@ TEST_CASE("of tied weights a file of Python's has one: it is all of them") {
         }).find("not saved: first.bias, last.bias") != std::string::npos);
 }
 
-TEST_CASE("one name is enough for a tensor with many names; a tensor without elements has its own") {
+TEST_CASE("one name suffices for a tensor with several names; an empty tensor has its own name") {
   const SharedFolder folder;
   struct Many : torch::nn::Module {
     Many() {
@@ -407,7 +407,7 @@ TEST_CASE("one name is enough for a tensor with many names; a tensor without ele
   CHECK(model->shared.equal(torch::full({2}, 3.0F)));
 }
 
-TEST_CASE("an optimizer of another type is refused by its options, too, where it has no state yet") {
+TEST_CASE("a saved optimizer of another type without state is refused because of its options") {
   const SharedFolder folder;
   auto net = linear(1);
   const auto saved_by = [&](auto stock) {
@@ -430,7 +430,7 @@ TEST_CASE("an optimizer of another type is refused by its options, too, where it
   CHECK(told().empty());
 }
 
-TEST_CASE("a program that is started again and again loads what there is, if there is any; torn ones are reported") {
+TEST_CASE("if_any loads the newest checkpoint if there is one; incomplete ones are reported") {
   const SharedFolder folder;
   Accelerator accelerator(in(folder.path));
   auto net = linear(1);
@@ -445,7 +445,7 @@ TEST_CASE("a program that is started again and again loads what there is, if the
         }).ends_with("(checkpoint_0: model.safetensors is missing)"));
 }
 
-TEST_CASE("without manifests, as Python's, the newest numbered folder that has all a load needs is taken") {
+TEST_CASE("the newest numbered folder that a load can use is loaded if there are no manifests") {
   const SharedFolder folder;
   Counter counter;
   auto net = linear(1);
@@ -478,7 +478,7 @@ TEST_CASE("without manifests, as Python's, the newest numbered folder that has a
   CHECK(loaded.skipped_checkpoints[3].find("checkpoint_1/random_states_0.pkl") != std::string::npos);
 }
 
-TEST_CASE("a checkpoint of ours that lost its manifest is not taken for Python's, named or not") {
+TEST_CASE("a checkpoint that lost its manifest is not read as a Python checkpoint") {
   const SharedFolder folder;
   Accelerator accelerator(in(folder.path));
   auto net = linear(1);
@@ -494,7 +494,7 @@ TEST_CASE("a checkpoint of ours that lost its manifest is not taken for Python's
   CHECK(accelerator.load_state(place).world_size == 0);
 }
 
-TEST_CASE("every reader finds the remains of a process that was killed while it replaced a numbered checkpoint") {
+TEST_CASE("every reader finds the remains of a process that was killed while it replaced a checkpoint") {
   const SharedFolder folder;
   Accelerator accelerator(in(folder.path));
   auto model = accelerator.prepare(linear(1));
@@ -512,7 +512,7 @@ TEST_CASE("every reader finds the remains of a process that was killed while it 
   CHECK(accelerate::archive::numbered_checkpoints(checkpoints).size() == 2);
 }
 
-TEST_CASE("a checkpoint that does not verify is loaded when nobody looks, and one of other names when strict is off") {
+TEST_CASE("verify = false loads changed bytes, and strict = false loads other names") {
   const SharedFolder folder;
   const auto place = folder.path / "c";
   Accelerator accelerator(in(folder.path));
@@ -542,7 +542,7 @@ TEST_CASE("a checkpoint that does not verify is loaded when nobody looks, and on
   CHECK(torch::equal(without_bias->weight, net->weight));
 }
 
-TEST_CASE("all names that do not meet are in the error, however many") {
+TEST_CASE("the error lists all names that do not match") {
   const SharedFolder folder;
   Accelerator accelerator(in(folder.path));
   torch::nn::Sequential net;
@@ -558,7 +558,7 @@ TEST_CASE("all names that do not meet are in the error, however many") {
         }).ends_with("not saved: " + all + " (strict = false passes over names)"));
 }
 
-TEST_CASE("a load hook sees the folder before anything is changed, and what it throws changes nothing") {
+TEST_CASE("a load hook runs before anything changes, and an exception of it changes nothing") {
   const SharedFolder folder;
   Accelerator accelerator(in(folder.path));
   auto net = linear(1);
@@ -583,7 +583,7 @@ TEST_CASE("a load hook sees the folder before anything is changed, and what it t
   CHECK(seen == std::vector<fs::path>{folder.path / "c", folder.path / "c"});
 }
 
-TEST_CASE("nothing prepared, and a manifest of a newer version, are reported") {
+TEST_CASE("a load without prepared objects, and a manifest of a newer version, are refused") {
   const SharedFolder folder;
   {
     Accelerator accelerator(in(folder.path));
@@ -612,7 +612,7 @@ TEST_CASE("nothing prepared, and a manifest of a newer version, are reported") {
       "this library"));
 }
 
-TEST_CASE("objects of one's own are saved and loaded in their order: bytes, tensors, shared ones") {
+TEST_CASE("registered objects are saved and loaded in order: bytes, tensors, shared tensors") {
   const SharedFolder folder;
   auto net = linear(1);
   const auto make = [&](Counter& counter, std::shared_ptr<Counter> shared, auto& ema) {
@@ -634,7 +634,7 @@ TEST_CASE("objects of one's own are saved and loaded in their order: bytes, tens
   CHECK(later_ema.updates() == 1);
 }
 
-TEST_CASE("a null shared pointer is refused, and the objects beside it are not registered") {
+TEST_CASE("a null shared pointer is refused, and objects beside it are not registered") {
   const SharedFolder folder;
   Accelerator accelerator({.cpu = true});
   Counter counter{7};
@@ -646,7 +646,7 @@ TEST_CASE("a null shared pointer is refused, and the objects beside it are not r
   CHECK(Accelerator({.cpu = true}).load_state(folder.path / "c").step == 0);
 }
 
-TEST_CASE("schedules, loaders and a loss scale of this library are registered as they are, unprepared") {
+TEST_CASE("unprepared schedules, loaders and loss scales can be registered") {
   const SharedFolder folder;
   struct Own {
     torch::nn::Linear net = linear(1);
@@ -697,8 +697,7 @@ TEST_CASE("schedules, loaders and a loss scale of this library are registered as
         "loss scale; were the objects registered in another order?");
 }
 
-TEST_CASE(
-    "LibTorch's StepLR continues at its saved step and refuses another schedule's state; its plateau has no state") {
+TEST_CASE("LibTorch's StepLR continues at its saved step; its plateau has no state") {
   const SharedFolder folder;
   const auto run = [&](auto schedule_of, int from, int to, const fs::path& load) {
     Accelerator accelerator({.cpu = true});
@@ -777,7 +776,7 @@ TEST_CASE("a log line names a loader position that cannot be saved; a sparse gra
   }
 }
 
-TEST_CASE("a folder of Python's without random states is loaded, and that they stay is said") {
+TEST_CASE("a Python checkpoint without random states is loaded with a log line about them") {
   const SharedFolder folder;
   Accelerator accelerator(in(folder.path));
   auto net = linear(1);
@@ -791,7 +790,7 @@ TEST_CASE("a folder of Python's without random states is loaded, and that they s
       "/c does not contain the number of optimizer steps; LoadedState::step is 0 and counts from here"));
 }
 
-TEST_CASE("within a window a rank whose gradients are not in its folder does not go on without them") {
+TEST_CASE("a rank without its gradients in the checkpoint cannot resume an open window") {
   const SharedFolder folder;
   const auto place = folder.path / "c";
   std::vector<std::string> said(2);
@@ -830,7 +829,7 @@ TEST_CASE("within a window a rank whose gradients are not in its folder does not
   }
 }
 
-TEST_CASE("an open window continues in a job with windows of the same length and is refused in any other job") {
+TEST_CASE("an open window resumes only with the same window length") {
   const SharedFolder folder;
   const auto job = [&](int64_t steps, const std::function<void(Accelerator&)>& act) {
     Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = steps});
@@ -857,7 +856,7 @@ TEST_CASE("an open window continues in a job with windows of the same length and
   job(2, [&](auto& accelerator) { CHECK_NOTHROW(accelerator.load_state(folder.path / "at its end")); });
 }
 
-TEST_CASE("weights are loaded from what save_model() wrote; names that do not meet are listed, or passed over") {
+TEST_CASE("load_model() loads files of save_model(); names that do not match are listed or ignored") {
   const SharedFolder folder;
   Accelerator accelerator({.cpu = true});
   auto model = accelerator.prepare(linear(3));
@@ -880,7 +879,7 @@ TEST_CASE("weights are loaded from what save_model() wrote; names that do not me
   CHECK(torch::equal(Accelerator::load(folder.path / "one.pt")["weight"], one["weight"]));
 }
 
-TEST_CASE("all that does not meet is in one error, names and shapes, and nothing is changed") {
+TEST_CASE("one error lists all names and shapes that do not match, and nothing changes") {
   const SharedFolder folder;
   Accelerator accelerator({.cpu = true});
   torch::nn::Sequential net(linear(1), linear(1));
@@ -902,7 +901,7 @@ TEST_CASE("all that does not meet is in one error, names and shapes, and nothing
   for (const auto& parameter : net->parameters()) CHECK(parameter.eq(1).all().item<bool>());
 }
 
-TEST_CASE("an asynchronous save is skipped, where that is requested, while the one before is written") {
+TEST_CASE("an asynchronous save is skipped on request while the previous one is being written") {
   const SharedFolder folder;
   Accelerator accelerator(in(folder.path));
   auto model = accelerator.prepare(linear(1));
@@ -919,7 +918,7 @@ TEST_CASE("an asynchronous save is skipped, where that is requested, while the o
   CHECK(accelerate::archive::numbered_checkpoints(folder.path / "checkpoints").size() == static_cast<size_t>(made));
 }
 
-TEST_CASE("PowerSGD's errors and factors are saved: two ranks go on with the same bits, three without the errors") {
+TEST_CASE("PowerSGD's errors and factors are saved: bit-equal on two ranks, without errors on three") {
   const SharedFolder folder;
   const auto place = folder.path / "c";
   const accelerate::AcceleratorOptions options{

@@ -19,7 +19,7 @@ struct Files {
 
 }  // namespace
 
-TEST_CASE("a data set of the user's own is prepared like any loader") {
+TEST_CASE("a custom dataset is prepared like any loader") {
   std::vector<std::vector<Strings>> names(2);
   std::vector<int64_t> labels;
   Strings gathered;

@@ -82,7 +82,7 @@ struct OnlyRankZero {
 
 }  // namespace
 
-TEST_CASE("rank 0 reads for all, and every sample is gathered once") {
+TEST_CASE("rank 0 reads for all ranks, and every sample is gathered once") {
   const auto two = walk_dispatched(2, [] { return counting(10, 2); });
   CHECK(two.ranks[0] == Batches{{0, 1}, {4, 5}, {8}});
   CHECK(two.ranks[1] == Batches{{2, 3}, {6, 7}, {9}});
@@ -102,7 +102,7 @@ TEST_CASE("rank 0 reads for all, and every sample is gathered once") {
   CHECK(dropping.size == 3);
 }
 
-TEST_CASE("the order is rank 0's, shuffled too, and the other ranks read nothing") {
+TEST_CASE("dispatch uses rank 0's order, shuffled or not, and the other ranks read nothing") {
   reads_elsewhere = 0;
   on_ranks(3,
            [](Accelerator& accelerator) {
@@ -121,7 +121,7 @@ TEST_CASE("the order is rank 0's, shuffled too, and the other ranks read nothing
   CHECK(reads_elsewhere == 0);
 }
 
-TEST_CASE("only rank 0 needs the data: the others know the length and the place by its word") {
+TEST_CASE("only rank 0 needs the data: the others receive length and position from it") {
   const auto stream = [](int64_t samples) {
     return accelerate::data::StreamLoader(accelerate::data::make_stream(
                                               [samples] {
@@ -210,7 +210,7 @@ TEST_CASE("only rank 0 needs the data: the others know the length and the place 
            {.dispatch_batches = true});
 }
 
-TEST_CASE("the report is of a rank's own batches, also where rank 0 reads for all, and of loaders of others") {
+TEST_CASE("the report counts a rank's own batches, also with dispatch and for foreign loaders") {
   const auto walked = [](auto loader) {
     CHECK(loader.report().text() == "no batch was taken yet");
     for ([[maybe_unused]] auto& batch : loader) continue;
@@ -250,7 +250,7 @@ TEST_CASE("the report is of a rank's own batches, also where rank 0 reads for al
   }
 }
 
-TEST_CASE("a rank that is read for waits for its data, too, and reports it at the end of each pass on request") {
+TEST_CASE("a receiving rank waits for its data and reports it after each pass on request") {
   struct Slow final : accelerate::data::Source {
     [[nodiscard]] int64_t size() const override { return 10; }
     [[nodiscard]] accelerate::data::Batch read(const at::Tensor& indices) const override {
@@ -307,7 +307,7 @@ TEST_CASE("a rank receives its own batches alone") {
            {.dispatch_batches = true});
 }
 
-TEST_CASE("ragged tensors, strings and numbers reach the rank whose batch they are") {
+TEST_CASE("ragged tensors, strings and numbers reach the rank of their batch") {
   on_ranks(3,
            [](Accelerator& accelerator) {
              std::vector<Detections> batches;
@@ -415,7 +415,7 @@ TEST_CASE("samples of a failed first round are not consumed, in an epoch or in t
            {.dispatch_batches = true});
 }
 
-TEST_CASE("a rank that leaves a loop at another batch than rank 0 gets an error, and gets no samples of another pass") {
+TEST_CASE("a rank that breaks at another batch than rank 0 gets an error and no samples of another pass") {
   for (const bool first_longer : {true, false}) {  // on rank 1
     on_ranks(
         2,
@@ -449,7 +449,7 @@ TEST_CASE("a rank that leaves a loop at another batch than rank 0 gets an error,
   }
 }
 
-TEST_CASE("a loop may be left early, and loops nest") {
+TEST_CASE("loops may break early and nest") {
   on_ranks(2,
            [](Accelerator& accelerator) {
              auto [outer, inner] = accelerator.prepare(counting(8, 2), counting(6, 1));
@@ -466,7 +466,7 @@ TEST_CASE("a loop may be left early, and loops nest") {
            {.dispatch_batches = true});
 }
 
-TEST_CASE("the state is the position of the ranks, not of rank 0's reader; another run continues there") {
+TEST_CASE("the state is the position of the ranks, not of rank 0's reader, and another run resumes it") {
   const auto make = [] { return counting(22, 2, {.shuffle = true, .seed = 4}); };
   const auto whole = walk_dispatched(2, make);
   accelerate::state::LoaderState saved;
@@ -503,8 +503,7 @@ TEST_CASE("the state is the position of the ranks, not of rank 0's reader; anoth
   }
 }
 
-TEST_CASE(
-    "interrupted anywhere and resumed on any number of ranks, the samples come once each, in one process's order") {
+TEST_CASE("an interrupted epoch resumes on any world size: each sample once, in one process's order") {
   struct Part {
     Numbers gathered;
     accelerate::state::LoaderState state;
@@ -554,7 +553,7 @@ TEST_CASE(
   CHECK(interrupted > 20);
 }
 
-TEST_CASE("what fills the last round is the front of the epoch, also of a pass that was resumed or skips") {
+TEST_CASE("padding of the last round is the front of the epoch, also in resumed and skipping passes") {
   const auto numbered = [] { return counting(17, 2, {.shuffle = true, .seed = 6}); };
   const auto streamed = [] {
     return accelerate::data::StreamLoader(accelerate::data::make_stream([] {
@@ -592,8 +591,7 @@ TEST_CASE("what fills the last round is the front of the epoch, also of a pass t
   check(streamed, [](const torch::Tensor& batch) { return batch; });
 }
 
-TEST_CASE(
-    "where a loop was left, or came to its last batch, is the same place for the rank that reads and the others") {
+TEST_CASE("the reading rank and the others have the same position after a break and at the last batch") {
   on_ranks(2,
            [](Accelerator& accelerator) {
              auto loader = accelerator.prepare(counting(16, 2));

@@ -219,7 +219,7 @@ void check(const Case& one, const Make& make, std::mt19937& random, bool in_stri
 
 }  // namespace
 
-TEST_CASE("an epoch is gathered once and in order, skipped into, and resumed on other ranks: of every kind") {
+TEST_CASE("an epoch of any loader is gathered once and in order, skipped into, and resumed on other ranks") {
   std::mt19937 random(11);
   for (int i = 0; i < 60; ++i) {
     const Case one = random_case(random);

@@ -81,7 +81,7 @@ void steps_as_libtorch(const Options& options) {
 
 }  // namespace
 
-TEST_CASE("with fused_optimizer false a prepared optimizer's steps are LibTorch's, bit for bit") {
+TEST_CASE("without fused_optimizer a prepared optimizer's steps equal LibTorch's bit for bit") {
   using namespace torch::optim;
   steps_as_libtorch<Adam>(AdamOptions(1e-2));
   steps_as_libtorch<AdamW>(AdamWOptions(1e-2).amsgrad(true));
@@ -90,15 +90,14 @@ TEST_CASE("with fused_optimizer false a prepared optimizer's steps are LibTorch'
   steps_as_libtorch<Adagrad>(AdagradOptions(1e-2));
 }
 
-TEST_CASE("by default a prepared Adam is fused, and differs from LibTorch's in the last bits") {
+TEST_CASE("a prepared Adam is fused by default and differs from LibTorch's in the last bits") {
   const auto stock = trained_by_libtorch<torch::optim::Adam>(torch::optim::AdamOptions(1e-2));
   const auto fused = trained_here<torch::optim::Adam>(torch::optim::AdamOptions(1e-2), {.cpu = true});
   CHECK_FALSE(torch::equal(fused, stock));
   CHECK((fused - stock).abs().max().item<double>() < 1e-2);
 }
 
-TEST_CASE(
-    "with fused_optimizer false loss scaling, master weights, windows and clipping give what the fused step does") {
+TEST_CASE("without fused_optimizer loss scaling, masters, windows and clipping equal the fused step") {
   const auto far = [](const at::Tensor& a, const at::Tensor& b) {
     return (a.to(torch::kFloat) - b.to(torch::kFloat)).abs().max().item<double>();
   };
@@ -137,7 +136,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("with fused_optimizer false a step in fp16 is skipped for inf") {
+TEST_CASE("without fused_optimizer an fp16 step is skipped for inf") {
   Accelerator accelerator({.cpu = true,
                            .mixed_precision = accelerate::Precision::fp16,
                            .grad_scaler = {.init_scale = 1024.0},

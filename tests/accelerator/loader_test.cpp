@@ -33,7 +33,7 @@ Seen walk(int64_t ranks, const MakeLoader& make_loader, const accelerate::Accele
 
 }  // namespace
 
-TEST_CASE("gather_for_metrics gives every sample once, whatever the last batch was filled with") {
+TEST_CASE("gather_for_metrics returns every sample once for any padding of the last batch") {
   const auto two = walk(2, [] { return counting(10, 2); });
   CHECK(two.ranks[0] == Batches{{0, 1}, {4, 5}, {8, 9}});
   CHECK(two.ranks[1] == Batches{{2, 3}, {6, 7}, {0, 1}});
@@ -49,7 +49,7 @@ TEST_CASE("gather_for_metrics gives every sample once, whatever the last batch w
   CHECK(walk(2, [] { return counting(512, 16); }).gathered == up_to(512));
 }
 
-TEST_CASE("without even_batches the ragged last batches are gathered as they are") {
+TEST_CASE("without even_batches the ragged last batches are gathered unchanged") {
   for (int64_t ranks = 1; ranks <= 4; ++ranks) {
     for (int64_t batch_size = 1; batch_size <= 3; ++batch_size) {
       for (int64_t rounds = 1; rounds <= 3; ++rounds) {
@@ -65,7 +65,7 @@ TEST_CASE("without even_batches the ragged last batches are gathered as they are
   }
 }
 
-TEST_CASE("the end is known with the last batch, on every pass, and loops nest") {
+TEST_CASE("the last batch is known in every pass, and loops nest") {
   Accelerator accelerator({.cpu = true});
   auto [outer, inner] = accelerator.prepare(counting(4, 1), counting(2, 1));
   for (int pass = 0; pass < 2; ++pass) {
@@ -87,7 +87,7 @@ TEST_CASE("the end is known with the last batch, on every pass, and loops nest")
   CHECK(syncs == std::vector<bool>{false, true, false, false, true, false, false, true, false, false, true, true});
 }
 
-TEST_CASE("each of two nested loaders knows its own end: 80 and 96 samples in batches of 16") {
+TEST_CASE("each of two nested loaders detects its own end: 80 and 96 samples in batches of 16") {
   Accelerator accelerator({.cpu = true});
   auto [outer, inner] = accelerator.prepare(counting(80, 16), counting(96, 16));
   std::vector<bool> ends, inner_ends;
@@ -101,7 +101,7 @@ TEST_CASE("each of two nested loaders knows its own end: 80 and 96 samples in ba
   CHECK(inner_ends == std::vector<bool>{false, false, false, false, false, true});
 }
 
-TEST_CASE("a loop left early closes, and the next one starts a new pass") {
+TEST_CASE("a loop that breaks early closes, and the next one starts a new pass") {
   Accelerator accelerator({.cpu = true});
   auto loader = accelerator.prepare(counting(4, 1));
   for (auto position = loader.begin(); position != loader.end(); ++position) break;
@@ -113,9 +113,7 @@ TEST_CASE("a loop left early closes, and the next one starts a new pass") {
   CHECK_FALSE(accelerator.sync_gradients());  // no loop is open
 }
 
-TEST_CASE(
-    "an exception in the loop's body closes the loop, and the next passes are whole, of ours, of streams and of "
-    "foreign loaders, whoever reads") {
+TEST_CASE("an exception in the loop's body closes the loop, and the next pass is complete, for any loader") {
   const auto stream = [] {
     const auto samples = accelerate::data::make_stream([] {
       return [next = int64_t{0}]() mutable -> std::optional<int64_t> {
@@ -146,7 +144,7 @@ TEST_CASE(
   for (const bool dispatch : {false, true}) on_ranks(2, body, {.dispatch_batches = dispatch});
 }
 
-TEST_CASE("set_even_batches is for the loaders that are prepared after it") {
+TEST_CASE("set_even_batches applies to loaders that are prepared after it") {
   on_ranks(2, [](Accelerator& accelerator) {
     const auto batches = [&] {
       auto loader = accelerator.prepare(counting(5, 1));
@@ -161,7 +159,7 @@ TEST_CASE("set_even_batches is for the loaders that are prepared after it") {
   });
 }
 
-TEST_CASE("on the CPU a batch is where its source made it: nothing is copied") {
+TEST_CASE("on the CPU batches are not copied") {
   struct Noted final : accelerate::data::Source {
     [[nodiscard]] int64_t size() const override { return 6; }
     [[nodiscard]] accelerate::data::Batch read(const at::Tensor& indices) const override {
@@ -187,7 +185,7 @@ TEST_CASE("on the CPU a batch is where its source made it: nothing is copied") {
   CHECK(step == 2);
 }
 
-TEST_CASE("what skip_first_batches leaves out is not read") {
+TEST_CASE("skip_first_batches does not read the skipped batches") {
   struct Counted final : accelerate::data::Source {
     [[nodiscard]] int64_t size() const override { return 12; }
     [[nodiscard]] accelerate::data::Batch read(const at::Tensor& indices) const override {
@@ -214,7 +212,7 @@ TEST_CASE("what skip_first_batches leaves out is not read") {
   }
 }
 
-TEST_CASE("a foreign loader says how many samples a step takes, of all ranks together") {
+TEST_CASE("a foreign loader can report the number of samples per step of all ranks") {
   struct Batched {
     std::vector<torch::Tensor> batches = std::vector<torch::Tensor>(4, torch::zeros({6}));
     auto begin() { return batches.begin(); }
@@ -238,7 +236,7 @@ TEST_CASE("a shuffled loader has one order on all ranks, seeded like PyTorch's")
   CHECK(seen.ranks[1] == Batches{{0, 7}, {2, 12}, {8, 5}, {11, 1}});
 }
 
-TEST_CASE("a distributed sampler is shared out once, and gather_for_metrics cuts what it repeats") {
+TEST_CASE("a distributed sampler is sharded once, and gather_for_metrics removes its padding") {
   using accelerate::data::distributed_sampler;
   const auto seen = walk(2, [] { return counting(8, 2, {.seed = 42, .sampler = distributed_sampler(8)}); });
   CHECK(seen.ranks[0] == Batches{{6, 0}, {2, 4}});  // randperm with seed 42: 6 3 0 7 2 1 4 5
@@ -270,7 +268,7 @@ TEST_CASE("a distributed sampler is shared out once, and gather_for_metrics cuts
   });
 }
 
-TEST_CASE("a foreign loader is dealt batch by batch, its last round filled with whole batches") {
+TEST_CASE("a foreign loader is sharded by batches and padded with whole batches") {
   using Example = torch::data::Example<>;
   const auto make = [] {
     std::vector<Example> batches;
@@ -288,7 +286,7 @@ TEST_CASE("a foreign loader is dealt batch by batch, its last round filled with 
   CHECK(seen.gathered == up_to(13));
 }
 
-TEST_CASE("without even_batches a foreign loader's last round is short, and nothing is cut") {
+TEST_CASE("without even_batches a foreign loader's last round is short, and nothing is removed") {
   on_ranks(2,
            [](Accelerator& accelerator) {
              std::vector<torch::Tensor> batches;
@@ -305,7 +303,7 @@ TEST_CASE("without even_batches a foreign loader's last round is short, and noth
            {.even_batches = false});
 }
 
-TEST_CASE("LibTorch's TensorDataset, whose batches have no target, is dealt too") {
+TEST_CASE("LibTorch's TensorDataset, which has no targets, is sharded too") {
   const auto seen = walk(2, [] {
     return torch::data::make_data_loader<torch::data::samplers::SequentialSampler>(
         torch::data::datasets::TensorDataset(torch::arange(8).unbind())

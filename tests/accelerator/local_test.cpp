@@ -9,7 +9,7 @@
 
 using accelerate::Accelerator;
 
-TEST_CASE("local SGD steps on local gradients and averages the parameters every so many steps and at the end") {
+TEST_CASE("local SGD steps on local gradients and averages the parameters every n steps and at the end") {
   on_ranks(2, [](Accelerator& accelerator) {
     OneWeight net;
     auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
@@ -40,7 +40,7 @@ TEST_CASE("local SGD steps on local gradients and averages the parameters every 
   });
 }
 
-TEST_CASE("local SGD counts windows: within one its step() averages nothing and is not counted") {
+TEST_CASE("local SGD counts windows: step() within a window neither averages nor counts") {
   on_ranks(2,
            [](Accelerator& accelerator) {
              OneWeight net;
@@ -61,7 +61,7 @@ TEST_CASE("local SGD counts windows: within one its step() averages nothing and 
            {.gradient_accumulation_steps = 2});
 }
 
-TEST_CASE("a checkpoint within local SGD has rank 0's weights, and that is reported once") {
+TEST_CASE("a checkpoint within local SGD contains rank 0's weights, with one warning") {
   const testing::TemporaryFolder folder;
   std::vector<std::string> lines;
   accelerate::base::reset_log_once();
@@ -87,7 +87,7 @@ TEST_CASE("a checkpoint within local SGD has rank 0's weights, and that is repor
   CHECK(std::count_if(lines.begin(), lines.end(), [&](const auto& line) { return line.ends_with(said); }) == 1);
 }
 
-TEST_CASE("local SGD that an exception ends: the parameters stay apart, gradients are reduced again") {
+TEST_CASE("an exception ends local SGD: parameters stay different, gradients are reduced again") {
   on_ranks(2, [](Accelerator& accelerator) {
     OneWeight net;
     auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
@@ -134,7 +134,7 @@ TEST_CASE("DistributedDataParallel alone: equal start, mean gradients, any optim
   });
 }
 
-TEST_CASE("a join over batches of unequal size, and over windows of two models, continues in step after it") {
+TEST_CASE("training continues in step after a join over uneven batches and windows of two models") {
   on_ranks(2,
            [](Accelerator& accelerator) {
              OneWeight net;
@@ -182,7 +182,7 @@ TEST_CASE("a join over batches of unequal size, and over windows of two models, 
            {.gradient_accumulation_steps = 2, .even_batches = false});
 }
 
-TEST_CASE("ranks that run out of batches at different times join until all are done, and end equal") {
+TEST_CASE("ranks with different numbers of batches join until all are done, and end equal") {
   // 3 samples, batches of one: rank 0 has two, rank 1 one (behaviour.md section 4).
   on_ranks(
       2,
@@ -204,7 +204,7 @@ TEST_CASE("ranks that run out of batches at different times join until all are d
       {.even_batches = false});
 }
 
-TEST_CASE("a rank that a join left early keeps no gradient of the others, wherever zero_grad stands in the loop") {
+TEST_CASE("a rank that left a join keeps no gradient of the others, for any position of zero_grad()") {
   // PyTorch 2.11's Join with DistributedDataParallel: 0.7 after the first epoch, 0.4 after the second.
   for (const bool zero_first : {true, false}) {
     on_ranks(2, [zero_first](Accelerator& accelerator) {

@@ -83,7 +83,7 @@ void check_windows(int64_t ranks, LossCount (*counted)(int64_t), const Accelerat
 
 }  // namespace
 
-TEST_CASE("a window of losses that are sums gives the gradients of one batch of all its tokens, or samples") {
+TEST_CASE("a window of summed losses has the gradients of one batch of all its tokens or samples") {
   for (const auto counted : {as_tokens, as_samples}) {
     for (const int64_t ranks : {1, 2}) {
       for (const int64_t k : {1, 2, 4, 6}) {
@@ -113,7 +113,7 @@ TEST_CASE("a loop without accumulate() divides each loss by the samples of all r
   });
 }
 
-TEST_CASE("no rank waits for another before its window's last micro-batch") {
+TEST_CASE("no rank waits for a peer before its window's last micro-batch") {
   std::promise<void> first_is_there;
   auto there = first_is_there.get_future();
   on_ranks(2,
@@ -143,7 +143,7 @@ TEST_CASE("a window of no tokens on any rank leaves zeros, not NaN") {
   });
 }
 
-TEST_CASE("ambiguous counts of a loss are refused") {
+TEST_CASE("ambiguous loss counts are refused") {
   Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 2});
   TwoLayers net;
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.0));
@@ -175,7 +175,7 @@ TEST_CASE("ambiguous counts of a loss are refused") {
                         "divided: the window's last backward did not run; run it in every micro-batch"));
 }
 
-TEST_CASE("a sum has no end to be divided at within no_sync(), and no count of ranks that left a join") {
+TEST_CASE("a summed loss is refused within no_sync() and after a rank left a join") {
   on_ranks(2, [](Accelerator& accelerator) {
     TwoLayers net;
     auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.0));

@@ -62,7 +62,7 @@ void skips_non_finite_steps() {
 
 }  // namespace
 
-TEST_CASE("gradients carry the scale until the step, which updates with them as they are; inf and NaN skip it") {
+TEST_CASE("gradients are scaled until the step, which uses unscaled ones; inf and NaN skip it") {
   Accelerator accelerator(fp16());
   OneFloat net;
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
@@ -74,7 +74,7 @@ TEST_CASE("gradients carry the scale until the step, which updates with them as 
   skips_non_finite_steps<MinusGradient>();
 }
 
-TEST_CASE("a skipped step leaves the optimizer's counts and averages alone") {
+TEST_CASE("a skipped step does not change the optimizer's counts and averages") {
   Accelerator accelerator(fp16());
   OneFloat net, reference;
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::AdamW(net->parameters(), 0.1));
@@ -93,7 +93,7 @@ TEST_CASE("a skipped step leaves the optimizer's counts and averages alone") {
   CHECK(state.step() == 3);
 }
 
-TEST_CASE("an average that is given the optimizer's flag passes over skipped steps") {
+TEST_CASE("an average with the optimizer's skip flag ignores skipped steps") {
   Accelerator accelerator(fp16());
   OneFloat net;
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
@@ -143,7 +143,7 @@ TEST_CASE("clipping unscales first, once, and so does unscale_gradients()") {
         }) == -8.0);
 }
 
-TEST_CASE("a step is skipped for inf although clipping made NaN of it") {
+TEST_CASE("a step is skipped for inf, although clipping turned it into NaN") {
   Accelerator accelerator(fp16());
   OneFloat net;
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
@@ -154,7 +154,7 @@ TEST_CASE("a step is skipped for inf although clipping made NaN of it") {
   CHECK(value(net->w) == 0.0);
 }
 
-TEST_CASE("a gradient that two optimizers step on is not unscaled twice") {
+TEST_CASE("a gradient that two optimizers share is unscaled once") {
   Accelerator accelerator(fp16());
   OneFloat net;
   auto [model, one, two] =
@@ -172,7 +172,7 @@ TEST_CASE("a gradient that two optimizers step on is not unscaled twice") {
   CHECK(value(net->w) == -2.0);
 }
 
-TEST_CASE("the scale is updated once in an iteration, however many optimizers step in it") {
+TEST_CASE("the scale is updated once per iteration, however many optimizers step") {
   Accelerator accelerator(fp16());
   OneFloat first, second;
   auto [a, b, of_a, of_b] = accelerator.prepare(first, second, torch::optim::SGD(first->parameters(), 1.0),
@@ -198,7 +198,7 @@ TEST_CASE("the scale is updated once in an iteration, however many optimizers st
   of_b.zero_grad();
 }
 
-TEST_CASE("backwards and steps in turn, as of two players, are rounds of their own; zeroed gradients hold nothing up") {
+TEST_CASE("alternating backwards and steps, as of a GAN, are separate iterations; zeroed gradients do not block") {
   Accelerator accelerator(fp16());
   OneFloat first, second;
   auto [a, b, of_a, of_b] = accelerator.prepare(first, second, torch::optim::SGD(first->parameters(), 1.0),
@@ -218,7 +218,7 @@ TEST_CASE("backwards and steps in turn, as of two players, are rounds of their o
   CHECK(accelerator.scaler_state().growth_tracker == 4);
 }
 
-TEST_CASE("gradients that one optimizer leaves over several rounds hold nothing up; two scales in them skip its step") {
+TEST_CASE("gradients that one optimizer keeps do not block the scale; two scales in them skip its step") {
   Accelerator accelerator(fp16());
   OneFloat first, second;
   auto [a, b, of_a, of_b] = accelerator.prepare(first, second, torch::optim::SGD(first->parameters(), 1.0),
@@ -243,7 +243,7 @@ TEST_CASE("gradients that one optimizer leaves over several rounds hold nothing 
   CHECK(value(first->w) == -4.0);
 }
 
-TEST_CASE("gradients that were unscaled carry the scale again when a backward adds to them") {
+TEST_CASE("unscaled gradients are scaled again if a backward adds to them") {
   Accelerator accelerator(fp16());
   OneFloat first, second;
   auto [a, b, of_a, of_b] = accelerator.prepare(first, second, torch::optim::SGD(first->parameters(), 1.0),
@@ -277,7 +277,7 @@ TEST_CASE("unscaled gradients stay unscaled, also if a backward reaches another 
   CHECK(value(first->w) == -1.0);
 }
 
-TEST_CASE("an overflow that a clip by value hides is not forgotten in the next backward") {
+TEST_CASE("an overflow that clipping by value hides is still detected after the next backward") {
   Accelerator accelerator(fp16());
   OneFloat net;
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
@@ -291,7 +291,7 @@ TEST_CASE("an overflow that a clip by value hides is not forgotten in the next b
   CHECK(accelerator.loss_scale() == 512.0);
 }
 
-TEST_CASE("gradients that were stepped on and not zeroed add up as without fp16") {
+TEST_CASE("gradients that are not zeroed after a step accumulate as without fp16") {
   Accelerator accelerator(fp16());
   OneFloat net;
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
@@ -302,7 +302,7 @@ TEST_CASE("gradients that were stepped on and not zeroed add up as without fp16"
   CHECK(value(net->w) == -6.0);  // 1 + 2 + 3
 }
 
-TEST_CASE("gradients of a plain backward() count as without fp16 where accelerator.backward() follows") {
+TEST_CASE("gradients of a plain backward() count as without fp16 if accelerator.backward() follows") {
   Accelerator accelerator(fp16());
   OneFloat first, second;
   auto [a, b, of_a, of_b] = accelerator.prepare(first, second, torch::optim::SGD(first->parameters(), 1.0),
@@ -321,7 +321,7 @@ TEST_CASE("gradients of a plain backward() count as without fp16 where accelerat
   CHECK(value(first->w) == -6.0);
 }
 
-TEST_CASE("a plateau hears of a metric also after a step that was skipped") {
+TEST_CASE("a plateau schedule receives a metric also after a skipped step") {
   Accelerator accelerator(fp16());
   OneFloat net;
   torch::optim::SGD sgd(net->parameters(), 1.0);
@@ -335,7 +335,7 @@ TEST_CASE("a plateau hears of a metric also after a step that was skipped") {
   CHECK(sgd.param_groups()[0].options().get_lr() == 0.5);
 }
 
-TEST_CASE("gradients that were unscaled and then dropped by the module have no effect on the next backward") {
+TEST_CASE("unscaled gradients that the module drops do not affect the next backward") {
   for (const double dropped : {1.0, kInf}) {
     CAPTURE(dropped);
     Accelerator accelerator(fp16());
@@ -352,8 +352,7 @@ TEST_CASE("gradients that were unscaled and then dropped by the module have no e
   }
 }
 
-TEST_CASE(
-    "within an accumulation window scale and gradients stay as they are; the norm is reported without the scale") {
+TEST_CASE("scale and gradients do not change within a window; the reported norm is unscaled") {
   auto options = fp16();
   options.gradient_accumulation_steps = 2;
   Accelerator accelerator(options);
@@ -375,7 +374,7 @@ TEST_CASE(
   CHECK(accelerator.loss_scale() == 512.0);
 }
 
-TEST_CASE("losses that are sums over tokens are scaled, and divided by the window's count, as means are") {
+TEST_CASE("sums over tokens are scaled like means and divided by the window's count") {
   for (const int64_t ranks : {1, 2}) {
     CAPTURE(ranks);
     auto options = fp16();
@@ -407,7 +406,7 @@ TEST_CASE("losses that are sums over tokens are scaled, and divided by the windo
   }
 }
 
-TEST_CASE("sparse gradients are unscaled, and skipped where they overflow") {
+TEST_CASE("sparse gradients are unscaled, and skipped if they overflow") {
   for (const int64_t ranks : {1, 2}) {
     CAPTURE(ranks);
     on_ranks(
@@ -431,7 +430,7 @@ TEST_CASE("sparse gradients are unscaled, and skipped where they overflow") {
   }
 }
 
-TEST_CASE("all ranks decide alike: inf on one of them skips the step of all") {
+TEST_CASE("inf on one rank skips the step of all ranks") {
   for (const bool local : {false, true}) {
     CAPTURE(local);
     on_ranks(
@@ -462,7 +461,7 @@ TEST_CASE("all ranks decide alike: inf on one of them skips the step of all") {
   }
 }
 
-TEST_CASE("local SGD: a rank without a gradient, or without a backward, decides with the others") {
+TEST_CASE("local SGD: a rank without a gradient or backward follows the decision of the others") {
   for (const bool calls_backward : {true, false}) {
     CAPTURE(calls_backward);
     on_ranks(
@@ -493,7 +492,7 @@ TEST_CASE("local SGD: a rank without a gradient, or without a backward, decides 
   }
 }
 
-TEST_CASE("local SGD with two optimizers: one update of the scale a round, whatever a loss reaches") {
+TEST_CASE("local SGD with two optimizers updates the scale once per round, for any loss") {
   on_ranks(
       2,
       [](Accelerator& accelerator) {
@@ -524,7 +523,7 @@ TEST_CASE("local SGD with two optimizers: one update of the scale a round, whate
       fp16());
 }
 
-TEST_CASE("local SGD with two players: an optimizer that has no gradients yet is unscaled when it has") {
+TEST_CASE("local SGD of a GAN unscales an optimizer as soon as it has gradients") {
   on_ranks(
       2,
       [](Accelerator& accelerator) {
@@ -548,7 +547,7 @@ TEST_CASE("local SGD with two players: an optimizer that has no gradients yet is
       fp16());
 }
 
-TEST_CASE("a rank that runs out of batches early ends with the others' scale") {
+TEST_CASE("a rank with fewer batches ends with the same scale as the others") {
   on_ranks(
       2,
       [](Accelerator& accelerator) {
@@ -568,7 +567,7 @@ TEST_CASE("a rank that runs out of batches early ends with the others' scale") {
       fp16());
 }
 
-TEST_CASE("a schedule does not move for a skipped step, unless it follows nobody") {
+TEST_CASE("a schedule ignores a skipped step unless step_scheduler_with_optimizer is false") {
   for (const bool with_optimizer : {true, false}) {
     auto options = fp16();
     options.step_scheduler_with_optimizer = with_optimizer;
@@ -605,7 +604,7 @@ TEST_CASE("the loss scale is saved and loaded") {
                     doctest::Contains("scaler_state: mixed_precision is bf16, only fp16 has a loss scale"));
 }
 
-TEST_CASE("a loaded scale stays as it was saved, whatever the iteration before it had found") {
+TEST_CASE("a loaded scale is not affected by the overflows of the previous iteration") {
   const testing::TemporaryFolder folder;
   Accelerator accelerator(fp16());
   OneFloat first, second;
@@ -626,7 +625,7 @@ TEST_CASE("a loaded scale stays as it was saved, whatever the iteration before i
   }
 }
 
-TEST_CASE("a step that ends at the floor of the scale is none of those that had been made") {
+TEST_CASE("a step that throws at the minimum scale does not count") {
   const testing::TemporaryFolder folder;
   auto options = fp16(2.0);
   options.grad_scaler.min_scale = 1.5;
@@ -645,7 +644,7 @@ TEST_CASE("a step that ends at the floor of the scale is none of those that had 
   CHECK(accelerator.load_state(folder.path / "c").step == 3);
 }
 
-TEST_CASE("a scale that reaches its floor is an error with both values") {
+TEST_CASE("the minimum scale is an error with both values") {
   auto options = fp16(8.0);
   options.grad_scaler.min_scale = 2.0;
   Accelerator accelerator(options);
@@ -666,7 +665,7 @@ TEST_CASE("a scale that reaches its floor is an error with both values") {
                         "rate, or use bf16"));
 }
 
-TEST_CASE("a NaN loss stops on request, with its step and rank; else it is the scaler's affair") {
+TEST_CASE("stop_at_nan_loss throws for a NaN loss with its step and rank; otherwise the scaler skips the step") {
   for (const auto precision : {Precision::no, Precision::fp16}) {
     on_ranks(
         2,
@@ -687,7 +686,7 @@ TEST_CASE("a NaN loss stops on request, with its step and rank; else it is the s
   }
 }
 
-TEST_CASE("gradients that accelerator.backward() did not make are refused, a closure of the optimizer's own too") {
+TEST_CASE("gradients without accelerator.backward() are refused, in an optimizer's closure too") {
   Accelerator accelerator(fp16());
   OneFloat net;
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));
@@ -724,7 +723,7 @@ TEST_CASE("gradients that accelerator.backward() did not make are refused, a clo
                                       "gradients keep the loss scale of fp16; give the optimizer to prepare()"));
 }
 
-TEST_CASE("invalid scaler options are refused where they are given, whatever the precision") {
+TEST_CASE("invalid scaler options are refused for every precision") {
   CHECK_THROWS_WITH(Accelerator({.cpu = true, .grad_scaler = {.growth_factor = 0.5}}),
                     doctest::Contains("grad_scaler: growth_factor is 0.5, must be a finite number above 1"));
 }

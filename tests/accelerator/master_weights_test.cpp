@@ -69,7 +69,7 @@ double after_steps(int64_t steps, Accelerator& accelerator) {
 
 }  // namespace
 
-TEST_CASE("steps that bfloat16 would round away add up in float32, fused or in the optimizer's own step") {
+TEST_CASE("steps below bfloat16's resolution accumulate in float32, fused or not") {
   Accelerator accelerator(kPure);
   CHECK(after_steps<torch::optim::SGD>(400, accelerator) == kBf16Of096);
   CHECK(after_steps<OwnStep>(400, accelerator) == kBf16Of096);
@@ -79,7 +79,7 @@ TEST_CASE("steps that bfloat16 would round away add up in float32, fused or in t
   CHECK(number(without) == 1.0);
 }
 
-TEST_CASE("a TorchScript module's parameters are bfloat16 too, and their steps add up in float32") {
+TEST_CASE("a TorchScript module's parameters are bfloat16, and its steps accumulate in float32") {
   torch::jit::Module script("net");
   script.register_parameter("w", torch::ones({1}).requires_grad_(), false);
   script.define("def forward(self, x):\n  return self.w * x\n");
@@ -118,7 +118,7 @@ TEST_CASE("parameters, gradients and buffers are bfloat16, outputs float32; Adam
   CHECK((net->named_buffers()["1.running_mean"].scalar_type() == at::kBFloat16));
 }
 
-TEST_CASE("counts, masks and complex numbers of a module stay what they are; its own cast would round them") {
+TEST_CASE("counts, masks and complex numbers of a module keep their dtypes, although its own cast would round") {
   struct WithCounts : torch::nn::Module {
     at::Tensor forward(const at::Tensor& x) { return w * x + at::real(turn).to(x.scalar_type()); }
     at::Tensor w = register_parameter("w", torch::ones({1}));
@@ -166,7 +166,7 @@ TEST_CASE("two optimizers of one model step on the masters of their own paramete
   }
 }
 
-TEST_CASE("weights that are loaded after prepare() are what training goes on from") {
+TEST_CASE("weights that are loaded after prepare() are used by the next step") {
   Accelerator accelerator(kPure);
   OneNearOne net;
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.5));
@@ -188,7 +188,7 @@ TEST_CASE("weights that are loaded after prepare() are what training goes on fro
   CHECK(number(net->w) == 3.5);
 }
 
-TEST_CASE("float32 weights that load_model() reads reach the masters with all their bits") {
+TEST_CASE("float32 weights that load_model() reads reach the masters exactly") {
   const testing::SharedFolder folder;
   Accelerator accelerator(kPure);
   OneNearOne net;
@@ -202,8 +202,7 @@ TEST_CASE("float32 weights that load_model() reads reach the masters with all th
   CHECK(master_of(model) == number(saved));
 }
 
-TEST_CASE(
-    "weights that are loaded before another prepare() of the module stay, and so does what its masters hold more") {
+TEST_CASE("a second prepare() keeps loaded weights and the additional digits of the masters") {
   Accelerator accelerator(kPure);
   OneNearOne net;
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1e-4));
@@ -222,7 +221,7 @@ TEST_CASE(
   CHECK(master_of(again) == 8.0);
 }
 
-TEST_CASE("averages that stand in the parameters' place and go again leave the masters as they were") {
+TEST_CASE("swapping averages in and out leaves the masters unchanged") {
   Accelerator accelerator(kPure);
   OneNearOne net;
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1e-4));
@@ -242,7 +241,7 @@ TEST_CASE("averages that stand in the parameters' place and go again leave the m
   CHECK(master_of(model) == doctest::Approx(0.96).epsilon(1e-5));
 }
 
-TEST_CASE("of a prepared model the masters are averaged, also those that it has after free_memory()") {
+TEST_CASE("an average of a prepared model reads the masters, also new ones after free_memory()") {
   Accelerator accelerator(kPure);
   OneNearOne net;
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1e-4));
@@ -258,7 +257,7 @@ TEST_CASE("of a prepared model the masters are averaged, also those that it has 
   CHECK(number(ema.averages()[0]) == doctest::Approx((0.9996 + 0.9992) / 2).epsilon(1e-6));
 }
 
-TEST_CASE("where a join of uneven inputs ends, ranks have the masters of the one that continued longest") {
+TEST_CASE("at the end of a join ranks have the masters of the rank that continued longest") {
   on_ranks(
       2,
       [](Accelerator& accelerator) {
@@ -274,7 +273,7 @@ TEST_CASE("where a join of uneven inputs ends, ranks have the masters of the one
       kPure);
 }
 
-TEST_CASE("ranks have rank 0's masters from the start and stay equal; local SGD averages the masters") {
+TEST_CASE("ranks start with rank 0's masters and stay equal; local SGD averages the masters") {
   for (const bool local : {false, true}) {
     CAPTURE(local);
     std::mutex mutex;
@@ -313,7 +312,7 @@ TEST_CASE("ranks have rank 0's masters from the start and stay equal; local SGD 
   }
 }
 
-TEST_CASE("a closure that the optimizer calls itself is refused: it would see the parameters exchanged") {
+TEST_CASE("a closure that the optimizer evaluates itself is refused") {
   Accelerator accelerator(kPure);
   OneNearOne net;
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::LBFGS(net->parameters()));
@@ -324,7 +323,7 @@ TEST_CASE("a closure that the optimizer calls itself is refused: it would see th
                         "float32"));
 }
 
-TEST_CASE("a policy that cannot be is refused") {
+TEST_CASE("an invalid policy is refused") {
   CHECK_THROWS_WITH(
       Accelerator({.cpu = true, .precision_policy = accelerate::precision::Policy{.parameter = at::kHalf}}),
       doctest::Contains("mixed_precision: the policy's parameter dtype is fp16, must be bfloat16 (bf16) or "

@@ -24,7 +24,7 @@ struct ModesScope {
 
 at::Float32MatmulPrecision precision() { return at::globalContext().float32MatmulPrecision(); }
 
-TEST_CASE("float32_matmul_precision is set for the process, and not changed if unset") {
+TEST_CASE("float32_matmul_precision is process-wide and does not change if unset") {
   const ModesScope scope;
   at::globalContext().setFloat32MatmulPrecision("highest");
   { const Accelerator accelerator({.cpu = true, .float32_matmul_precision = Float32MatmulPrecision::high}); }
@@ -44,7 +44,7 @@ TEST_CASE("a precision of one backend that contradicts the option is replaced") 
   CHECK((precision() == at::Float32MatmulPrecision::HIGHEST));
 }
 
-TEST_CASE("cudnn_benchmark is set for the process, and not changed if unset") {
+TEST_CASE("cudnn_benchmark is process-wide and does not change if unset") {
   const ModesScope scope;
   { const Accelerator accelerator({.cpu = true, .cudnn_benchmark = true}); }
   CHECK(at::globalContext().benchmarkCuDNN());
@@ -54,7 +54,7 @@ TEST_CASE("cudnn_benchmark is set for the process, and not changed if unset") {
   CHECK_FALSE(at::globalContext().benchmarkCuDNN());
 }
 
-TEST_CASE("a precision that does not exist is refused, and nothing is set") {
+TEST_CASE("an unknown precision is refused, and nothing is set") {
   const ModesScope scope;
   const accelerate::AcceleratorOptions options{
       .cpu = true, .float32_matmul_precision = static_cast<Float32MatmulPrecision>(3), .cudnn_benchmark = true};

@@ -156,7 +156,7 @@ TEST_CASE("small buckets, accumulation and a compressing hook work in channels_l
   CHECK(close(trained(2, last, sgd), trained(2, plain, sgd), 1e-9));
 }
 
-TEST_CASE("parameters, gradients, momenta, averages and batches have the format, and tensors stay the same objects") {
+TEST_CASE("parameters, gradients, momenta, averages and batches have the format and keep their identity") {
   for (const int64_t ranks : {1, 2}) {
     on_ranks(
         ranks,
@@ -300,7 +300,7 @@ TEST_CASE("master weights have the format of their bfloat16 parameters") {
   CHECK(all_channels_last(masters));
 }
 
-TEST_CASE("without the option nothing is reordered, and a module keeps the format that the program gave it") {
+TEST_CASE("without the option a module keeps its own format") {
   Accelerator accelerator({.cpu = true});
   ConvNet net = made();
   Tensors before;
@@ -356,7 +356,7 @@ TEST_CASE("channels_last_3d reorders tensors of 5 dimensions only, with the same
   CHECK(close(run(MemoryFormat::channels_last), expected, 0));
 }
 
-TEST_CASE("a memory format that does not exist is refused") {
+TEST_CASE("an unknown memory format is refused") {
   const accelerate::AcceleratorOptions options{.cpu = true, .memory_format = static_cast<MemoryFormat>(5)};
   CHECK_THROWS_WITH_AS(Accelerator accelerator(options),
                        "settings: memory_format is 5, must be contiguous, channels_last or "

@@ -127,14 +127,14 @@ void check_mixed(const Options& of_optimizer, at::ScalarType last, double tolera
 
 }  // namespace
 
-TEST_CASE("float64 and float32 in one model: windows, clipping, groups that change, a parameter that one rank uses") {
+TEST_CASE("a model with float64 and float32: windows, clipping, changing groups, a parameter of one rank") {
   using namespace torch::optim;  // NOLINT
   check_mixed<SGD>(SGDOptions(0.5).momentum(0.9).weight_decay(0.1).nesterov(true), at::kFloat, 1e-6);
   check_mixed<AdamW>(AdamWOptions(0.1).weight_decay(0.1), at::kFloat, 1e-6);
   check_mixed<RMSprop>(RMSpropOptions(0.1).momentum(0.5).weight_decay(0.1), at::kFloat, 1e-5);
 }
 
-TEST_CASE("bfloat16 beside them steps in its own precision, and through a hook that compresses all of them") {
+TEST_CASE("bfloat16 parameters step in their own precision, also with a compressing hook") {
   using namespace torch::optim;  // NOLINT
   const auto sgd = SGDOptions(0.5).momentum(0.9).weight_decay(0.1);
   check_mixed<SGD>(sgd, at::kBFloat16, 2e-2);

@@ -88,7 +88,7 @@ TORCH_MODULE(Refers);
 
 }  // namespace
 
-TEST_CASE("a prepared model computes in bf16 and answers in float32; its parameters and gradients are float32") {
+TEST_CASE("a prepared model computes in bf16 and returns float32; parameters and gradients are float32") {
   Accelerator accelerator(kBf16);
   Sees net;
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
@@ -105,7 +105,7 @@ TEST_CASE("a prepared model computes in bf16 and answers in float32; its paramet
   CHECK(accelerator.mixed_precision() == Precision::bf16);
 }
 
-TEST_CASE("evaluation computes in the same dtypes, in eval mode, without gradients and of a model for it alone") {
+TEST_CASE("evaluation uses the same dtypes: in eval mode, without gradients, in an evaluation model") {
   Accelerator accelerator(kBf16);
   Sees net;
   auto model = accelerator.prepare(net);
@@ -134,7 +134,7 @@ TEST_CASE("outputs of any structure are returned in float32, and tensors of othe
   CHECK((refers->last.scalar_type() == at::kBFloat16));  // the module's own tensor is unchanged
 }
 
-TEST_CASE("a result that hides its tensors from the conversion is refused in low precision, with the remedy") {
+TEST_CASE("low precision refuses a result type without tree_members(), with the remedy") {
   Accelerator full({.cpu = true});
   CHECK((full.prepare(std::make_shared<DrawsImpl>())(x()).image.scalar_type() == at::kFloat));
   for (const Precision precision : {Precision::bf16, Precision::fp16}) {
@@ -165,7 +165,7 @@ TEST_CASE("a result with unknown members is returned unchanged, and one warning 
       "tree_members() { return std::tie(...); } that names them"));
 }
 
-TEST_CASE("a block of autocast() computes as the model does; off inside on request, where models still keep theirs") {
+TEST_CASE("autocast() uses the dtypes of the model; disabled inside, models still use their own") {
   Accelerator accelerator(kBf16);
   auto model = accelerator.prepare(Sees());
   const auto product = [] { return x().mm(torch::ones({4, 4})).scalar_type(); };
@@ -188,7 +188,7 @@ TEST_CASE("a block of autocast() computes as the model does; off inside on reque
   CHECK((product() == at::kFloat));
 }
 
-TEST_CASE("a step within a block of autocast() is seen by the next forward in it") {
+TEST_CASE("a forward in autocast() uses the weights of an earlier step in the same region") {
   Accelerator accelerator(kBf16);
   Sees net;
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.5));
@@ -199,7 +199,7 @@ TEST_CASE("a step within a block of autocast() is seen by the next forward in it
   CHECK_FALSE(at::equal(model(x()), before));
 }
 
-TEST_CASE("a forward that throws leaves no autocast behind") {
+TEST_CASE("a forward that throws ends its autocast region") {
   Accelerator accelerator(kBf16);
   auto model = accelerator.prepare(Sees());
   model->fails = true;
@@ -208,7 +208,7 @@ TEST_CASE("a forward that throws leaves no autocast behind") {
   CHECK((x().mm(torch::ones({4, 4})).scalar_type() == at::kFloat));
 }
 
-TEST_CASE("a model that a worker of a loader or another thread calls computes in its own dtypes") {
+TEST_CASE("a model uses its own dtypes on a loader's worker thread and on any other thread") {
   Accelerator accelerator(kBf16);
   auto model = accelerator.prepare(Sees());
   std::thread([&] {
@@ -227,7 +227,7 @@ TEST_CASE("a model that a worker of a loader or another thread calls computes in
   CHECK((model->seen == at::kBFloat16));
 }
 
-TEST_CASE("a TorchScript module computes in bf16 and answers in float32") {
+TEST_CASE("a TorchScript module computes in bf16 and returns float32") {
   torch::manual_seed(3);
   const auto weight = torch::randn({4, 4});
   torch::jit::Module script("net");
@@ -245,7 +245,7 @@ TEST_CASE("a TorchScript module computes in bf16 and answers in float32") {
   }
 }
 
-TEST_CASE("a TorchScript module trains in fp16 through the scaler, and steps on nothing that overflows") {
+TEST_CASE("a TorchScript module trains in fp16 with loss scaling, and an overflow skips the step") {
   torch::jit::Module script("net");
   script.register_parameter("w", torch::full({4, 4}, 0.25).requires_grad_(), false);
   script.define("def forward(self, x):\n  y = torch.mm(x, self.w)\n  return (y, y.dtype)\n");
@@ -272,7 +272,7 @@ TEST_CASE("a TorchScript module trains in fp16 through the scaler, and steps on 
   CHECK(accelerator.loss_scale() == 512);
 }
 
-TEST_CASE("a policy of one's own: outputs left as they are or in float64, parameters in bfloat16 without autocast") {
+TEST_CASE("a custom policy: outputs unchanged or float64, bfloat16 parameters without autocast") {
   using accelerate::precision::Policy;
   const auto trained = [](const Policy& policy, at::ScalarType input, at::ScalarType output) {
     Accelerator accelerator({.cpu = true, .precision_policy = policy});
@@ -297,7 +297,7 @@ TEST_CASE("a policy of one's own: outputs left as they are or in float64, parame
   trained({.parameter = at::kBFloat16, .output = at::kFloat}, at::kBFloat16, at::kFloat);
 }
 
-TEST_CASE("ranks train alike in bf16, to one process's weights") {
+TEST_CASE("bf16 ranks reach the weights of one process") {
   const auto trained = [](int64_t ranks) {
     torch::Tensor weight;
     std::mutex one_at_a_time;
@@ -326,7 +326,7 @@ TEST_CASE("ranks train alike in bf16, to one process's weights") {
   CHECK(at::allclose(trained(2), trained(1), 1e-2, 1e-3));
 }
 
-TEST_CASE("the environment sets mixed precision too, and one warning states that fp16 is slow on the CPU") {
+TEST_CASE("the environment sets mixed precision, and one warning reports that fp16 is slow on the CPU") {
   const auto lines = test_files::logged([] {
     setenv("ACCELERATE_MIXED_PRECISION", "fp16", 1);
     Accelerator accelerator({.cpu = true});
@@ -343,7 +343,7 @@ TEST_CASE("the environment sets mixed precision too, and one warning states that
                       "times float32's); bf16 is fast there") != std::string::npos);
 }
 
-TEST_CASE("fp16 refuses a model of half parameters, but not for evaluation") {
+TEST_CASE("fp16 refuses a model with half parameters, except for evaluation") {
   Accelerator accelerator({.cpu = true, .mixed_precision = Precision::fp16});
   torch::nn::Linear half(4, 4);
   half->to(at::kHalf);

@@ -30,7 +30,7 @@ struct ScaledByInputImpl : torch::nn::Module {
 TORCH_MODULE(ScaledByInput);
 }  // namespace
 
-TEST_CASE("parameters and buffers start as rank 0's") {
+TEST_CASE("prepare() broadcasts rank 0's parameters and buffers") {
   on_ranks(3, [](Accelerator& accelerator) {
     OneWeight net(10.0 + rank_of(accelerator));
     net->register_buffer("mean", full(rank_of(accelerator)));
@@ -40,7 +40,7 @@ TEST_CASE("parameters and buffers start as rank 0's") {
   });
 }
 
-TEST_CASE("buffers are rank 0's at the forward after a synchronised one, unless switched off") {
+TEST_CASE("the forward after a synchronised one broadcasts rank 0's buffers unless disabled") {
   for (const bool on : {true, false}) {
     on_ranks(2,
              [on](Accelerator& accelerator) {
@@ -74,7 +74,7 @@ TEST_CASE("two training forwards of a model with BatchNorm before one backward, 
   }
 }
 
-TEST_CASE("without broadcast_buffers prepare() leaves each rank the buffers that it has, as in PyTorch") {
+TEST_CASE("without broadcast_buffers prepare() keeps each rank's buffers, as in PyTorch") {
   for (const bool on : {true, false}) {
     on_ranks(2,
              [on](Accelerator& accelerator) {
@@ -89,7 +89,7 @@ TEST_CASE("without broadcast_buffers prepare() leaves each rank the buffers that
   }
 }
 
-TEST_CASE("two forwards of which the first sets a buffer: refused with rank 0's buffers, right with each rank's own") {
+TEST_CASE("two forwards, the first writes a buffer: an error with broadcast_buffers, correct without") {
   for (const bool on : {true, false}) {
     on_ranks(2,
              [on](Accelerator& accelerator) {
@@ -143,7 +143,7 @@ TEST_CASE("a GAN: discriminator and generator in one Accelerator, each stepped b
   });
 }
 
-TEST_CASE("a rank whose graph misses a model joins the others' reduction") {
+TEST_CASE("a rank without the model in its graph joins the others' reduction") {
   on_ranks(3, [](Accelerator& accelerator) {
     OneWeight first_net(1.0), second_net(1.0);
     auto [first, second] = accelerator.prepare(first_net, second_net);
@@ -155,7 +155,7 @@ TEST_CASE("a rank whose graph misses a model joins the others' reduction") {
   });
 }
 
-TEST_CASE("a plain backward is reduced as well, through whichever handle the forward ran") {
+TEST_CASE("a plain backward is reduced too, through either handle") {
   on_ranks(2, [](Accelerator& accelerator) {
     OneWeight net;
     auto model = accelerator.prepare(net);
@@ -175,7 +175,7 @@ TEST_CASE("a model for evaluation is never reduced") {
   });
 }
 
-TEST_CASE("clipping acts on the reduced gradients, and waits for the end of a window") {
+TEST_CASE("clipping uses the reduced gradients and waits for the end of a window") {
   on_ranks(2,
            [](Accelerator& accelerator) {
              OneWeight net;
@@ -237,7 +237,7 @@ TEST_CASE("clipping a prepared model's buckets equals clipping its parameters on
   }
 }
 
-TEST_CASE("within a window clipping changes nothing, an infinite gradient included") {
+TEST_CASE("clipping within a window changes nothing, an infinite gradient included") {
   Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 2});
   OneWeight net, other;
   torch::nn::ModuleList both(net, other);
@@ -249,7 +249,7 @@ TEST_CASE("within a window clipping changes nothing, an infinite gradient includ
   CHECK(other->w.grad().item<double>() == 0.5);
 }
 
-TEST_CASE("bucket sizes given to the Accelerator reach the engine") {
+TEST_CASE("the Accelerator's bucket options reach the gradient reducer") {
   on_ranks(2,
            [](Accelerator& accelerator) {
              torch::nn::Sequential net(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4), torch::nn::Linear(4, 4));
@@ -295,7 +295,7 @@ TEST_CASE("N ranks with batch B train as one rank with batch N*B, in float64, wi
   CHECK((one - train(4)).abs().max().item<double>() < 1e-12);
 }
 
-TEST_CASE("a model moved to another dtype after prepare trains on, the same handle or prepared again") {
+TEST_CASE("a model that changes its dtype after prepare() trains, with the same handle or prepared again") {
   for (const bool again : {false, true}) {
     on_ranks(2, [again](Accelerator& accelerator) {
       OneWeight net(1.0);
@@ -322,7 +322,7 @@ TEST_CASE("a model moved to another dtype after prepare trains on, the same hand
   }
 }
 
-TEST_CASE("a model for evaluation stands beside the one that trains") {
+TEST_CASE("an evaluation model can exist beside the training model of the same module") {
   on_ranks(2, [](Accelerator& accelerator) {
     OneWeight net(1.0);
     auto model = accelerator.prepare(net);
@@ -334,7 +334,7 @@ TEST_CASE("a model for evaluation stands beside the one that trains") {
   });
 }
 
-TEST_CASE("error_if_nonfinite names the parameter on every rank, and scales nothing; without it clipping continues") {
+TEST_CASE("error_if_nonfinite names the parameter on every rank and scales nothing; otherwise clipping continues") {
   for (const int64_t ranks : {1, 2}) {
     on_ranks(ranks, [](Accelerator& accelerator) {
       OneWeight net;
@@ -355,7 +355,7 @@ TEST_CASE("error_if_nonfinite names the parameter on every rank, and scales noth
   }
 }
 
-TEST_CASE("limits that mean nothing are refused in each micro-batch of a window, not in its last alone") {
+TEST_CASE("invalid clipping limits are refused in each micro-batch of a window") {
   Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 2});
   OneWeight net;
   auto model = accelerator.prepare(net);
@@ -367,7 +367,7 @@ TEST_CASE("limits that mean nothing are refused in each micro-batch of a window,
   CHECK_THROWS_WITH(accelerator.clip_grad_value_(model, -0.5), "clip_grad_value_: value is -0.5, must be at least 0");
 }
 
-TEST_CASE("zero_grad(false) leaves zeros to step on, on one rank and on several") {
+TEST_CASE("zero_grad(false) leaves zeros as gradients, on one rank and on several") {
   for (const int64_t ranks : {1, 2}) {
     on_ranks(ranks, [](Accelerator& accelerator) {
       OneWeight net(1.0);
@@ -384,7 +384,7 @@ TEST_CASE("zero_grad(false) leaves zeros to step on, on one rank and on several"
   }
 }
 
-TEST_CASE("zero_grad(false) is one fill for each bucket, however many parameters lie in it") {
+TEST_CASE("zero_grad(false) is one fill per bucket, for any number of parameters") {
   struct Layout {
     accelerate::gradient::BucketOptions buckets;
     int64_t count;  // number of buckets for six parameters
@@ -411,7 +411,7 @@ TEST_CASE("zero_grad(false) is one fill for each bucket, however many parameters
   }
 }
 
-TEST_CASE("an average of a prepared model's weights is evaluated in their place, alike on all ranks") {
+TEST_CASE("evaluation with averaged weights is equal on all ranks") {
   on_ranks(2, [](Accelerator& accelerator) {
     OneWeight net;
     auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 1.0));

@@ -55,7 +55,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 
 }  // namespace
 
-TEST_CASE("prepare() connects the SyncBatchNorms of a model; convert_sync_batchnorm() exchanges the others, then too") {
+TEST_CASE("prepare() connects the SyncBatchNorms of a model; convert_sync_batchnorm() replaces BatchNorms") {
   for (const bool convert_first : {true, false}) {
     on_ranks(2,
              [&](Accelerator& accelerator) {
@@ -79,7 +79,7 @@ TEST_CASE("prepare() connects the SyncBatchNorms of a model; convert_sync_batchn
   }
 }
 
-TEST_CASE("models trained alike are equal, and one that went apart is reported by name with its ranks") {
+TEST_CASE("identically trained models are equal; a different one is reported by name with its ranks") {
   on_ranks(2, [](Accelerator& accelerator) {
     Normed net;
     torch::optim::SGD sgd(net->parameters(), 0.1);
@@ -104,7 +104,7 @@ TEST_CASE("models trained alike are equal, and one that went apart is reported b
   });
 }
 
-TEST_CASE("buffers that nobody makes equal are compared: the stock BatchNorm's without broadcast_buffers") {
+TEST_CASE("unsynchronised buffers are compared: the stock BatchNorm's without broadcast_buffers") {
   on_ranks(2,
            [](Accelerator& accelerator) {
              Normed net;
@@ -118,7 +118,7 @@ TEST_CASE("buffers that nobody makes equal are compared: the stock BatchNorm's w
            {.broadcast_buffers = false});
 }
 
-TEST_CASE("check_synchronized_every looks after every so many steps, by one operation, and says after which") {
+TEST_CASE("check_synchronized_every compares every n steps with one operation and reports the step") {
   on_ranks(2,
            [](Accelerator& accelerator) {
              OneWeight net;
@@ -144,7 +144,7 @@ TEST_CASE("check_synchronized_every looks after every so many steps, by one oper
            {.check_synchronized_every = 2});
 }
 
-TEST_CASE("after a join in which ranks made different numbers of steps they look together again") {
+TEST_CASE("ranks with different numbers of steps compare together again after a join") {
   on_ranks(2,
            [](Accelerator& accelerator) {
              OneWeight net;
@@ -172,7 +172,7 @@ TEST_CASE("after a join in which ranks made different numbers of steps they look
            {.check_synchronized_every = 2});
 }
 
-TEST_CASE("a model that does not learn is compared with its buffers, which no forward makes equal") {
+TEST_CASE("a frozen model is compared with its buffers, which no forward broadcasts") {
   on_ranks(2, [](Accelerator& accelerator) {
     Normed net;
     for (auto& parameter : net->parameters()) parameter.requires_grad_(false);
@@ -183,7 +183,7 @@ TEST_CASE("a model that does not learn is compared with its buffers, which no fo
   });
 }
 
-TEST_CASE("within local SGD ranks go apart on purpose, and are not compared") {
+TEST_CASE("ranks are not compared within local SGD, since they differ on purpose") {
   on_ranks(2,
            [](Accelerator& accelerator) {
              OneWeight net;
@@ -201,7 +201,7 @@ TEST_CASE("within local SGD ranks go apart on purpose, and are not compared") {
            {.check_synchronized_every = 1});
 }
 
-TEST_CASE("steps within accumulation windows do not count, and a negative number is refused") {
+TEST_CASE("micro-batches within a window do not count, and a negative number is refused") {
   on_ranks(2,
            [](Accelerator& accelerator) {
              OneWeight net;

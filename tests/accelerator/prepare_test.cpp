@@ -18,7 +18,7 @@ namespace {
 torch::Tensor ones() { return torch::ones({1}, torch::kDouble); }
 }  // namespace
 
-TEST_CASE("results come back in the order of the arguments, one alone") {
+TEST_CASE("prepare() returns results in the order of the arguments, or a single one") {
   Accelerator accelerator({.cpu = true});
   OneWeight net;
   torch::optim::SGD sgd(net->parameters(), 1.0);
@@ -49,7 +49,7 @@ TEST_CASE("preparing an object twice returns the same handle") {
   CHECK(accelerator.prepare_scheduler(scheduler) == scheduler);
 }
 
-TEST_CASE("a group of parameters added after prepare is stepped on the mean as well") {
+TEST_CASE("a parameter group that is added after prepare() steps on the mean as well") {
   on_ranks(2, [](Accelerator& accelerator) {
     OneWeight first, second;
     torch::optim::SGD sgd(first->parameters(), 1.0);
@@ -113,7 +113,7 @@ TEST_CASE("lvalues are referenced, rvalues owned, pointers shared") {
   CHECK(pointer->w.item<double>() == 3.0);
 }
 
-TEST_CASE("an optimizer that was given away lives until free_memory, also without a handle") {
+TEST_CASE("an owned optimizer lives until free_memory(), also without a handle") {
   struct Watched : torch::optim::SGD {
     Watched(const OneWeight& net, std::shared_ptr<int> life) : SGD(net->parameters(), 1.0), alive(std::move(life)) {}
     std::shared_ptr<int> alive;
@@ -136,7 +136,7 @@ TEST_CASE("an optimizer that was given away lives until free_memory, also withou
   CHECK(life.use_count() == 1);
 }
 
-TEST_CASE("prepare() of a function's locals may be returned: holders and loaders are shared, the optimizer moved in") {
+TEST_CASE("a function may return objects prepared from its locals: holders are shared, the optimizer is moved") {
   Accelerator accelerator({.cpu = true});
   const auto make = [&] {
     OneWeight net;
@@ -156,7 +156,7 @@ TEST_CASE("prepare() of a function's locals may be returned: holders and loaders
   CHECK(model->w.item<double>() == -6.0);
 }
 
-TEST_CASE("a loader that is prepared twice is the same, also as a copy") {
+TEST_CASE("a loader that is prepared twice returns the same handle, also as a copy") {
   Accelerator accelerator({.cpu = true});
   const auto data = counting(4, 2);
   const auto copy = data;
@@ -170,7 +170,7 @@ TEST_CASE("a loader that is prepared twice is the same, also as a copy") {
   CHECK(batches == 2);
 }
 
-TEST_CASE("a vector of modules, optimizers or schedules becomes a vector of prepared ones") {
+TEST_CASE("prepare() of a vector of modules, optimizers or schedules returns a vector of prepared objects") {
   Accelerator accelerator({.cpu = true});
   std::vector<OneWeight> nets{OneWeight(1.0), OneWeight(2.0)};
   std::vector<torch::optim::SGD> steps;
@@ -207,7 +207,7 @@ TEST_CASE("prepared objects are used like the originals") {
   CHECK_FALSE(net->parameters()[0].grad().defined());
 }
 
-TEST_CASE("a module at the address of one that is gone is prepared anew") {
+TEST_CASE("a new module at the address of a destroyed one is prepared anew") {
   Accelerator accelerator({.cpu = true});
   const auto place = std::make_unique<std::array<std::byte, sizeof(OneWeightImpl)>>();
   auto* slot = reinterpret_cast<OneWeightImpl*>(place->data());
@@ -236,7 +236,7 @@ TEST_CASE("a TorchScript module trains") {
   });
 }
 
-TEST_CASE("only modules, optimizers, loaders and schedulers are taken") {
+TEST_CASE("prepare() accepts only modules, optimizers, loaders and schedulers") {
   CHECK(AnyModule<OneWeight&>);
   CHECK(AnyModule<torch::jit::Module&>);
   CHECK(AnyOptimizer<torch::optim::LBFGS&>);
@@ -258,7 +258,7 @@ TEST_CASE("an empty module holder or pointer is refused") {
       doctest::Contains("prepare: a module holder or pointer is empty (made with nullptr); make the object first"));
 }
 
-TEST_CASE("free_memory forgets, handles stay usable") {
+TEST_CASE("free_memory() forgets prepared objects, and their handles stay usable") {
   Accelerator accelerator({.cpu = true});
   OneWeight net;
   auto model = accelerator.prepare(net);
@@ -268,14 +268,14 @@ TEST_CASE("free_memory forgets, handles stay usable") {
   CHECK_FALSE(accelerator.prepare(net) == model);
 }
 
-TEST_CASE("several Accelerators live in one process") {
+TEST_CASE("several Accelerators can exist in one process") {
   Accelerator first({.cpu = true, .gradient_accumulation_steps = 2}), second({.cpu = true});
   CHECK(first.gradient_accumulation_steps() == 2);
   CHECK(second.gradient_accumulation_steps() == 1);
   CHECK(first.num_processes() == 1);
 }
 
-TEST_CASE("another optimizer keeps its own step, closures run") {
+TEST_CASE("an unknown optimizer keeps its own step, and closures run") {
   Accelerator accelerator({.cpu = true});
   OneWeight net(1.0);
   torch::optim::LBFGS lbfgs(net->parameters(), torch::optim::LBFGSOptions(1.0));

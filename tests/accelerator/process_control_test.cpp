@@ -49,7 +49,7 @@ TEST_CASE("gather, reduce and broadcast") {
   }
 }
 
-TEST_CASE("a reduction can be told by its name, a wrong name is refused") {
+TEST_CASE("reduce() accepts the reduction's name and refuses a wrong one") {
   on_ranks(2, [](Accelerator& accelerator) {
     const auto one = torch::full({1}, static_cast<double>(accelerator.process_index()));
     CHECK(accelerator.reduce(one, "mean").item<double>() == 0.5);
@@ -59,7 +59,7 @@ TEST_CASE("a reduction can be told by its name, a wrong name is refused") {
   });
 }
 
-TEST_CASE("objects are gathered for metrics one per sample, without those that only filled the last batch") {
+TEST_CASE("gather_for_metrics returns one object per sample, without padding") {
   on_ranks(2, [](Accelerator& accelerator) {
     auto loader = accelerator.prepare(counting(5, 2));
     std::vector<std::string> seen;
@@ -100,7 +100,7 @@ TEST_CASE("a trigger set on one rank is seen once on all") {
   });
 }
 
-TEST_CASE("the main process goes first, and its failure does not leave the others waiting") {
+TEST_CASE("the main process runs first, and its exception does not block the others") {
   std::atomic<int> order{0};
   on_ranks(3, [&](Accelerator& accelerator) {
     accelerator.main_process_first([&] {
@@ -119,7 +119,7 @@ TEST_CASE("the main process goes first, and its failure does not leave the other
   });
 }
 
-TEST_CASE("functions run on the processes they are for") {
+TEST_CASE("functions run only on their processes") {
   std::atomic<int> main{0}, local{0}, last{0}, second{0}, local_second{0};
   on_ranks(3, [&](Accelerator& accelerator) {
     accelerator.on_main_process([&] { main += 1; });
@@ -135,7 +135,7 @@ TEST_CASE("functions run on the processes they are for") {
   CHECK(local_second == 1);
 }
 
-TEST_CASE("inputs are split, the first ranks get one more") {
+TEST_CASE("inputs are split, and the first ranks get one more") {
   on_ranks(3, [](Accelerator& accelerator) {
     const std::vector<std::vector<int>> plain{{0, 1, 2}, {3, 4}, {5, 6}}, padded{{0, 1, 2}, {3, 4, 6}, {5, 6, 6}};
     const auto rank = static_cast<size_t>(accelerator.process_index());
@@ -144,7 +144,7 @@ TEST_CASE("inputs are split, the first ranks get one more") {
   });
 }
 
-TEST_CASE("random states are rank 0's after synchronisation") {
+TEST_CASE("random states are equal to rank 0's after synchronisation") {
   // Ranks as threads share one generator, so only a single rank can show that the state is restored.
   Accelerator accelerator({.cpu = true});
   torch::manual_seed(3);
@@ -154,7 +154,7 @@ TEST_CASE("random states are rank 0's after synchronisation") {
   CHECK(torch::rand({2}).equal(after));
 }
 
-TEST_CASE("set_seed works before there is an Accelerator") {
+TEST_CASE("set_seed() works before an Accelerator exists") {
   accelerate::set_seed(5);
   const auto alike = torch::rand({2});
   torch::manual_seed(5);
@@ -170,7 +170,7 @@ TEST_CASE("set_seed works before there is an Accelerator") {
   });
 }
 
-TEST_CASE("set_seed gives equal numbers on all ranks, device_specific different ones") {
+TEST_CASE("set_seed() produces equal numbers on all ranks, and different ones with device_specific") {
   Accelerator accelerator({.cpu = true});
   accelerator.set_seed(7);
   const auto first = torch::rand({4});
@@ -180,7 +180,7 @@ TEST_CASE("set_seed gives equal numbers on all ranks, device_specific different 
   CHECK(torch::rand({4}).equal(first));
 }
 
-TEST_CASE("the batch size shrinks by a tenth until memory suffices on every rank") {
+TEST_CASE("the batch size shrinks by a tenth until every rank has enough memory") {
   on_ranks(2, [](Accelerator& accelerator) {
     std::vector<int64_t> tried;
     const int64_t limit = accelerator.is_main_process() ? 8 : 1000;  // only rank 0 runs out of memory

@@ -7,7 +7,7 @@
 
 using accelerate::Accelerator;
 
-TEST_CASE("random states are rank 0's after synchronisation, on every rank") {
+TEST_CASE("random states are equal to rank 0's on every rank after synchronisation") {
   Accelerator accelerator(testing::world(), {.cpu = true});
   torch::manual_seed(100 + static_cast<uint64_t>(accelerator.process_index()));
   const auto before = accelerator.gather(torch::rand({1}));
@@ -17,7 +17,7 @@ TEST_CASE("random states are rank 0's after synchronisation, on every rank") {
   for (int64_t rank = 1; rank < accelerator.num_processes(); ++rank) CHECK(after[rank].equal(after[0]));
 }
 
-TEST_CASE("set_seed gives every rank the same numbers, device_specific each its own") {
+TEST_CASE("set_seed() produces the same numbers on every rank, and different ones with device_specific") {
   Accelerator accelerator(testing::world(), {.cpu = true});
   accelerator.set_seed(7);
   const auto same = accelerator.gather(torch::rand({1}));
@@ -27,7 +27,7 @@ TEST_CASE("set_seed gives every rank the same numbers, device_specific each its 
   if (accelerator.use_distributed()) CHECK_FALSE(each[0].equal(each[1]));
 }
 
-TEST_CASE("rank 0 reads and sends each rank its batch, over every backend") {
+TEST_CASE("dispatch sends each rank its batch over every backend") {
   Accelerator accelerator(testing::world(), {.cpu = true, .dispatch_batches = true});
   using Named = std::map<std::string, std::pair<torch::Tensor, std::string>>;
   std::vector<Named> batches;

@@ -131,8 +131,7 @@ TwoPasses resumed_run(int64_t ranks, const Make& make, const std::filesystem::pa
 
 }  // namespace
 
-TEST_CASE(
-    "a shuffled loader of torch::data is resumed within a pass: each sample once, and the next pass is the same") {
+TEST_CASE("a shuffled loader of torch::data resumes within a pass: each sample once, then the same next pass") {
   for (const bool dropout : {false, true}) {
     const testing::SharedFolder folder;
     const auto make = [&] { return shuffled(/*augments=*/!dropout); };
@@ -144,7 +143,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("several ranks resume a shuffled loader within a pass, also where rank 0 reads for all") {
+TEST_CASE("several ranks resume a shuffled loader within a pass, also with dispatch") {
   for (const int64_t ranks : {2, 3, 4}) {
     for (const bool dispatch : {false, true}) {
       const testing::SharedFolder folder;
@@ -160,7 +159,7 @@ TEST_CASE("several ranks resume a shuffled loader within a pass, also where rank
   }
 }
 
-TEST_CASE("a loader that draws its share in a random order is resumed within a pass") {
+TEST_CASE("a foreign loader that shuffles its own shard resumes within a pass") {
   for (const int64_t ranks : {1, 2}) {
     const testing::SharedFolder folder;
     const auto make = [] { return OwnShare(); };
@@ -172,7 +171,7 @@ TEST_CASE("a loader that draws its share in a random order is resumed within a p
   }
 }
 
-TEST_CASE("another number of ranks continues the same order") {
+TEST_CASE("another world size continues the same order") {
   const testing::SharedFolder folder;
   const auto make = [] { return shuffled(); };
   const auto saved = saved_run(2, make, folder.path / "c", 2, false);
@@ -184,7 +183,7 @@ TEST_CASE("another number of ranks continues the same order") {
   CHECK(resumed.first[0] == rest);
 }
 
-TEST_CASE("a pass that was left, and a resumed pass that is saved again, are resumed in their order") {
+TEST_CASE("interrupted passes, and resumed passes that are saved again, resume in their order") {
   const testing::SharedFolder folder;
   torch::manual_seed(1);
   Accelerator accelerator({.cpu = true});
@@ -226,7 +225,7 @@ TEST_CASE("a pass that was left, and a resumed pass that is saved again, are res
   CHECK(resume(folder.path / "unused", 3, [](const auto&...) {}) == rest);
 }
 
-TEST_CASE("a pass within another one over the same loader, read to its end or left early, keeps the outer order") {
+TEST_CASE("a nested pass over the same loader, complete or not, keeps the outer order") {
   for (const int64_t ranks : {1, 2}) {
     for (const size_t nested : {size_t{1}, size_t{100}}) {
       CAPTURE(ranks);
@@ -261,7 +260,7 @@ TEST_CASE("a pass within another one over the same loader, read to its end or le
   }
 }
 
-TEST_CASE("a pass that skips nothing is a new one, and so is every pass after a save between two passes") {
+TEST_CASE("a pass that skips nothing is new, and so is every pass after a save between two passes") {
   const testing::SharedFolder folder;
   const auto make = [] { return shuffled(); };
   const auto saved = saved_run(1, make, folder.path / "within", 12, false);  // saved at the last batch
@@ -279,7 +278,7 @@ TEST_CASE("a pass that skips nothing is a new one, and so is every pass after a 
   CHECK(resumed_run(1, make, folder.path / "between", 2, false).first[0] == batches_after(next, 2));
 }
 
-TEST_CASE("a checkpoint without the generator of a loader is loaded as before, and a line reports it") {
+TEST_CASE("a checkpoint without a loader's generator is loaded with a log line") {
   const testing::SharedFolder folder;
   torch::manual_seed(1);
   Accelerator({.cpu = true}).save_state(folder.path / "old");  // a state of versions that did not save it

@@ -122,7 +122,7 @@ accelerate::state::LoaderState left_after(Accelerator& accelerator, int64_t samp
 
 }  // namespace
 
-TEST_CASE("a prepared loader continues at another run's position, on the same or another number of ranks") {
+TEST_CASE("a prepared loader continues at the position of another run, on any world size") {
   const auto fresh = [](Accelerator& accelerator) {
     return accelerator.prepare(counting(20, 2, {.shuffle = true, .seed = 9}));
   };
@@ -149,7 +149,7 @@ TEST_CASE("a prepared loader continues at another run's position, on the same or
   CHECK(std::set<int64_t>(all.begin(), all.end()).size() == 20);
 }
 
-TEST_CASE("skip_first_batches leaves out this rank's first batches, of our loaders and of any other") {
+TEST_CASE("skip_first_batches skips this rank's first batches of any loader") {
   const auto check = [](const auto& make_loader) {
     on_ranks(2, [&](Accelerator& accelerator) {
       auto loader = accelerator.prepare(make_loader());
@@ -227,7 +227,7 @@ TEST_CASE("a state that is saved during or after a pass of a skipping handle con
   }
 }
 
-TEST_CASE_TEMPLATE("a foreign loader that says where it stands goes on there, in this epoch and the next", Loader,
+TEST_CASE_TEMPLATE("a foreign loader with a state continues at its position, in this epoch and the next", Loader,
                    StatesItself, StreamStatesItself) {
   for (const int64_t ranks : {1, 2, 3}) {
     on_ranks(ranks, [&](Accelerator& accelerator) {
@@ -251,7 +251,7 @@ TEST_CASE_TEMPLATE("a foreign loader that says where it stands goes on there, in
   }
 }
 
-TEST_CASE_TEMPLATE("what a resumed foreign loader has seen is not skipped again", Loader, StatesItself,
+TEST_CASE_TEMPLATE("a resumed foreign loader does not skip its consumed batches again", Loader, StatesItself,
                    StreamStatesItself) {
   for (const int64_t ranks : {1, 2}) {
     on_ranks(ranks, [&](Accelerator& accelerator) {
@@ -285,7 +285,7 @@ TEST_CASE_TEMPLATE("what a resumed foreign loader has seen is not skipped again"
   }
 }
 
-TEST_CASE("a foreign loader that rank 0 reads for all is saved and loaded, though the other ranks have no data") {
+TEST_CASE("a dispatched foreign loader is saved and loaded, though the other ranks have no data") {
   for (const int64_t ranks : {2, 3}) {
     const testing::SharedFolder folder;
     const auto within = folder.path / "within", after = folder.path / "after";
@@ -322,7 +322,7 @@ TEST_CASE("a foreign loader that rank 0 reads for all is saved and loaded, thoug
   }
 }
 
-TEST_CASE("how many batches are left out is rank 0's word, where it alone was told where to go on") {
+TEST_CASE("rank 0 determines the number of skipped batches if only its loader has a position") {
   on_ranks(2, [](Accelerator& accelerator) {
     OnRankZero own(accelerator);
     auto undisturbed = accelerator.prepare(own);
@@ -334,7 +334,7 @@ TEST_CASE("how many batches are left out is rank 0's word, where it alone was to
   });
 }
 
-TEST_CASE("a foreign loader that was moved without prepare() keeps the position that it reports") {
+TEST_CASE("a state that a foreign loader loads directly is the position of its handles") {
   on_ranks(1, [](Accelerator& accelerator) {
     StatesItself own;
     auto loader = accelerator.prepare(own);
@@ -349,7 +349,7 @@ TEST_CASE("a foreign loader that was moved without prepare() keeps the position 
   });
 }
 
-TEST_CASE_TEMPLATE("what was read for a round that failed is not consumed", Loader, StatesItself, StreamStatesItself) {
+TEST_CASE_TEMPLATE("the samples of a failed round are not consumed", Loader, StatesItself, StreamStatesItself) {
   on_ranks(2, [](Accelerator& accelerator) {
     for (const int64_t whole : {2, 1, 0}) {
       Loader torn;
@@ -362,7 +362,7 @@ TEST_CASE_TEMPLATE("what was read for a round that failed is not consumed", Load
   });
 }
 
-TEST_CASE_TEMPLATE("what was read of batches that a failing pass leaves out is not consumed", Loader, StatesItself,
+TEST_CASE_TEMPLATE("the samples of skipped batches in a failing pass are not consumed", Loader, StatesItself,
                    StreamStatesItself) {
   on_ranks(2, [](Accelerator& accelerator) {
     Loader torn;

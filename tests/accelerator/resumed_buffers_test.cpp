@@ -121,21 +121,23 @@ TEST_CASE("a resumed rank has its own BatchNorm statistics before any forward, o
   check_buffers_at_every_stop({.cpu = true});
 }
 
-TEST_CASE("so it has within an accumulation window, where the next forward broadcasts nothing") {
+TEST_CASE("a rank resumed within a window has its own BatchNorm statistics") {
   check_buffers_at_every_stop({.cpu = true, .gradient_accumulation_steps = 3});
 }
 
-TEST_CASE("so it has without broadcast_buffers") {
+TEST_CASE("a resumed rank has its own statistics without broadcast_buffers") {
   check_buffers_at_every_stop({.cpu = true, .broadcast_buffers = false});
 }
 
-TEST_CASE("so it has with SyncBatchNorm") { check_buffers_at_every_stop({.cpu = true}, {}, /*synchronised=*/true); }
+TEST_CASE("a resumed rank has its own statistics with SyncBatchNorm") {
+  check_buffers_at_every_stop({.cpu = true}, {}, /*synchronised=*/true);
+}
 
-TEST_CASE("so it has where checkpoints are written beside the training, by all ranks") {
+TEST_CASE("a rank resumed from an asynchronous checkpoint has its own statistics") {
   check_buffers_at_every_stop({.cpu = true}, {.async = true, .durable = false, .share_work = true});
 }
 
-TEST_CASE("after no_sync() the ranks go on with their own buffers, as without the load") {
+TEST_CASE("ranks that are resumed after no_sync() continue with their own buffers") {
   const testing::TemporaryFolder folder;
   simulate(2, [&] {
     TwoModels whole({.cpu = true});
@@ -155,7 +157,7 @@ TEST_CASE("after no_sync() the ranks go on with their own buffers, as without th
   });
 }
 
-TEST_CASE("a load into a job that is ahead broadcasts before the next forward, as the saved job did") {
+TEST_CASE("a forward after a load broadcasts the buffers as in the saved job") {
   const testing::TemporaryFolder folder;
   simulate(2, [&] {
     TwoModels whole({.cpu = true});
@@ -177,7 +179,7 @@ TEST_CASE("a load into a job that is ahead broadcasts before the next forward, a
   });
 }
 
-TEST_CASE("a rank's file has the buffers that differ from rank 0's, and no others") {
+TEST_CASE("a rank's file contains only the buffers that differ from rank 0's") {
   const testing::TemporaryFolder folder;
   simulate(3, [&] {
     TwoModels job({.cpu = true});
@@ -194,7 +196,7 @@ TEST_CASE("a rank's file has the buffers that differ from rank 0's, and no other
                                        "model.1/layers.0.running_mean", "model.1/layers.0.running_var"});
 }
 
-TEST_CASE("on another number of ranks rank 0's buffers are everybody's") {
+TEST_CASE("all ranks have rank 0's buffers on another world size") {
   for (const bool broadcast : {true, false}) {
     CAPTURE(broadcast);
     const testing::TemporaryFolder folder;
@@ -222,7 +224,7 @@ TEST_CASE("on another number of ranks rank 0's buffers are everybody's") {
   }
 }
 
-TEST_CASE("a model's file of each machine has rank 0's buffers, and each rank of a machine gets its own back") {
+TEST_CASE("each machine's model file has rank 0's buffers, and each of its ranks restores its own") {
   const testing::TemporaryFolder folder;
   const AcceleratorOptions options{.cpu = true, .project = {.save_on_each_node = true}};
   simulate(2, [&] {

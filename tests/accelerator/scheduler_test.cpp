@@ -57,7 +57,7 @@ TEST_CASE("a schedule counts optimizer steps of the whole job, on any number of 
   }
 }
 
-TEST_CASE("on request a schedule moves as Hugging Face Accelerate's do, by the number of processes") {
+TEST_CASE("a schedule can move by the number of processes, as in Hugging Face Accelerate") {
   constexpr auto processes = SchedulerUnit::processes;
   for (const Row& row : table) {
     CAPTURE(row.ranks);
@@ -67,7 +67,7 @@ TEST_CASE("on request a schedule moves as Hugging Face Accelerate's do, by the n
   }
 }
 
-TEST_CASE("LibTorch's own schedulers are prepared as they are, with their lag of one call") {
+TEST_CASE("LibTorch's schedulers keep their lag of one call after prepare()") {
   Accelerator accelerator({.cpu = true});
   torch::optim::SGD sgd({torch::ones({1})}, torch::optim::SGDOptions(1.0));
   torch::optim::StepLR halving(sgd, 2, 0.5);

@@ -37,7 +37,7 @@ torch::Tensor inputs(double value) { return torch::full({2, 64}, value, torch::k
 
 }  // namespace
 
-TEST_CASE("two models that share an encoder: its gradient is the mean of what both leave, in every step") {
+TEST_CASE("an encoder of two models gets the mean of both models' gradients in every step") {
   on_ranks(2, [](Accelerator& accelerator) {
     OneWeight encoder(1.0);
     Head first(encoder), second(encoder);
@@ -60,7 +60,7 @@ TEST_CASE("two models that share an encoder: its gradient is the mean of what bo
   });
 }
 
-TEST_CASE("a model and a part of it, prepared both, in windows") {
+TEST_CASE("a model and its submodule can both be prepared, in windows too") {
   for (const bool part_first : {false, true}) {
     on_ranks(
         2,
@@ -85,7 +85,7 @@ TEST_CASE("a model and a part of it, prepared both, in windows") {
   }
 }
 
-TEST_CASE("no_sync for one of two models that share a parameter") {
+TEST_CASE("no_sync() applies to one of two models that share a parameter") {
   on_ranks(2, [](Accelerator& accelerator) {
     OneWeight encoder(1.0);
     Head first(encoder), second(encoder);
@@ -114,7 +114,7 @@ TEST_CASE("no_sync for one of two models that share a parameter") {
   });
 }
 
-TEST_CASE("a join of one model covers the engine that averages what it shares") {
+TEST_CASE("a join of one model includes the gradient reducer of its shared parameters") {
   on_ranks(2, [](Accelerator& accelerator) {
     OneWeight encoder(1.0);
     Head first(encoder), second(encoder);
@@ -133,7 +133,7 @@ TEST_CASE("a join of one model covers the engine that averages what it shares") 
   });
 }
 
-TEST_CASE("after free_memory the old handle averages nothing, the module prepared again is right") {
+TEST_CASE("a module that is prepared again after free_memory() is averaged, also through its old handle") {
   on_ranks(2, [](Accelerator& accelerator) {
     auto net = deep();
     torch::optim::SGD sgd(net->parameters(), 0.0);
@@ -152,7 +152,7 @@ TEST_CASE("after free_memory the old handle averages nothing, the module prepare
   });
 }
 
-TEST_CASE("a module in two Accelerators is refused, after free_memory in one it moves to the other") {
+TEST_CASE("a second Accelerator refuses a module until free_memory() of the first") {
   on_ranks(2, [](Accelerator& accelerator) {
     Accelerator other({.cpu = true});
     OneWeight net;
@@ -168,7 +168,7 @@ TEST_CASE("a module in two Accelerators is refused, after free_memory in one it 
   });
 }
 
-TEST_CASE("a parameter unfrozen after prepare: the module is prepared again and learns") {
+TEST_CASE("a parameter that is unfrozen after prepare() trains once the module is prepared again") {
   on_ranks(2, [](Accelerator& accelerator) {
     Head net(OneWeight(1.0));
     net->encoder->w.requires_grad_(false);
@@ -191,7 +191,7 @@ TEST_CASE("a parameter unfrozen after prepare: the module is prepared again and 
   });
 }
 
-TEST_CASE("a model that is frozen as a whole starts as rank 0's, and must be the same everywhere") {
+TEST_CASE("a frozen model starts as rank 0's, and ranks must have equal models") {
   on_ranks(2, [](Accelerator& accelerator) {
     OneWeight net(10.0 + own_factor(accelerator));
     net->w.requires_grad_(false);
@@ -205,7 +205,7 @@ TEST_CASE("a model that is frozen as a whole starts as rank 0's, and must be the
   });
 }
 
-TEST_CASE("a weight that two layers share is clipped once, however its model or the caller lists it") {
+TEST_CASE("a weight that two layers share is clipped once, in any list of parameters") {
   for (const int64_t ranks : {1, 2}) {
     on_ranks(ranks, [](Accelerator& accelerator) {
       torch::nn::Linear layer(torch::nn::LinearOptions(4, 4).bias(false));

@@ -26,7 +26,7 @@ bool one_says(const std::vector<std::string>& lines, const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("a step before any backward, and one of another model's optimizer, are reported once") {
+TEST_CASE("a step before any backward, and a step of another model's optimizer, are reported once") {
   const std::string text =
       "optimizer.step: none of the optimizer's 1 parameters has a gradient, so nothing changes: no backward ran since "
       "they were zeroed, or the loss reaches another model's";
@@ -50,7 +50,7 @@ TEST_CASE("a step before any backward, and one of another model's optimizer, are
                  text));
 }
 
-TEST_CASE("an optimizer that was made from another module than the prepared one is refused, on one rank and on two") {
+TEST_CASE("an optimizer of another module than the prepared one is refused, on one rank and on two") {
   for (const int64_t ranks : {1, 2}) {
     on_ranks(ranks, [](Accelerator& accelerator) {
       OneWeight net, copy;
@@ -65,7 +65,7 @@ TEST_CASE("an optimizer that was made from another module than the prepared one 
   }
 }
 
-TEST_CASE("an optimizer that has some parameters of another module than the prepared one is reported") {
+TEST_CASE("an optimizer with some parameters of another module is reported") {
   CHECK(one_says(lines_of([](Accelerator& accelerator) {
                    OneWeight net, copy;
                    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD({net->w, copy->w}, 1.0));
@@ -79,7 +79,7 @@ TEST_CASE("an optimizer that has some parameters of another module than the prep
                  "parameters() of the module that is prepared"));
 }
 
-TEST_CASE("parameters of one's own beside a prepared model are stepped on, on one rank") {
+TEST_CASE("one rank steps on its own parameters beside a prepared model") {
   Accelerator accelerator({.cpu = true});
   OneWeight net;
   const auto input = full(1.0).requires_grad_();
@@ -90,7 +90,7 @@ TEST_CASE("parameters of one's own beside a prepared model are stepped on, on on
   CHECK(input.item<double>() == 0.75);
 }
 
-TEST_CASE("a parameter in two groups is refused by prepare(), one that is added a second time by the next step") {
+TEST_CASE("prepare() refuses a parameter in two groups, and the next step one that is added twice") {
   Accelerator accelerator({.cpu = true});
   OneWeight net, other;
   torch::optim::SGD twice({net->w, net->w}, 1.0);
@@ -126,8 +126,7 @@ TEST_CASE("a plain loss.backward() in a window is reported once at the step; acc
   CHECK(lines_of([&](Accelerator& accelerator) { train(accelerator, false); }, 2).empty());
 }
 
-TEST_CASE(
-    "zero_grad() leaves no gradients, as PyTorch's does, zero_grad(false) leaves zeros, which a step decays with") {
+TEST_CASE("zero_grad() leaves no gradients; zero_grad(false) leaves zeros, so a step applies weight decay") {
   for (const int64_t ranks : {1, 2}) {
     on_ranks(ranks, [](Accelerator& accelerator) {
       OneWeight net(1.0);

@@ -47,7 +47,7 @@ Numbers gathered(int64_t ranks, int64_t samples, int64_t batch_size, const accel
 
 }  // namespace
 
-TEST_CASE("of a stream of unknown length every sample is gathered once, read by rank 0 or by all, split or not") {
+TEST_CASE("every sample of a stream of unknown length is gathered once, with and without dispatch and splitting") {
   for (const int64_t ranks : {1, 2, 3, 4}) {
     for (const int64_t samples : {1, 5, 12, 13, 30}) {
       auto twice = numbers(torch::arange(samples).repeat({2}));
@@ -59,7 +59,7 @@ TEST_CASE("of a stream of unknown length every sample is gathered once, read by 
   }
 }
 
-TEST_CASE("workers of streams that every rank reads have rank 0's seed, also of streams that are not random") {
+TEST_CASE("stream workers on all ranks have rank 0's seed, also if the stream is not random") {
   std::mutex mutex;
   std::multiset<uint64_t> seeds;
   on_ranks(2,
@@ -83,7 +83,7 @@ TEST_CASE("workers of streams that every rank reads have rank 0's seed, also of 
   CHECK(seeds == std::multiset<uint64_t>{rank_0_seed, rank_0_seed});
 }
 
-TEST_CASE("a stream is read by rank 0 alone unless batches stay off the device or dispatch_batches is off") {
+TEST_CASE("rank 0 alone reads a stream unless dispatch_batches or device placement is off") {
   const auto begun = [](const accelerate::AcceleratorOptions& options) {
     passes_begun = 0;
     on_ranks(

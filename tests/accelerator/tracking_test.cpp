@@ -51,7 +51,7 @@ struct Pictures : accelerate::Tracker {
 
 }  // namespace
 
-TEST_CASE("every rank logs alike, and the main process keeps it, tensors too") {
+TEST_CASE("every rank may log, and the main process records numbers and tensors") {
   const testing::TemporaryFolder folder;
   accelerate::simulate(2, [&] {
     Accelerator accelerator({.log_with = {"jsonl", "csv"}, .logging_dir = folder.path});
@@ -74,14 +74,14 @@ TEST_CASE("every rank logs alike, and the main process keeps it, tensors too") {
   CHECK(testing::lines_of(folder.path / "digits" / "metrics.csv").size() == 4);
 }
 
-TEST_CASE("without a logging_dir trackers write into the project's folder") {
+TEST_CASE("without a logging_dir trackers write into the project folder") {
   const testing::TemporaryFolder folder;
   Accelerator accelerator({.project = {.project_dir = folder.path}, .log_with = {"csv"}});
   accelerator.init_trackers("digits");
   CHECK(std::filesystem::exists(folder.path / "digits" / "metrics.csv"));
 }
 
-TEST_CASE("images and histograms come as tensors of any layout, floats from 0 to 1") {
+TEST_CASE("images of any layout with floats from 0 to 1, and histograms, can be logged") {
   const auto pictures = std::make_shared<Pictures>();
   Accelerator accelerator({.log_with = {pictures}});
   accelerator.init_trackers("digits");
@@ -103,7 +103,7 @@ TEST_CASE("images and histograms come as tensors of any layout, floats from 0 to
   CHECK(pictures->histograms[1].count == 0);
 }
 
-TEST_CASE("images that are none are refused, with their shape, on ranks without a tracker too") {
+TEST_CASE("invalid images are refused with their shape, on ranks without a tracker too") {
   Accelerator accelerator;
   CHECK_THROWS_WITH(
       accelerator.log_images("x", torch::zeros({3})),
@@ -118,7 +118,7 @@ TEST_CASE("images that are none are refused, with their shape, on ranks without 
                     doctest::Contains("log_images: the tensor is [2, 2] Long, must be of bytes or floating point"));
 }
 
-TEST_CASE("an accelerator without log_with takes all calls and keeps nothing") {
+TEST_CASE("without log_with all calls are accepted and nothing is recorded") {
   const LogLines log;
   Accelerator accelerator;
   accelerator.init_trackers("digits", {{"lr", 0.5}});
@@ -130,7 +130,7 @@ TEST_CASE("an accelerator without log_with takes all calls and keeps nothing") {
   CHECK(log.lines.empty());
 }
 
-TEST_CASE("a prepared loader is walked under a progress bar as without one") {
+TEST_CASE("a progress bar does not change the batches of a prepared loader") {
   Accelerator accelerator;
   auto data = accelerate::data::from_tensors(torch::arange(10), {}, {.batch_size = 4});
   auto loader = accelerator.prepare(data);
@@ -143,7 +143,7 @@ TEST_CASE("a prepared loader is walked under a progress bar as without one") {
   CHECK(ends == 1);
 }
 
-TEST_CASE("a prepared stream's bar has a total where its length is known") {
+TEST_CASE("a prepared stream's progress bar has a total if its length is known") {
   const auto shown = [](std::optional<int64_t> length) {
     std::array<int, 2> ends{};
     REQUIRE(::pipe(ends.data()) == 0);
@@ -167,7 +167,7 @@ TEST_CASE("a prepared stream's bar has a total where its length is known") {
   CHECK(shown(std::nullopt).starts_with("3it ["));
 }
 
-TEST_CASE("log lines in order come from every rank, rank 0 first; others from the main process") {
+TEST_CASE("in-order log lines appear from every rank, rank 0 first; others only from the main process") {
   const LogLines log;
   accelerate::simulate(3, [] {
     const Accelerator accelerator;
@@ -178,14 +178,14 @@ TEST_CASE("log lines in order come from every rank, rank 0 first; others from th
   CHECK(log.lines == Lines{"[rank 0] 3 ranks", "[rank 1] 3 ranks", "[rank 2] 3 ranks", "[rank 0] once"});
 }
 
-TEST_CASE("memory is this process's on the CPU") {
+TEST_CASE("on the CPU the reported memory is this process's") {
   const Accelerator accelerator;
   CHECK(accelerator.memory().resident_bytes > 0);
   CHECK(accelerator.memory().allocated_bytes == 0);
   accelerator.reset_peak_memory();
 }
 
-TEST_CASE("a profiler sees the steps of a loop, its operators and its wait for data") {
+TEST_CASE("a profiler records the steps of a loop, its operators and its wait for data") {
   Accelerator accelerator;
   torch::nn::Linear net(8, 4);
   torch::optim::SGD sgd(net->parameters(), 0.1);

@@ -94,7 +94,7 @@ struct OwnShare {
 
 }  // namespace uneven
 
-TEST_CASE("with even_batches off ranks have different numbers of batches, of different sizes, and join") {
+TEST_CASE("ranks with different numbers of batches of different sizes join if even_batches is off") {
   with_ranks({.cpu = true, .even_batches = false}, [](accelerate::Accelerator& accelerator) {
     const int64_t ranks = accelerator.num_processes();
     for (const auto& [samples, batch_size] :
@@ -108,7 +108,7 @@ TEST_CASE("with even_batches off ranks have different numbers of batches, of dif
   });
 }
 
-TEST_CASE("streams whose ranks run out at different times join") {
+TEST_CASE("ranks join if their streams end at different times") {
   with_ranks({.cpu = true, .even_batches = false, .dispatch_batches = false}, [](accelerate::Accelerator& accelerator) {
     for (const int64_t samples : {1, 7, 16}) {
       uneven::check_joined(accelerator,
@@ -118,7 +118,7 @@ TEST_CASE("streams whose ranks run out at different times join") {
   });
 }
 
-TEST_CASE("a loader that gives each rank as many batches as it likes joins, twice") {
+TEST_CASE("a loader with a free number of batches per rank joins, twice") {
   with_ranks({.cpu = true}, [](accelerate::Accelerator& accelerator) {
     std::vector<uneven::Batches> expected;
     for (int64_t rank = 0; rank < accelerator.num_processes(); ++rank) {
@@ -129,7 +129,7 @@ TEST_CASE("a loader that gives each rank as many batches as it likes joins, twic
   });
 }
 
-TEST_CASE("a stream that rank 0 reads gives every rank as many batches, so a join waits for nobody") {
+TEST_CASE("a dispatched stream has equally many batches on every rank, so a join never waits") {
   with_ranks({.cpu = true, .even_batches = false}, [](accelerate::Accelerator& accelerator) {
     OneWeight net;
     torch::optim::SGD sgd(net->parameters(), 0.001);

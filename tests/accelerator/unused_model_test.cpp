@@ -37,7 +37,7 @@ TORCH_MODULE(HeadOf);
 
 }  // namespace
 
-TEST_CASE("in every window a rank may leave a model out, in any of its micro-batches, and so may all") {
+TEST_CASE("one rank or all ranks may omit a model in any micro-batch of a window") {
   for (int left_out = 0; left_out < 16; ++left_out) {
     CAPTURE(left_out);
     on_ranks(2,
@@ -64,7 +64,7 @@ TEST_CASE("in every window a rank may leave a model out, in any of its micro-bat
   }
 }
 
-TEST_CASE("with no_sync a rank may leave a model out as well") {
+TEST_CASE("a rank may omit a model with no_sync() as well") {
   for (int left_out = 0; left_out < 16; ++left_out) {
     CAPTURE(left_out);
     on_ranks(2, [&](Accelerator& accelerator) {
@@ -91,7 +91,7 @@ TEST_CASE("with no_sync a rank may leave a model out as well") {
   }
 }
 
-TEST_CASE("models that share a layer: a rank may leave the one out that averages it, in windows of both or of one") {
+TEST_CASE("a rank may omit the model that reduces a shared layer, in windows of both models or of one") {
   for (const bool window_of_both : {true, false}) {
     CAPTURE(window_of_both);
     on_ranks(2,
@@ -120,7 +120,7 @@ TEST_CASE("models that share a layer: a rank may leave the one out that averages
   }
 }
 
-TEST_CASE("forward A synchronised, forward B under no_sync: the backward of A is reduced, that of B stays local") {
+TEST_CASE("a backward follows its own forward: A is reduced, B under no_sync() is local") {
   // PyTorch 2.11's DistributedDataParallel: 1.5 on both ranks, then 11.5 and 21.5.
   on_ranks(2, [](Accelerator& accelerator) {
     OneWeight net(1.0);
