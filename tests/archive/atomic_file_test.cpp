@@ -27,7 +27,7 @@ size_t files_in(const fs::path& folder) {
 
 }  // namespace
 
-TEST_CASE("a new file is in its place when it is committed, never before, and nothing of its making is left") {
+TEST_CASE("a new file appears on commit, not before, and no temporary file remains") {
   const TemporaryFolder at;
   {
     AtomicFile file(at.path / "f", "save");
@@ -42,7 +42,7 @@ TEST_CASE("a new file is in its place when it is committed, never before, and no
   CHECK(files_in(at.path) == 1);
 }
 
-TEST_CASE("a file that is in the place already is replaced, or stays") {
+TEST_CASE("an existing file is replaced or kept, by option") {
   const TemporaryFolder at;
   write_file(at.path / "f", "old");
   const auto write = [&](Existing existing) {
@@ -58,7 +58,7 @@ TEST_CASE("a file that is in the place already is replaced, or stays") {
   CHECK(read_file(at.path / "f") == "new");
 }
 
-TEST_CASE("two writers of one file exclude one another; what a killed one left is removed") {
+TEST_CASE("two writers of one file exclude each other; remains of a killed writer are removed") {
   const TemporaryFolder at;
   int ready[2];
   REQUIRE(pipe(ready) == 0);
@@ -85,7 +85,7 @@ TEST_CASE("two writers of one file exclude one another; what a killed one left i
   CHECK(files_in(at.path) == 1);
 }
 
-TEST_CASE("where the file system knows no locks a file is written, and what a killed writer left is removed") {
+TEST_CASE("a file is written without file locks, and remains of a killed writer are removed") {
   for (const int error : {ENOSYS, ENOLCK, EOPNOTSUPP}) {
     CAPTURE(error);
     const TemporaryFolder at;
@@ -99,7 +99,7 @@ TEST_CASE("where the file system knows no locks a file is written, and what a ki
   }
 }
 
-TEST_CASE("a folder that is not there is reported with the path") {
+TEST_CASE("a missing folder is reported with the path") {
   CHECK(refusal([] { AtomicFile("/no/such/f", "save"); }) ==
         "save: /no/such/f.saving cannot be made: No such file or directory (0 bytes were written)");
 }

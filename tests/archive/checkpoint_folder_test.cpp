@@ -58,7 +58,7 @@ std::set<std::string> names_in(const fs::path& folder) {
 
 }  // namespace
 
-TEST_CASE("a folder is in its place when it is committed, and nothing of its making is left") {
+TEST_CASE("a folder appears on commit, and no temporary files remain") {
   const Folder at;
   save(at.path / "checkpoints" / "checkpoint_0", "zero");
   CHECK(names_in(at.path / "checkpoints") == std::set<std::string>{"checkpoint_0"});
@@ -80,7 +80,7 @@ TEST_CASE("the previous folder exists until it is replaced, and not afterwards")
   CHECK(names_in(at.path) == std::set<std::string>{"last"});
 }
 
-TEST_CASE("of two writers of one folder the second throws, and the remains of a killed writer are removed") {
+TEST_CASE("the second of two writers of one folder throws, and remains of a killed writer are removed") {
   const Folder at;
   save_and_be_killed(at.path / "last");
   CHECK(names_in(at.path).size() == 1);
@@ -97,7 +97,7 @@ TEST_CASE("of two writers of one folder the second throws, and the remains of a 
   CHECK(names_in(at.path).empty());
 }
 
-TEST_CASE("where the file system knows no locks a checkpoint is saved, and a killed save bars no other") {
+TEST_CASE("a checkpoint is saved without file locks, also after a killed save") {
   for (const int error : {ENOSYS, ENOLCK, EOPNOTSUPP}) {
     CAPTURE(error);
     const Folder at;
@@ -111,7 +111,7 @@ TEST_CASE("where the file system knows no locks a checkpoint is saved, and a kil
   }
 }
 
-TEST_CASE("a folder that cannot be made is reported with the reason") {
+TEST_CASE("a folder that cannot be created is reported with the reason") {
   CHECK_THROWS_WITH(AtomicFolder("/proc/here/last", "save_state"),
                     "save_state: /proc/here takes no new folder: No such file or directory");
 }
@@ -134,7 +134,7 @@ TEST_CASE("a missing, cut or changed file or manifest makes a checkpoint incompl
         "load: " + (place / "manifest.json").string() + " cannot be opened: No such file or directory");
 }
 
-TEST_CASE("the newest whole checkpoint is found by number, not by name, past those that are not whole") {
+TEST_CASE("the newest complete checkpoint is found by number, not by name, and incomplete ones are skipped") {
   const Folder at;
   CHECK_THROWS_WITH(
       newest_complete_checkpoint(at.path, "load_state", true),
@@ -152,7 +152,7 @@ TEST_CASE("the newest whole checkpoint is found by number, not by name, past tho
   CHECK(newest_complete_checkpoint(at.path, "load_state", false).folder == at.path / "checkpoint_10");
 }
 
-TEST_CASE("a folder that is no checkpoint is not replaced, neither at the start nor at the end of a save") {
+TEST_CASE("a folder that is not a checkpoint is not replaced, neither at the start nor at the end of a save") {
   const Folder at;
   const auto place = at.path / "home";
   fs::create_directory(place);
@@ -171,7 +171,7 @@ TEST_CASE("a folder that is no checkpoint is not replaced, neither at the start 
   CHECK_NOTHROW(AtomicFolder(place, "save_state"));
 }
 
-TEST_CASE("a folder whose manifest.json another program wrote is not replaced; one with a torn manifest of ours is") {
+TEST_CASE("a folder with another program's manifest.json is not replaced; one with our torn manifest is") {
   const Folder at;
   const auto place = at.path / "last";
   const auto manifest = place / "manifest.json";
@@ -201,7 +201,7 @@ TEST_CASE("a folder whose manifest.json another program wrote is not replaced; o
   }
 }
 
-TEST_CASE("a checkpoint that is removed is gone, and nothing beside it") {
+TEST_CASE("removing a checkpoint removes nothing beside it") {
   const Folder at;
   save(at.path / "checkpoint_0", "zero");
   save(at.path / "checkpoint_1", "one");
@@ -211,7 +211,7 @@ TEST_CASE("a checkpoint that is removed is gone, and nothing beside it") {
   CHECK(names_in(at.path) == std::set<std::string>{"checkpoint_1"});
 }
 
-TEST_CASE("a folder in a checkpoint that is not of it is not lost: the checkpoint is not replaced") {
+TEST_CASE("a checkpoint that contains another folder is not replaced") {
   const Folder at;
   const auto place = at.path / "run";
   save(place, "old");
@@ -230,7 +230,7 @@ TEST_CASE("a folder in a checkpoint that is not of it is not lost: the checkpoin
   CHECK(names_in(at.path) == std::set<std::string>{"run"});
 }
 
-TEST_CASE("files in a checkpoint that are not of it are in the one that takes its place, too") {
+TEST_CASE("additional files in a checkpoint move to its replacement") {
   const Folder at;
   const auto place = at.path / "last";
   for (const bool whole : {true, false}) {  // a torn manifest lists nothing, so file names decide
@@ -253,7 +253,7 @@ TEST_CASE("files in a checkpoint that are not of it are in the one that takes it
   }
 }
 
-TEST_CASE("files of others stay if a checkpoint is removed") {
+TEST_CASE("removing a checkpoint keeps additional files") {
   const Folder at;
   const auto place = at.path / "checkpoint_0";
   save(place, "zero");
@@ -296,8 +296,7 @@ TEST_CASE("remains of killed processes are removed, except those that a load res
   CHECK(names_in(at.path) == with({"best.saving-0123abcd", "checkpoint_5", "checkpoint_6", "checkpoint_7"}));
 }
 
-TEST_CASE(
-    "without file locks, folders that are being removed are removed too, and folders that are being written stay") {
+TEST_CASE("without file locks, folders in removal are removed, and folders in writing stay") {
   const Folder at;
   const testing::NoLocks no_locks;
   save(at.path / "checkpoint_0.saving-old-17", "x");

@@ -60,7 +60,7 @@ std::set<std::string> paths_in(const fs::path& folder) {
 
 }  // namespace
 
-TEST_CASE("a clean-up that is killed at any of its calls is finished by the next one") {
+TEST_CASE("the next clean-up finishes one that was killed at any of its calls") {
   using Paths = std::set<std::string>;
   for (const bool has_manifest : {true, false}) {
     for (const bool has_other_files : {false, true}) {
@@ -83,7 +83,7 @@ TEST_CASE("a clean-up that is killed at any of its calls is finished by the next
   }
 }
 
-TEST_CASE("a save that is killed while it takes a checkpoint's place is finished by the next clean-up") {
+TEST_CASE("the next clean-up finishes a save that was killed while it replaced a checkpoint") {
   int call = 1;
   for (bool killed = true; killed; ++call) {
     CAPTURE(call);

@@ -48,8 +48,7 @@ TEST_CASE("a manifest of a newer version is refused with both versions and the r
         "library");
 }
 
-TEST_CASE(
-    "files outside of the folder, twice or not listed, and members that are missing or of other types, are refused") {
+TEST_CASE("invalid files (outside the folder, listed twice, unlisted) and invalid members are refused") {
   const std::string told = "load_state: manifest.json: ";
   for (const char* name : {"../model.safetensors", "/etc/passwd", "..", ".", "", "a/b", "a\\u0000b"}) {
     CHECK(refusal("\"name\": \"model.safetensors\"", "\"name\": \"" + std::string(name) + "\"")
@@ -75,7 +74,7 @@ TEST_CASE(
         told + "the manifest is nested more than 20 deep");
 }
 
-TEST_CASE("a bit that flipped anywhere in a manifest is noticed, or changes nothing") {
+TEST_CASE("a flipped bit anywhere in a manifest is detected or changes nothing") {
   const std::string text = write_manifest(example());
   int64_t harmless = 0;
   for (size_t bit = 0; bit < 8 * text.size(); ++bit) {
@@ -94,7 +93,7 @@ TEST_CASE("a bit that flipped anywhere in a manifest is noticed, or changes noth
   CHECK(told.ends_with(": its bytes were changed"));
 }
 
-TEST_CASE("a manifest of very many names is refused at once") {
+TEST_CASE("a manifest with too many names is refused at once") {
   std::string names;
   for (int i = 0; i < 30'000; ++i) names += "\"" + std::to_string(i) + "\": 0, ";
   const auto begin = std::chrono::steady_clock::now();
@@ -104,7 +103,7 @@ TEST_CASE("a manifest of very many names is refused at once") {
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(2));
 }
 
-TEST_CASE("a manifest is known by its beginning") {
+TEST_CASE("a manifest is recognised by its beginning") {
   const std::string text = write_manifest(example());
   CHECK(starts_like_manifest(text));
   CHECK(starts_like_manifest(text.substr(0, 40)));

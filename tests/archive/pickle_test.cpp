@@ -70,7 +70,7 @@ std::string shown(const PickleValue& value) {
 
 }  // namespace
 
-TEST_CASE("pickles that Python wrote, protocol 2 and 4, are read") {
+TEST_CASE("Python's pickles of protocol 2 and 4 are read") {
   // pickle.dumps({"a": [1, 300, 70000, -5, 2**40, -2**33, 2**70], "b": (None, True, 1.5), 3: (1, 2, 3, 4)}, 2)
   const auto dict =
       "\x80\x02}q\x00(X\x01\x00\x00\x00\x61q\x01]q\x02(K\x01M,"
@@ -130,7 +130,7 @@ TEST_CASE("bytes of any length are read, because a custom optimizer may write ma
   CHECK(is_same);
 }
 
-TEST_CASE("names that are not allowed are refused before anything is done with them") {
+TEST_CASE("names outside the allow-list are refused before anything is executed") {
   const std::string told =
       ", which is not read: only numbers, texts, containers and tensors are; a program that is in a checkpoint is not "
       "run";
@@ -159,7 +159,7 @@ TEST_CASE("names that are not allowed are refused before anything is done with t
   }
 }
 
-TEST_CASE("pickles that were cut, refer to nothing or mix things up are refused with their place") {
+TEST_CASE("truncated, dangling and malformed pickles are refused with their position") {
   const auto at = [](int byte, const std::string& what) {
     return fmt::format("load: f: the pickle at byte {}: {}", byte, what);
   };
@@ -185,7 +185,7 @@ TEST_CASE("pickles that were cut, refer to nothing or mix things up are refused 
   CHECK(refusal("\x80\x02NN\x93."s) == at(4, "a name is of no texts"));
 }
 
-TEST_CASE("a few bytes that mean a value inside itself, or billions of values or bytes, are refused") {
+TEST_CASE("short pickles for recursive values, or billions of values or bytes, are refused") {
   CHECK(refusal("\x80\x02]q\x00h\x00\x61."s) == "load: f: the pickle at byte 7: a list is put into itself");
   CHECK(refusal("\x80\x02]q\x00]h\x00\x61\x61."s) ==
         "load: f: the pickle at byte 9: a list is changed after it was used in another value");
@@ -203,7 +203,7 @@ TEST_CASE("a few bytes that mean a value inside itself, or billions of values or
             .ends_with("at byte 4000003: the values are more than 4000000"));
 }
 
-TEST_CASE("calls that are given the same tuple again and again, and names that are recalled so, are refused") {
+TEST_CASE("repeated calls with one tuple, and repeated names, are limited") {
   // Calls `callee` `times` times with one tuple of values from the memo.
   const auto calls = [](const std::string& values, int times) {
     std::string pickle = "\x80\x02("s + values + "tq\x00"s + "0ccollections\nOrderedDict\nq\x01"s + "0";

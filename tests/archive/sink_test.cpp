@@ -25,7 +25,7 @@ struct Folder {
 
 }  // namespace
 
-TEST_CASE("a file takes bytes in pieces, counts them and knows their checksum, which is XXH3's") {
+TEST_CASE("a file sink accepts pieces, counts bytes and computes XXH3's checksum") {
   const Folder folder;
   FileSink sink(folder.path / "f", "save");
   sink.write("hello ");
@@ -38,7 +38,7 @@ TEST_CASE("a file takes bytes in pieces, counts them and knows their checksum, w
   CHECK(MappedFile(folder.path / "f", "load").text() == "hello world");
 }
 
-TEST_CASE("a checksum is the same for bytes in pieces and at once, and another for any other bytes") {
+TEST_CASE("a checksum does not depend on the pieces, and differs for other bytes") {
   const size_t block = size_t{4} << 20;
   for (const size_t size : {size_t{0}, block - 1, block, block + 1, 2 * block, 2 * block + 12345}) {
     CAPTURE(size);
@@ -61,7 +61,7 @@ TEST_CASE("a checksum is the same for bytes in pieces and at once, and another f
   }
 }
 
-TEST_CASE("a file that is there already, or cannot be made, is not written to") {
+TEST_CASE("an existing file, or one that cannot be created, is not written") {
   const Folder folder;
   const auto path = (folder.path / "f").string();
   std::ofstream(path) << "old";
@@ -72,7 +72,7 @@ TEST_CASE("a file that is there already, or cannot be made, is not written to") 
                     "save_state: /proc/f cannot be made: No such file or directory (0 bytes were written)");
 }
 
-TEST_CASE("a disk that takes no more is reported with the bytes that it took") {
+TEST_CASE("a full disk is reported with the number of bytes written") {
   const Folder folder;
   const auto path = (folder.path / "f").string();
   rlimit old{};
@@ -92,7 +92,7 @@ TEST_CASE("a disk that takes no more is reported with the bytes that it took") {
   CHECK(said == "save_state: " + path + " cannot be written: File too large (1000 bytes were written)");
 }
 
-TEST_CASE("a path that is no file is not mapped, and an empty file is") {
+TEST_CASE("a path that is not a file is not mapped, an empty file is") {
   const Folder folder;
   std::ofstream(folder.path / "empty").close();
   CHECK(MappedFile(folder.path / "empty", "load").text().empty());

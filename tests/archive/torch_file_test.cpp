@@ -62,7 +62,7 @@ int64_t n(int64_t value) { return value; }
 
 }  // namespace
 
-TEST_CASE("tensors are listed with their path, dtype, shape and place, all else as text") {
+TEST_CASE("tensors are listed with path, dtype, shape and offset, other values as text") {
   const auto where = storage("FloatStorage", "0", 6);
   const auto inner = dict({{n(0), dict({{text("exp_avg"), tensor(where, 0, {n(2), n(3)}, {n(3), n(1)})},
                                         {text("step"), tensor(where, 5, {}, {})}})}});
@@ -91,7 +91,7 @@ TEST_CASE("tensors are listed with their path, dtype, shape and place, all else 
   CHECK(file.others == others);
 }
 
-TEST_CASE("what torch.save did not write, and numbers in another byte order, are refused") {
+TEST_CASE("files of other writers, and other byte orders, are refused") {
   StringSink sink;
   ZipWriter zip(sink);
   zip.add("readme", "hello");
@@ -102,7 +102,7 @@ TEST_CASE("what torch.save did not write, and numbers in another byte order, are
         std::string::npos);
 }
 
-TEST_CASE("tensors that lie about their place are refused by name") {
+TEST_CASE("tensors outside their storage are refused by name") {
   const auto of_a = [](const PickleValue& value) { return refusal(file_of(dict({{text("a"), value}}))); };
   const auto where = storage("FloatStorage", "0", 6);
   CHECK(of_a(tensor(where, 0, {n(2), n(3)}, {n(3), n(1)})).empty());
@@ -162,7 +162,7 @@ TEST_CASE("conj and neg bits of a tensor are read, with the dtype in the storage
   CHECK(bits_of("_rebuild_tensor_v3", {dtype, dict({{text("conj"), true}, {text("neg"), true}})}) == Bits{true, true});
 }
 
-TEST_CASE("Python attributes of parameters and tensors are passed over, and names within them are refused as others") {
+TEST_CASE("Python attributes of tensors are ignored, but forbidden names in them are refused") {
   const auto where = storage("FloatStorage", "0", 6);
   const auto arguments = tuple({where, n(0), tuple({n(2)}), tuple({n(1)}), false, ordered_dict()});
   const auto attributes = dict({{text("tags"), tuple({text("a")})}});
@@ -186,7 +186,7 @@ TEST_CASE("Python attributes of parameters and tensors are passed over, and name
             .find("it names 'os.system', which is not read") != std::string::npos);
 }
 
-TEST_CASE("a file whose values have long paths, or many, is refused before its list takes all memory") {
+TEST_CASE("a file with too many or too long paths is refused before its list fills the memory") {
   const auto keyed = [](const std::string& key, const PickleValue& value) {
     return refusal(file_of(dict({{text(key), value}})));
   };

@@ -19,13 +19,13 @@ std::string refusal(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("an index says which file holds which tensor") {
+TEST_CASE("an index maps each tensor to its file") {
   const auto index = read_weight_index(R"({"metadata":{"total_size":8},"weight_map":{"a.w":"1.st","b.w":"2.st"}})",
                                        {.path = "i", .operation = "load"});
   CHECK(index == WeightIndex{{"a.w", "1.st"}, {"b.w", "2.st"}});
 }
 
-TEST_CASE("a file that is no index, or that names files outside of its folder, is refused") {
+TEST_CASE("an invalid index, or one with files outside its folder, is refused") {
   CHECK(refusal("{").starts_with("load: i: the index is not JSON: "));
   CHECK(refusal("[]") == "load: i: the index has no 'weight_map' from tensors to files");
   CHECK(refusal("{}") == "load: i: the index has no 'weight_map' from tensors to files");

@@ -54,7 +54,7 @@ TEST_CASE("written members are read in order, each at a multiple of 64 bytes") {
   CHECK(read_zip(none.text(), origin).empty());
 }
 
-TEST_CASE("the sum of a large member, made in parts, is zlib's of the whole") {
+TEST_CASE("a large member's checksum, computed in parts, equals zlib's of the whole") {
   std::string bytes((size_t{9} << 20) + 5, ' ');
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>((i * 31 + i / 4096) % 256);
   StringSink sink;
@@ -74,7 +74,7 @@ TEST_CASE("more members than 16 bits count are written and read by ZIP64") {
   CHECK(members.back().name == "69999");
 }
 
-TEST_CASE("a file cut anywhere, or with any byte of its directory changed, is refused or reads as it was") {
+TEST_CASE("a file that is cut anywhere, or has a changed directory byte, is refused or reads unchanged") {
   const std::string file = two_members();
   const auto whole = read_zip(file, origin);
   for (size_t size = 0; size < file.size(); ++size) CHECK_FALSE(refusal(file.substr(0, size)).empty());
@@ -87,7 +87,7 @@ TEST_CASE("a file cut anywhere, or with any byte of its directory changed, is re
   }
 }
 
-TEST_CASE("no ZIP file, a too old one, a cut one and a changed one have different errors") {
+TEST_CASE("the errors for no ZIP file, an old format, a cut and a change differ") {
   const std::string file = two_members();
   CHECK(refusal("") == "load: f: the file is not a ZIP file, as torch.save writes them");
   CHECK(refusal(file.substr(0, 200)) == "load: f: the file was cut: a ZIP file ends with its directory");
@@ -102,7 +102,7 @@ TEST_CASE("no ZIP file, a too old one, a cut one and a changed one have differen
   CHECK(refusal(flipped).starts_with("load: f: the member 'top/data/0' has checksum "));
 }
 
-TEST_CASE("the signature of a ZIP file's end may occur in the weights of a whole file, a cut one and one before 1.6") {
+TEST_CASE("weights may contain the end signature of ZIP: in complete, cut and older files") {
   const std::string signature = "PK\x05\x06";
   const std::string before_1_6 = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9";
   for (const char after : {'\0', '\x01', '\x7f', '\xff'}) {
@@ -125,7 +125,7 @@ TEST_CASE("the signature of a ZIP file's end may occur in the weights of a whole
   }
 }
 
-TEST_CASE("directories that lie are refused: compressed, encrypted, outside, over one another, twice") {
+TEST_CASE("inconsistent directories are refused: compressed, encrypted, outside, overlapping, duplicate") {
   const std::string file = two_members();
   const size_t first = file.find("PK\x01\x02");
   const size_t second = file.find("PK\x01\x02", first + 4);
