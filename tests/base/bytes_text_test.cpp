@@ -5,7 +5,7 @@
 
 using accelerate::base::bytes_text;
 
-TEST_CASE("bytes are said in the unit that leaves two or three digits") {
+TEST_CASE("bytes_text() uses the unit with two or three digits") {
   CHECK(bytes_text(0) == "0 bytes");
   CHECK(bytes_text(1023) == "1023 bytes");
   CHECK(bytes_text(1024) == "1.0 KiB");

@@ -5,7 +5,7 @@
 
 using accelerate::base::closest_match;
 
-TEST_CASE("a name with a typing error leads to the known one") {
+TEST_CASE("a name with a typing error matches the known name") {
   const std::vector<std::string> known{"num_processes", "num_machines", "cpu", "debug"};
   CHECK(closest_match("num_proceses", known) == "num_processes");
   CHECK(closest_match("nmu_processes", known) == "num_processes");
@@ -16,7 +16,7 @@ TEST_CASE("a name with a typing error leads to the known one") {
   CHECK(closest_match("debug", known) == "debug");
 }
 
-TEST_CASE("a name that is near to none leads nowhere") {
+TEST_CASE("a name without a similar one matches none") {
   const std::vector<std::string> known{"num_processes", "cpu"};
   CHECK_FALSE(closest_match("timeout", known));
   CHECK_FALSE(closest_match("gp", known));
@@ -26,4 +26,6 @@ TEST_CASE("a name that is near to none leads nowhere") {
   CHECK_FALSE(closest_match("cpu", {}));
 }
 
-TEST_CASE("of two that are as near the first is named") { CHECK(closest_match("cpx", {"cpa", "cpb"}) == "cpa"); }
+TEST_CASE("the first of two equally similar names is returned") {
+  CHECK(closest_match("cpx", {"cpa", "cpb"}) == "cpa");
+}

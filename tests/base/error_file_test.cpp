@@ -43,7 +43,7 @@ std::string left_by(const std::function<void()>& work) {
 
 }  // namespace
 
-TEST_CASE("an error note is what torchrun reads, and comes back whole") {
+TEST_CASE("an error record has torchrun's format and survives a round trip") {
   const ErrorRecord note{.text = "[rank 1 of 2, a] read: \"x\"\n", .time_ns = 1'700'000'000'123'456'789};
   CHECK(
       base::to_json(note) ==
@@ -51,11 +51,11 @@ TEST_CASE("an error note is what torchrun reads, and comes back whole") {
   CHECK(parse_error_record(base::to_json(note)) == note);
 }
 
-TEST_CASE("text that is not UTF-8 does not hinder the note") {
+TEST_CASE("text that is not UTF-8 is stored readably") {
   CHECK(base::to_json({.text = "\xff"}).find("\xef\xbf\xbd") != std::string::npos);
 }
 
-TEST_CASE("both of torchrun's forms are read, and anything else is nothing") {
+TEST_CASE("both of torchrun's formats are read, and other content is ignored") {
   CHECK(parse_error_record(R"({"message": "lost", "timestamp": 7})") == ErrorRecord{"lost", 7'000'000'000});
   CHECK(parse_error_record(
             R"({"message": {"message": "lost", "extraInfo": {"py_callstack": "...", "timestamp": "7"}}})") ==
@@ -66,15 +66,15 @@ TEST_CASE("both of torchrun's forms are read, and anything else is nothing") {
   }
 }
 
-TEST_CASE("a time that is no number of seconds since 1970 is none") {
+TEST_CASE("an implausible timestamp is ignored") {
   CHECK(parse_error_record(R"({"message": "lost", "timestamp": 1764000000000})") == ErrorRecord{"lost", 0});
 }
 
-TEST_CASE("an error that ends the process is left in the file that the launcher named") {
+TEST_CASE("an uncaught error is written to the launcher's error file") {
   CHECK(left_by([]() noexcept { fail_at_work(); }) == "read: line 3 is \"x\"");
 }
 
-TEST_CASE("so is one that main() turned into an exit code") {
+TEST_CASE("an error that main() turns into an exit code is written too") {
   CHECK(left_by([] {
           try {
             fail_at_work();
@@ -84,7 +84,7 @@ TEST_CASE("so is one that main() turned into an exit code") {
         }) == "read: line 3 is \"x\"");
 }
 
-TEST_CASE("an error that was handled is not: the process ended well") {
+TEST_CASE("a handled error is not written if the process succeeds") {
   CHECK(left_by([] {
           try {
             fail_at_work();

@@ -14,13 +14,13 @@ using accelerate::ErrorKind;
 using accelerate::RankContext;
 namespace base = accelerate::base;
 
-TEST_CASE("an error names place, operation, both values and the remedy") {
+TEST_CASE("an error names rank context, operation, both values and the remedy") {
   const RankContext here{.rank = 3, .world_size = 8, .host = "gpu-b"};
   CHECK_THROWS_WITH_AS(base::fail(ErrorKind::usage, here, "shard", "batch_size is {}, must be at least {}", 0, 1),
                        "[rank 3 of 8, gpu-b] shard: batch_size is 0, must be at least 1", accelerate::Error);
 }
 
-TEST_CASE("an error of an unknown place begins with the operation") {
+TEST_CASE("an error without rank context begins with the operation") {
   CHECK_THROWS_WITH(base::fail(ErrorKind::io, {}, "read", "no such file"), "read: no such file");
 }
 
@@ -38,7 +38,7 @@ TEST_CASE("an error keeps its kind, and every kind has a name") {
   CHECK(base::error_kind_name(ErrorKind::io) == "io");
 }
 
-TEST_CASE("an error has what its text says as fields, copies and rethrown ones too") {
+TEST_CASE("an error has the parts of its text as fields, also if it is copied or rethrown") {
   const RankContext here{.rank = 3, .world_size = 8, .host = "gpu-b"};
   const accelerate::Error error(ErrorKind::peer, here, "all_gather", "ranks 1, 5 did not join", {5, 1});
   const auto check = [](const accelerate::Error& one) {
@@ -61,7 +61,7 @@ TEST_CASE("an error has what its text says as fields, copies and rethrown ones t
   }
 }
 
-TEST_CASE("an error of an unknown place has an operation and no rank") {
+TEST_CASE("an error without rank context has an operation and no rank") {
   const accelerate::Error error(ErrorKind::io, {}, "read", "no such file");
   CHECK_FALSE(error.rank());
   CHECK_FALSE(error.world_size());
@@ -70,7 +70,7 @@ TEST_CASE("an error of an unknown place has an operation and no rank") {
   CHECK(error.missing_ranks().empty());
 }
 
-TEST_CASE("an error from another process has the text and the fields that are given") {
+TEST_CASE("an error from another process keeps its text and fields") {
   const accelerate::Error error(ErrorKind::data, "launch_workers: rank 1 of 2: read: digit is 11",
                                 {.rank = 1, .world_size = 2, .host = "gpu-a", .operation = "read"});
   CHECK(error.what() == std::string("launch_workers: rank 1 of 2: read: digit is 11"));
@@ -78,7 +78,7 @@ TEST_CASE("an error from another process has the text and the fields that are gi
   CHECK(error.operation() == "read");
 }
 
-TEST_CASE("fmt is LibTorch's own, and every template that its headers only declare is there") {
+TEST_CASE("fmt is LibTorch's own, with all templates that its headers only declare") {
   CHECK(FMT_VERSION >= 90000);
   CHECK(fmt::format("{} {} {:.2f}", 0.1F, 0.1, 2.0 / 3) == "0.1 0.1 0.67");
   CHECK(fmt::format(std::locale::classic(), "{:L} {:L}", 1234567, 0.5) == "1234567 0.5");

@@ -8,7 +8,7 @@
 using accelerate::base::exception_summary;
 using accelerate::base::exception_text;
 
-TEST_CASE("an exception is the first line of its text") {
+TEST_CASE("exception_summary() is the first line of exception_text()") {
   CHECK(exception_summary(std::make_exception_ptr(std::runtime_error("disk is gone\nat line 3"))) == "disk is gone");
   CHECK(exception_summary(std::make_exception_ptr(std::runtime_error(""))).empty());
   CHECK(exception_summary(std::make_exception_ptr(3)) == "an exception that is not a std::exception");

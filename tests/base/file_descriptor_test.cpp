@@ -13,7 +13,7 @@ int open_something() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
 }  // namespace
 
-TEST_CASE("a descriptor is closed with its owner") {
+TEST_CASE("the owner's destructor closes the descriptor") {
   int number = -1;
   {
     const FileDescriptor owner(open_something());
@@ -40,7 +40,7 @@ TEST_CASE("a descriptor has one owner at a time") {
   CHECK_FALSE(is_open(number));
 }
 
-TEST_CASE("closing leaves the cause of a failure in errno") {
+TEST_CASE("closing keeps errno") {
   FileDescriptor owner(open_something());
   errno = ENOSPC;
   owner.reset();

@@ -41,11 +41,11 @@ Heartbeat shown_by(const std::function<void()>& work) {
 
 }  // namespace
 
-TEST_CASE("a rank that has not come shows nothing") {
+TEST_CASE("a rank without any progress has an empty heartbeat") {
   CHECK(shown_by([] {}) == Heartbeat{});
 }
 
-TEST_CASE("steps, the last operation and the wait for it are shown") {
+TEST_CASE("a heartbeat contains steps, the last operation and the wait for it") {
   const std::array<int64_t, 2> shape{64, 12};
   const auto beat = shown_by([&] {
     base::record_heartbeat_step();
@@ -60,7 +60,7 @@ TEST_CASE("steps, the last operation and the wait for it are shown") {
                           .call = "all_gather, operation 41 of world ([64, 12] float32)"});
 }
 
-TEST_CASE("the end of a wait is a sign of life; a message and an operation without a tensor have fewer words") {
+TEST_CASE("the end of a wait counts as progress; messages and tensorless operations have shorter texts") {
   const auto beat = shown_by([] {
     base::record_collective({.operation = "barrier", .group = "world", .sequence = 1});
     { const base::HeartbeatWaitScope wait(1); }
@@ -71,7 +71,7 @@ TEST_CASE("the end of a wait is a sign of life; a message and an operation witho
   CHECK(beat.call == "barrier, operation 1 of world");
 }
 
-TEST_CASE("long names and many dimensions are cut, and a file that is no page is left alone") {
+TEST_CASE("long names and many dimensions are cut, and other files are not changed") {
   const std::array<int64_t, 12> shape{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
   const auto beat = shown_by([&] {
     base::record_collective(

@@ -10,7 +10,7 @@
 namespace base = accelerate::base;
 using base::LogLevel;
 
-TEST_CASE("a handler receives lines with their place, and only those at or above the level") {
+TEST_CASE("a handler receives lines with their rank context, and only those at or above the level") {
   std::vector<std::string> lines;
   const LogLevel level = base::log_level();
   auto before = base::set_log_handler([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
@@ -41,7 +41,7 @@ TEST_CASE("a line is logged once per rank context and text") {
   CHECK(lines == std::vector<std::string>{"1 of 2", "[rank 1 of 2, a] 1 of 2", "2 of 2", "1 of 2"});
 }
 
-TEST_CASE("ACCELERATE_LOG_LEVEL that is no level is reported once, with the levels there are") {
+TEST_CASE("an invalid ACCELERATE_LOG_LEVEL is reported once with the valid levels") {
   const auto start = [](const std::string& level) {
     return testing::Child({"/proc/self/exe", "--test-case=a handler receives lines*"},
                           {{"ACCELERATE_LOG_LEVEL", level}})
@@ -55,7 +55,7 @@ TEST_CASE("ACCELERATE_LOG_LEVEL that is no level is reported once, with the leve
   }
 }
 
-TEST_CASE("a handler may log, which goes past it, and set another") {
+TEST_CASE("a handler may log, which bypasses it, and set another handler") {
   std::vector<std::string> lines;
   const auto before = base::set_log_handler([&](LogLevel, std::string_view line) {
     lines.emplace_back(line);

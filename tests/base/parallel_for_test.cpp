@@ -17,7 +17,7 @@ TEST_CASE("each job runs once") {
   parallel_for(0, [](size_t) { FAIL("there was none"); });
 }
 
-TEST_CASE("the failure of the lowest job is thrown when all have ended, and no more are begun") {
+TEST_CASE("the failure of the lowest job is thrown after all running jobs end, and no job starts later") {
   std::atomic<int> begun{0}, ended{0};
   std::string said;
   try {

@@ -7,7 +7,7 @@
 
 using accelerate::base::random_id;
 
-TEST_CASE("ids are 32 hexadecimal digits, and another one each time") {
+TEST_CASE("ids have 32 hexadecimal digits and differ") {
   std::set<std::string> seen;
   for (int i = 0; i < 1000; ++i) {
     const std::string id = random_id();

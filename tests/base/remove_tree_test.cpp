@@ -10,7 +10,7 @@ using testing::TemporaryFolder;
 using testing::write_file;
 namespace fs = std::filesystem;
 
-TEST_CASE("a folder goes with all in it; where its links point nothing is touched") {
+TEST_CASE("a folder is removed with its content, but not the targets of its links") {
   const TemporaryFolder at;
   fs::create_directories(at.path / "tree" / "deep" / "er");
   fs::create_directories(at.path / "other");
@@ -22,7 +22,7 @@ TEST_CASE("a folder goes with all in it; where its links point nothing is touche
   CHECK(fs::exists(at.path / "other" / "kept"));
 }
 
-TEST_CASE("a file goes, what is not there is no error") {
+TEST_CASE("a file is removed, and a missing file is no error") {
   const TemporaryFolder at;
   write_file(at.path / "f", "x");
   remove_tree(at.path / "f");
