@@ -164,7 +164,7 @@ TEST_CASE("an asynchronous save writes the values at the time of the call") {
   }
 }
 
-TEST_CASE("memory of a copy that is used again is no two tensors' at a time, tied ones in it or not") {
+TEST_CASE("reused memory of an asynchronous copy never belongs to two tensors, tied ones included") {
   const SharedFolder folder;
   auto content = small_content();
   content.optimizers[0].tensors[1][1].second.fill_(5);  // as large as the tied weights
@@ -176,7 +176,7 @@ TEST_CASE("memory of a copy that is used again is no two tensors' at a time, tie
   }
 }
 
-TEST_CASE("a save beside the training within InferenceMode leaves memory that one outside of it uses again") {
+TEST_CASE("memory of an asynchronous save within InferenceMode can be reused outside") {
   const SharedFolder folder;
   const auto content = small_content();
   checkpoint::CheckpointWriter saver({});
@@ -190,7 +190,7 @@ TEST_CASE("a save beside the training within InferenceMode leaves memory that on
   }
 }
 
-TEST_CASE("a program that goes to another folder while it saves does not take the checkpoint there") {
+TEST_CASE("an asynchronous save ignores a change of the working directory") {
   const SharedFolder folder;
   const auto before = fs::current_path();
   fs::current_path(folder.path);
@@ -201,7 +201,7 @@ TEST_CASE("a program that goes to another folder while it saves does not take th
   CHECK_FALSE(accelerate::archive::find_damage(folder.path / "c", true));
 }
 
-TEST_CASE("of two jobs that save to one folder the second throws, and the first continues") {
+TEST_CASE("the second of two jobs that save to one folder throws, and the first continues") {
   const SharedFolder folder;
   checkpoint::CheckpointWriter first({}), second({});
   std::string told;
@@ -219,7 +219,7 @@ TEST_CASE("of two jobs that save to one folder the second throws, and the first 
   CHECK_NOTHROW(second.save(small_content(), {.place = folder.path / "c", .options = {.durable = false}}));
 }
 
-TEST_CASE("a folder that vanishes while it is written is an Error, and the checkpoint before stays") {
+TEST_CASE("a folder that disappears during a save is an Error, and the previous checkpoint stays") {
   const SharedFolder folder;
   checkpoint::CheckpointWriter saver({});
   save(folder.path / "c", small_content());
@@ -236,7 +236,7 @@ TEST_CASE("a folder that vanishes while it is written is an Error, and the check
   }
 }
 
-TEST_CASE("a rank that ends before it has written its part is noticed at once and named, not after the timeout") {
+TEST_CASE("a rank that ends before it has written its part is named at once, not after the timeout") {
   const SharedFolder folder;
   const auto place = folder.path / "c";
   std::vector<std::string> told(2);
@@ -262,7 +262,7 @@ TEST_CASE("a rank that ends before it has written its part is noticed at once an
   CHECK(fs::is_empty(folder.path));
 }
 
-TEST_CASE("a rank that neither ends nor writes its part is waited for as long as the timeout, then named") {
+TEST_CASE("a running rank that does not write its part is named after the timeout") {
   const SharedFolder folder;
   const auto place = folder.path / "c";
   constexpr std::chrono::seconds timeout(2);
@@ -316,7 +316,7 @@ TEST_CASE("a failure of an asynchronous save on one rank is thrown on both, and 
   CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 1);
 }
 
-TEST_CASE("of shared work each rank writes its part; models with buffers and registered objects are the first one's") {
+TEST_CASE("each rank writes its part; rank 0 writes registered objects and models with buffers") {
   const SharedFolder folder;
   for (const bool async : {false, true}) {
     CAPTURE(async);
@@ -345,7 +345,7 @@ TEST_CASE("of shared work each rank writes its part; models with buffers and reg
   }
 }
 
-TEST_CASE("a save beside the training that nobody waits for is there, or its error is a line of the log") {
+TEST_CASE("an asynchronous save without wait() completes or logs its error") {
   const SharedFolder folder;
   std::vector<std::string> lines;
   const auto before = accelerate::base::set_log_handler(
@@ -364,7 +364,7 @@ TEST_CASE("a save beside the training that nobody waits for is there, or its err
   CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 1);
 }
 
-TEST_CASE("a save that finds the one before still being written is skipped where that is requested") {
+TEST_CASE("a save is skipped on request while the previous one is being written") {
   const SharedFolder folder;
   checkpoint::CheckpointWriter saver({});
   auto content = small_content();
@@ -429,7 +429,7 @@ TEST_CASE("objects that Python registered become tensors by path; other values a
                     ("load_state: " + custom.string() + ": two values have the name 'a.b'").c_str());
 }
 
-TEST_CASE("total_limit takes away what killed processes left, and leaves files that are not of a checkpoint") {
+TEST_CASE("total_limit removes remains of killed processes and keeps files that belong to no checkpoint") {
   const SharedFolder folder;
   checkpoint::CheckpointWriter saver({});
   const auto save_number = [&](int i) {
@@ -457,7 +457,7 @@ TEST_CASE("total_limit takes away what killed processes left, and leaves files t
   CHECK(names == std::set<std::string>{"checkpoint_4", "checkpoint_5", "scores.csv"});
 }
 
-TEST_CASE("an error beside the training comes out of the next wait, once, and leaves nothing") {
+TEST_CASE("an error of an asynchronous save is thrown once by the next wait, and no files remain") {
   const SharedFolder folder;
   checkpoint::CheckpointWriter saver({});
   auto content = small_content();
@@ -468,7 +468,7 @@ TEST_CASE("an error beside the training comes out of the next wait, once, and le
   CHECK(fs::is_empty(folder.path));
 }
 
-TEST_CASE("files of hooks belong to the checkpoint, folders do not") {
+TEST_CASE("files of hooks are part of the checkpoint, folders are refused") {
   const SharedFolder folder;
   checkpoint::CheckpointWriter saver({});
   const auto save_with = [&](const std::function<void(const fs::path&)>& hook) {
@@ -488,7 +488,7 @@ TEST_CASE("files of hooks belong to the checkpoint, folders do not") {
                         .c_str());
 }
 
-TEST_CASE("of numbered checkpoints so many stay, when the new one is whole; a limit below 1 is none") {
+TEST_CASE("total_limit numbered checkpoints remain after a complete save; a limit below 1 is refused") {
   const SharedFolder folder;
   checkpoint::CheckpointWriter saver({});
   for (int i = 0; i < 12; ++i) {
@@ -502,7 +502,7 @@ TEST_CASE("of numbered checkpoints so many stay, when the new one is whole; a li
                     "save_state: total_limit is 0, must be at least 1");
 }
 
-TEST_CASE("every save removes what a killed clean-up left of numbered checkpoints, with a limit or without") {
+TEST_CASE("every save removes remains of a killed clean-up, with and without a limit") {
   const SharedFolder folder;
   const auto at = [&](const char* name) { return folder.path / name; };
   const auto names = [&] {
@@ -524,7 +524,7 @@ TEST_CASE("every save removes what a killed clean-up left of numbered checkpoint
   }
 }
 
-TEST_CASE("without a manifest the number of steps is the count that the first optimizer keeps") {
+TEST_CASE("without a manifest the number of steps is the first optimizer's count") {
   const SharedFolder folder;
   auto content = small_content();
   const auto read = [&](const char* name) {

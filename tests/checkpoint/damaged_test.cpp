@@ -50,7 +50,7 @@ PickleValue text(const char* words) { return std::string(words); }
 
 }  // namespace
 
-TEST_CASE("a flipped bit in any file, and a file cut at any place, is found and the file named") {
+TEST_CASE("a flipped bit in any file, or a file cut at any position, is detected and the file named") {
   const SharedFolder folder;
   const auto place = folder.path / "c";
   save(place, small_content());
@@ -88,7 +88,7 @@ TEST_CASE("a flipped bit in any file, and a file cut at any place, is found and 
   }
 }
 
-TEST_CASE("without checksums every flipped bit is an Error or another value, never anything worse") {
+TEST_CASE("without checksums a flipped bit causes an Error or another value, nothing worse") {
   const SharedFolder folder;
   const auto place = folder.path / "c";
   save(place, small_content());
@@ -109,7 +109,7 @@ TEST_CASE("without checksums every flipped bit is an Error or another value, nev
   }
 }
 
-TEST_CASE("members that are missing or of other types are named, with the file") {
+TEST_CASE("missing and mistyped members are named, with the file") {
   const SharedFolder folder;
   const auto path = folder.path / "f";
   const auto told = [&](const PickleValue& root, auto read) {
@@ -168,7 +168,7 @@ TEST_CASE("a random state of another size and a part with an unknown number are 
         "load_state: " + place.string() + ": the manifest has a model of index 10000");
 }
 
-TEST_CASE("a chain of PyTorch's schedules stands where its first one does") {
+TEST_CASE("a PyTorch ChainedScheduler has the position of its first schedule") {
   const SharedFolder folder;
   using checkpoint::py_dict, checkpoint::py_list;
   write_torch_file(folder.path / "f",
@@ -182,7 +182,7 @@ TEST_CASE("a chain of PyTorch's schedules stands where its first one does") {
   CHECK(checkpoint::scheduler_from(checkpoint::TorchFile(folder.path / "f", "load_state")).steps == 4);
 }
 
-TEST_CASE("rates of Python's may be tensors, as AdamW(lr=torch.tensor(0.5)) has them; complex ones are no numbers") {
+TEST_CASE("a Python learning rate may be a tensor, as in AdamW(lr=torch.tensor(0.5)), but not complex") {
   const SharedFolder folder;
   const auto path = folder.path / "f";
   using checkpoint::py_dict, checkpoint::py_list;
@@ -212,7 +212,7 @@ TEST_CASE("rates of Python's may be tensors, as AdamW(lr=torch.tensor(0.5)) has 
   CHECK(optimizer.groups[0].options[0].first == "eps");
 }
 
-TEST_CASE("weights of a checkpoint are compared with its manifest, also where nothing else of it is loaded") {
+TEST_CASE("read_weights() verifies the weights of a checkpoint against its manifest") {
   const SharedFolder folder;
   const auto place = folder.path / "c", file = place / "model.safetensors";
   save(place, small_content());
@@ -229,7 +229,7 @@ TEST_CASE("weights of a checkpoint are compared with its manifest, also where no
   CHECK(checkpoint::read_weights(place, "load_model").size() == 6);
 }
 
-TEST_CASE("an index that names files outside its folder, or tensors that are not there, is refused") {
+TEST_CASE("an index with files outside its folder, or with missing tensors, is refused") {
   const SharedFolder folder;
   const auto index = folder.path / "model.safetensors.index.json";
   checkpoint::save_file(folder.path / "part.safetensors", {{"w", torch::ones({2})}}, "save");

@@ -72,7 +72,7 @@ std::vector<double> losses(Model& model, Optimizer& optimizer, const Backward& b
 
 }  // namespace
 
-TEST_CASE("a module that torch::save() wrote is read under the names of its parameters and buffers") {
+TEST_CASE("a module of torch::save() is read under the names of its parameters and buffers") {
   const SharedFolder folder;
   const Net net;
   torch::save(net, (folder.path / "net.pt").string());
@@ -107,7 +107,7 @@ TEST_CASE("tensors and lists of them are read under their numbers, of every dtyp
   CHECK(accelerate::Accelerator::load(path)["0"].equal(base));
 }
 
-TEST_CASE("TorchScript is read without running anything of it") {
+TEST_CASE("a TorchScript file is read without executing it") {
   const SharedFolder folder;
   const auto path = folder.path / "script.pt";
   torch::jit::Module module("Net");
@@ -118,7 +118,7 @@ TEST_CASE("TorchScript is read without running anything of it") {
   check_holds(checkpoint::read_weights(path, "load"), {{"w", module.attr("w").toTensor()}});
 }
 
-TEST_CASE("an archive that was cut, or whose pickle names other things, is refused in words") {
+TEST_CASE("a truncated archive, and one with forbidden names, is refused with a clear text") {
   const SharedFolder folder;
   const auto path = folder.path / "net.pt";
   torch::save(Net(), path.string());

@@ -37,7 +37,7 @@ std::string about(const std::string& name) { return "load: " + (python_files / n
 
 }  // namespace
 
-TEST_CASE("parameters and tensors that carry Python attributes are read as the tensors that they are") {
+TEST_CASE("parameters and tensors with Python attributes are read as plain tensors") {
   const auto weights = weights_in("attributes.pt");
   CHECK(weights.size() == 4);
   CHECK(weights.at("weight").equal(torch::arange(6, torch::kFloat).reshape({2, 3})));
@@ -47,7 +47,7 @@ TEST_CASE("parameters and tensors that carry Python attributes are read as the t
   CHECK(weights.at("plain").equal(torch::ones({2})));
 }
 
-TEST_CASE("conj and neg bits of a file of torch.save keep the values that Python saved") {
+TEST_CASE("conj and neg bits in a torch.save file keep Python's values") {
   const auto weights = weights_in("conj_neg.pt");
   CHECK(weights.size() == 5);
   const auto real = torch::tensor({1.0F, 3.0F});
@@ -80,7 +80,7 @@ TEST_CASE("tensors with conj and neg bits are written with their values resolved
   }
 }
 
-TEST_CASE("a NumPy scalar beside weights is refused with the call that replaces it in Python") {
+TEST_CASE("a NumPy scalar beside weights is refused with the Python call that replaces it") {
   const auto refusal = refusal_of("numpy_scalar.pt");
   CHECK(refusal.starts_with(about("numpy_scalar.pt") + "the pickle at byte "));
   CHECK(refusal.ends_with(
@@ -90,7 +90,7 @@ TEST_CASE("a NumPy scalar beside weights is refused with the call that replaces 
       "value.item(), and save it again with torch.save"));
 }
 
-TEST_CASE("a file of PyTorch before 1.6 is refused as such, also if its weights contain a ZIP file's signature") {
+TEST_CASE("a file of PyTorch before 1.6 is refused, also if its weights contain a ZIP signature") {
   for (const char* name : {"before_1_6.pt", "before_1_6_protocol_4.pt"}) {
     CHECK(refusal_of(name) ==
           about(name) +
@@ -101,7 +101,7 @@ TEST_CASE("a file of PyTorch before 1.6 is refused as such, also if its weights 
   CHECK(weights.at("weight").narrow(0, 0, 4).equal(torch::tensor({80, 75, 5, 6}, torch::kByte)));
 }
 
-TEST_CASE("a safetensors file whose metadata is null is read, as safetensors reads it") {
+TEST_CASE("a safetensors file with null metadata is read, as safetensors does") {
   CHECK(weights_in("null_metadata.safetensors").at("a").equal(torch::tensor({1.5F, -2.0F})));
 }
 
@@ -126,7 +126,7 @@ TEST_CASE("a BatchNorm saved without num_batches_tracked is loaded strictly and 
   }
 }
 
-TEST_CASE("a count of batches whose statistics are missing as well is reported as missing") {
+TEST_CASE("a batch count with missing statistics is reported as missing") {
   const testing::SharedFolder folder;
   checkpoint::NamedTensors saved = checkpoint::read_weights(python_files / "batch_norm.pt", "load");
   std::erase_if(saved, [](const auto& one) { return one.first == "1.running_var"; });

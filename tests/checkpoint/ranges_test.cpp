@@ -52,7 +52,7 @@ struct Saved {
 
 }  // namespace
 
-TEST_CASE("every part of a tensor is read from the ranges that it meets, and from no other file") {
+TEST_CASE("every part of a tensor is read from the ranges that overlap it, and from no other file") {
   const Saved saved;
   for (int64_t begin = 0; begin <= 12; ++begin) {
     for (int64_t end = begin; end <= 12; ++end) {
@@ -71,7 +71,7 @@ TEST_CASE("every part of a tensor is read from the ranges that it meets, and fro
                     doctest::Contains("b.safetensors cannot be opened: No such file or directory"));
 }
 
-TEST_CASE("missing ranges, and ranges that differ from their files, are reported") {
+TEST_CASE("missing ranges, and ranges that do not match their files, are reported") {
   Saved saved;
   CHECK(saved.told(0, 12).empty());
   CHECK(saved.told(0, 13) == "elements 12 to 13 of 'model.0/w' are in no file");
@@ -93,7 +93,7 @@ TEST_CASE("a range in a file of another dtype is reported") {
   CHECK(saved.told(0, 12) == "'model.0/w' has two dtypes");
 }
 
-TEST_CASE("every tensor of a checkpoint but random states has a range, in which it is whole") {
+TEST_CASE("every tensor of a checkpoint except random states has a complete range") {
   const SharedFolder folder;
   const auto place = folder.path / "c";
   auto content = testing::small_content();
@@ -121,7 +121,7 @@ TEST_CASE("every tensor of a checkpoint but random states has a range, in which 
   }
 }
 
-TEST_CASE("an optimizer's tensors are read from the ranges of the manifest, too") {
+TEST_CASE("an optimizer's tensors are read from the manifest's ranges") {
   const SharedFolder folder;
   const auto place = folder.path / "c";
   testing::save(place, testing::small_content());
@@ -150,7 +150,7 @@ TEST_CASE("an optimizer's tensors are read from the ranges of the manifest, too"
                         "name"));
 }
 
-TEST_CASE("a manifest that says of a tensor more than any file contains is refused, before there is memory for it") {
+TEST_CASE("a manifest with impossible tensor sizes is refused before memory is allocated") {
   Saved saved;
   const auto told_of = [&](std::vector<uint64_t> sizes) {
     for (auto& range : saved.manifest.ranges) range.sizes = sizes;

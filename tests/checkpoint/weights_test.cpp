@@ -45,7 +45,7 @@ void check_four(const fs::path& path) {
 
 }  // namespace
 
-TEST_CASE("sizes are Accelerate's: decimal and binary units, bits with a small b") {
+TEST_CASE("sizes have Accelerate's units: decimal, binary, and bits with a small b") {
   using checkpoint::parse_size;
   CHECK(parse_size("0MB") == 0);
   CHECK(parse_size("100MB") == 100'000'000);
@@ -64,7 +64,7 @@ TEST_CASE("sizes are Accelerate's: decimal and binary units, bits with a small b
   }
 }
 
-TEST_CASE("weights are one file, or as many as their sizes need and an index; those of before are gone") {
+TEST_CASE("weights are saved as one file, or as shards with an index, and old files are removed") {
   const SharedFolder folder;
   const auto save = [&](const checkpoint::WeightsOptions& options) {
     checkpoint::save_weights(folder.path, four(), options, "save_model");
@@ -86,7 +86,7 @@ TEST_CASE("weights are one file, or as many as their sizes need and an index; th
   CHECK(names_in(folder.path) == std::set<std::string>{"config.json", "pytorch_model.bin"});
 }
 
-TEST_CASE("files of the user's stay: other names, and pytorch_model.bin beside safetensors") {
+TEST_CASE("the user's files stay: other names, and pytorch_model.bin beside safetensors") {
   const SharedFolder folder;
   for (const char* name : {"model-big-of-mine.safetensors", "pytorch_model.bin", "model-1-of-2.safetensors"}) {
     std::ofstream(folder.path / name) << "mine";
@@ -96,7 +96,7 @@ TEST_CASE("files of the user's stay: other names, and pytorch_model.bin beside s
                                                        "model.safetensors", "pytorch_model.bin"});
 }
 
-TEST_CASE("an index that names itself, or a folder, is refused") {
+TEST_CASE("an index that refers to itself or to a folder is refused") {
   const SharedFolder folder;
   fs::create_directories(folder.path / "inner");
   for (const char* file : {"model.safetensors.index.json", "inner"}) {
@@ -105,7 +105,7 @@ TEST_CASE("an index that names itself, or a folder, is refused") {
   }
 }
 
-TEST_CASE("names that the header uses itself are names of tensors, too") {
+TEST_CASE("tensors may have names that the header uses") {
   const SharedFolder folder;
   const auto shared = torch::arange(3, torch::kFloat);
   const NamedTensors odd{{"pt", torch::ones({2})}, {"first", shared}, {"format", shared}};
@@ -115,7 +115,7 @@ TEST_CASE("names that the header uses itself are names of tensors, too") {
   for (const auto& [name, tensor] : read) CHECK(torch::equal(tensor, name == "pt" ? odd[0].second : shared));
 }
 
-TEST_CASE("one file of tensors, by its name safetensors or of torch.save; views and strides as they look") {
+TEST_CASE("save_file() chooses the format by name, and keeps the values of views and strides") {
   const SharedFolder folder;
   const auto base = torch::arange(12, torch::kFloat).reshape({3, 4});
   const NamedTensors views{{"whole", base}, {"column", base.select(1, 2)}, {"transposed", base.t()}};
@@ -164,7 +164,7 @@ TEST_CASE("dtypes that the formats do not support are refused by name") {
   CHECK(fs::is_empty(folder.path));
 }
 
-TEST_CASE("while shards take the places of as many others there is no index that would tell old from new") {
+TEST_CASE("no index exists while new shards replace old ones") {
   const SharedFolder folder;
   const checkpoint::WeightsOptions options{.max_shard_size = "100"};
   checkpoint::save_weights(folder.path, four(), options, "save_model");
