@@ -10,7 +10,7 @@
 
 namespace {
 
-COLLECTIVES_CASE("all_reduce gives sum, mean, max, min and product of all ranks on every rank") {
+COLLECTIVES_CASE("all_reduce returns sum, mean, max, min and product of all ranks on every rank") {
   ON_EVERY_RANK([](const Group& group) {
     for (const auto op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::max, ReduceOp::min, ReduceOp::product}) {
       const auto tensor = input_of(group.rank(), {3, 5}, at::kDouble);
@@ -20,7 +20,7 @@ COLLECTIVES_CASE("all_reduce gives sum, mean, max, min and product of all ranks 
   });
 }
 
-COLLECTIVES_CASE("all_reduce keeps every dtype, and is exact where the dtype is") {
+COLLECTIVES_CASE("all_reduce keeps every dtype, and is exact for exact dtypes") {
   ON_EVERY_RANK([](const Group& group) {
     for (const auto dtype : {at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf, at::kBFloat16,
                              at::kFloat, at::kDouble, at::kComplexFloat, at::kComplexDouble}) {
@@ -32,7 +32,7 @@ COLLECTIVES_CASE("all_reduce keeps every dtype, and is exact where the dtype is"
   });
 }
 
-COLLECTIVES_CASE("the sum and the max of bool are or, the product and the min are and") {
+COLLECTIVES_CASE("for bool, sum and max are or, product and min are and") {
   ON_EVERY_RANK([](const Group& group) {
     const bool last = group.rank() == group.size() - 1;
     for (const auto op : {ReduceOp::sum, ReduceOp::max, ReduceOp::product, ReduceOp::min}) {
@@ -53,7 +53,7 @@ COLLECTIVES_CASE("the mean of bfloat16 is the rounded mean") {
   });
 }
 
-COLLECTIVES_CASE("a NaN of one rank reaches all") {
+COLLECTIVES_CASE("all_reduce propagates a NaN of one rank to all") {
   ON_EVERY_RANK([](const Group& group) {
     const auto tensor = at::zeros({2});
     if (group.rank() == group.size() - 1) tensor[1] = std::numeric_limits<float>::quiet_NaN();
@@ -62,7 +62,7 @@ COLLECTIVES_CASE("a NaN of one rank reaches all") {
   });
 }
 
-COLLECTIVES_CASE("a large all_reduce is the same bits on every rank") {
+COLLECTIVES_CASE("a large all_reduce has the same bits on every rank") {
   ON_EVERY_RANK([](const Group& group) {
     auto tensor = noise(group.rank(), {100'003});
     group.all_reduce(tensor);
@@ -74,7 +74,7 @@ COLLECTIVES_CASE("a large all_reduce is the same bits on every rank") {
   });
 }
 
-COLLECTIVES_CASE("an all_reduce of any length and dtype is the same bits on every rank, and right") {
+COLLECTIVES_CASE("an all_reduce of any length and dtype is correct, with the same bits on every rank") {
   ON_EVERY_RANK([](const Group& group) {
     // Lengths around those at which backends change their algorithm (8 KiB, 4 MiB), and lengths that no number of ranks
     // divides.
@@ -107,7 +107,7 @@ COLLECTIVES_CASE("a non-contiguous tensor is changed in place") {
   });
 }
 
-COLLECTIVES_CASE("empty tensors pass through every operation") {
+COLLECTIVES_CASE("every operation accepts empty tensors") {
   ON_EVERY_RANK([](const Group& group) {
     const auto empty = at::empty({0, 3});
     group.all_reduce(empty);
@@ -131,7 +131,7 @@ COLLECTIVES_CASE("a parameter that requires grad can be reduced and broadcast") 
   });
 }
 
-COLLECTIVES_CASE("broadcast gives root's tensor to all, from any root") {
+COLLECTIVES_CASE("broadcast copies root's tensor to all ranks, for any root") {
   ON_EVERY_RANK([](const Group& group) {
     for (int64_t root = 0; root < group.size(); ++root) {
       for (const auto dtype : {at::kFloat, at::kBool, at::kBFloat16, at::kShort, at::kComplexFloat}) {
@@ -153,7 +153,7 @@ COLLECTIVES_CASE("all_gather joins the ranks' rows in rank order") {
   });
 }
 
-COLLECTIVES_CASE("all_gather takes first dimensions that differ, zero included") {
+COLLECTIVES_CASE("all_gather accepts different first dimensions, zero included") {
   ON_EVERY_RANK([](const Group& group) {
     const auto mine = input_of(group.rank(), {group.rank(), 3}, at::kFloat);
     CHECK(at::equal(group.all_gather(mine), rows_of_all(group, [](int64_t r) {
@@ -173,7 +173,7 @@ COLLECTIVES_CASE("all_gather of a scalar counts it as one row") {
   });
 }
 
-COLLECTIVES_CASE("all_gather takes a non-contiguous input") {
+COLLECTIVES_CASE("all_gather accepts a non-contiguous input") {
   ON_EVERY_RANK([](const Group& group) {
     const auto mine = input_of(group.rank(), {3, 2}, at::kFloat).t();
     CHECK(at::equal(group.all_gather(mine), rows_of_all(group, [](int64_t r) {
@@ -182,7 +182,7 @@ COLLECTIVES_CASE("all_gather takes a non-contiguous input") {
   });
 }
 
-COLLECTIVES_CASE("gather brings ragged rows to root only") {
+COLLECTIVES_CASE("gather returns ragged rows on root only") {
   ON_EVERY_RANK([](const Group& group) {
     const int64_t root = group.size() - 1;
     const auto list = group.gather(input_of(group.rank(), {group.rank() + 1, 2}, at::kBFloat16), root);
@@ -197,7 +197,7 @@ COLLECTIVES_CASE("gather brings ragged rows to root only") {
   });
 }
 
-COLLECTIVES_CASE("scatter deals root's tensors out; shapes and dtypes may differ") {
+COLLECTIVES_CASE("scatter sends root's tensors, with different shapes and dtypes") {
   ON_EVERY_RANK([](const Group& group) {
     const auto piece = [](int64_t r) { return input_of(r, {r + 1, 2}, r % 2 == 0 ? at::kFloat : at::kBool); };
     for (int64_t root = 0; root < group.size(); ++root) {
@@ -208,7 +208,7 @@ COLLECTIVES_CASE("scatter deals root's tensors out; shapes and dtypes may differ
   });
 }
 
-COLLECTIVES_CASE("reduce gives root the reduction") {
+COLLECTIVES_CASE("reduce returns the reduction on root") {
   ON_EVERY_RANK([](const Group& group) {
     for (const auto op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::max}) {
       const int64_t root = group.size() - 1;
@@ -219,7 +219,7 @@ COLLECTIVES_CASE("reduce gives root the reduction") {
   });
 }
 
-COLLECTIVES_CASE("reduce_scatter gives each rank its rows of the reduction") {
+COLLECTIVES_CASE("reduce_scatter returns each rank's rows of the reduction") {
   ON_EVERY_RANK([](const Group& group) {
     const std::vector<int64_t> sizes{group.size() * 2, 3};
     for (const auto dtype : {at::kDouble, at::kFloat, at::kShort, at::kComplexDouble}) {
@@ -231,8 +231,7 @@ COLLECTIVES_CASE("reduce_scatter gives each rank its rows of the reduction") {
   });
 }
 
-COLLECTIVES_CASE(
-    "reduce_scatter and all_gather are the halves of an all-reduce, also where they go in several slices") {
+COLLECTIVES_CASE("reduce_scatter and all_gather are the halves of all_reduce, also in several slices") {
   ON_EVERY_RANK([](const Group& group) {
     for (const int64_t share : {1, 100, 1'500'000}) {  // one float, the handshake's size, more than a slice of 4 MiB
       const auto input = input_of(group.rank(), {group.size() * share}, at::kFloat);
@@ -248,7 +247,7 @@ COLLECTIVES_CASE(
   });
 }
 
-COLLECTIVES_CASE("reduce_scatter into this rank's own rows of the input") {
+COLLECTIVES_CASE("reduce_scatter can write into this rank's own rows of the input") {
   ON_EVERY_RANK([](const Group& group) {
     for (const int64_t share : {1, 100, 1'500'000}) {
       const auto input = input_of(group.rank(), {group.size() * share}, at::kFloat);
@@ -261,7 +260,7 @@ COLLECTIVES_CASE("reduce_scatter into this rank's own rows of the input") {
   });
 }
 
-COLLECTIVES_CASE("a column of one row, or of none, has a stride that counts for nothing") {
+COLLECTIVES_CASE("the stride of a column with one row or none is ignored") {
   ON_EVERY_RANK([](const Group& group) {
     const int64_t size = group.size();
     for (const int64_t rows : {0, 1, 3}) {
@@ -291,7 +290,7 @@ COLLECTIVES_CASE("a column of one row, or of none, has a stride that counts for 
   });
 }
 
-COLLECTIVES_CASE("a NaN of one rank is the max and the min of all, where backends keep it") {
+COLLECTIVES_CASE("max and min propagate NaN on all backends but gloo") {
   ON_EVERY_RANK([](const Group& group) {
     if (group.backend().find("gloo") != std::string::npos) return;  // it may lose one
     for (const auto dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
@@ -311,7 +310,7 @@ COLLECTIVES_CASE("a NaN of one rank is the max and the min of all, where backend
   });
 }
 
-COLLECTIVES_CASE("rows of a tensor that requires grad are reduced without a graph, and into a parameter") {
+COLLECTIVES_CASE("rows of a tensor that requires grad are reduced without a graph, also into a parameter") {
   ON_EVERY_RANK([](const Group& group) {
     for (const int64_t share : {2, 5'000}) {  // with the handshake, and after it
       const auto input = input_of(group.rank(), {group.size() * share}, at::kFloat).requires_grad_();
@@ -332,7 +331,7 @@ COLLECTIVES_CASE("rows of a tensor that requires grad are reduced without a grap
   });
 }
 
-COLLECTIVES_CASE("in inference mode every operation continues as before") {
+COLLECTIVES_CASE("every operation works in inference mode") {
   ON_EVERY_RANK([](const Group& group) {
     for (const int64_t share : {2, 5'000}) {
       const auto plain = input_of(group.rank(), {group.size() * share}, at::kFloat);
@@ -352,7 +351,7 @@ COLLECTIVES_CASE("in inference mode every operation continues as before") {
   });
 }
 
-COLLECTIVES_CASE("a wait without end is one of years, and means of 8 and 16 bits are right where sums do not fit") {
+COLLECTIVES_CASE("a maximal wait timeout works, and means of 8 and 16 bits do not overflow") {
   ON_EVERY_RANK([](const Group& group) {
     const auto sum = input_of(group.rank(), {6}, at::kFloat);
     auto pending = group.all_reduce_async(sum);
@@ -403,7 +402,7 @@ COLLECTIVES_CASE("send and recv match by sender and tag") {
   });
 }
 
-COLLECTIVES_CASE("asynchronous operations may be under way together and are waited for in any order") {
+COLLECTIVES_CASE("asynchronous operations may overlap and are waited for in any order") {
   ON_EVERY_RANK([](const Group& group) {
     const auto sum = input_of(group.rank(), {6}, at::kFloat);
     const auto mean = at::full({5000}, static_cast<double>(group.rank()), at::kDouble);
@@ -426,7 +425,7 @@ COLLECTIVES_CASE("asynchronous operations may be under way together and are wait
   });
 }
 
-COLLECTIVES_CASE("an operation that may start with its wait keeps its turn behind the others") {
+COLLECTIVES_CASE("a deferred operation runs in order after earlier operations") {
   ON_EVERY_RANK([](const Group& group) {
     for (int round = 0; round < 20; ++round) {
       const auto first = input_of(group.rank(), {3'000}, at::kFloat);
@@ -441,7 +440,7 @@ COLLECTIVES_CASE("an operation that may start with its wait keeps its turn behin
   });
 }
 
-COLLECTIVES_CASE("a deferred operation runs with the next operation, or when its wait begins") {
+COLLECTIVES_CASE("a deferred operation runs with the next operation or at its wait") {
   ON_EVERY_RANK([](const Group& group) {
     for (const bool eager : {true, false}) {
       const auto tensor_of = [&](int64_t i) { return input_of(group.rank(), {4 + i}, at::kFloat); };
@@ -460,7 +459,7 @@ COLLECTIVES_CASE("a deferred operation runs with the next operation, or when its
   });
 }
 
-COLLECTIVES_CASE("a deferred operation without a wait is executed, so that the other ranks do not block") {
+COLLECTIVES_CASE("a deferred operation without a wait runs and does not block the other ranks") {
   ON_EVERY_RANK([](const Group& group) {
     using accelerate::comm::Execution;
     if (group.rank() == 0) {
@@ -477,7 +476,7 @@ COLLECTIVES_CASE("a deferred operation without a wait is executed, so that the o
   });
 }
 
-COLLECTIVES_CASE("conjugate views are sent with their values and written correctly") {
+COLLECTIVES_CASE("conjugate views are sent with their values and received correctly") {
   ON_EVERY_RANK([](const Group& group) {
     const auto of = [](double real, double imaginary) {
       return at::complex(at::full({2}, real, at::kDouble), at::full({2}, imaginary, at::kDouble));
@@ -496,7 +495,7 @@ COLLECTIVES_CASE("conjugate views are sent with their values and written correct
   });
 }
 
-COLLECTIVES_CASE("messages do not wait behind an operation") {
+COLLECTIVES_CASE("point-to-point messages do not wait for a pending collective") {
   ON_EVERY_RANK([](const Group& group) {
     if (group.size() == 1) return;
     const auto tensor = at::ones({5});
@@ -514,7 +513,7 @@ COLLECTIVES_CASE("messages do not wait behind an operation") {
   });
 }
 
-COLLECTIVES_CASE("done becomes true without a wait, of what was left to one too") {
+COLLECTIVES_CASE("done() becomes true without a wait, also for deferred operations") {
   ON_EVERY_RANK([](const Group& group) {
     using accelerate::comm::Execution;
     for (const auto execution : {Execution::eager, Execution::deferred}) {
@@ -533,7 +532,7 @@ COLLECTIVES_CASE("done becomes true without a wait, of what was left to one too"
   });
 }
 
-COLLECTIVES_CASE("a handle that is dropped lets its operation go on") {
+COLLECTIVES_CASE("an operation continues after its handle is destroyed") {
   ON_EVERY_RANK([](const Group& group) {
     static_cast<void>(group.all_reduce_async(at::ones({100})));
     const auto tensor = at::ones({3});
@@ -558,7 +557,7 @@ COLLECTIVES_CASE("bytes of any length are gathered and broadcast") {
   });
 }
 
-COLLECTIVES_CASE("split groups the ranks by color, in their order") {
+COLLECTIVES_CASE("split() groups the ranks by color and keeps their order") {
   ON_EVERY_RANK([](const Group& group) {
     const int64_t color = group.rank() % 2;
     const auto half = group.split(color);
@@ -573,7 +572,7 @@ COLLECTIVES_CASE("split groups the ranks by color, in their order") {
   });
 }
 
-COLLECTIVES_CASE("a duplicate needs no order with its group") {
+COLLECTIVES_CASE("a duplicate needs no common order of operations with its group") {
   ON_EVERY_RANK([](const Group& group) {
     const auto other = group.duplicate();
     CHECK(other.rank() == group.rank());
@@ -590,7 +589,7 @@ COLLECTIVES_CASE("a duplicate needs no order with its group") {
   });
 }
 
-COLLECTIVES_CASE("wrong calls are refused with the value, before anything is sent") {
+COLLECTIVES_CASE("invalid calls are refused with the value before anything is sent") {
   ON_EVERY_RANK([](const Group& group) {
     const auto here = accelerate::base::prefix(group.place());
     const auto last = group.size() - 1;

@@ -24,7 +24,7 @@ void on_every_rank(const std::function<void(const Group&)>& check) {
 #define ON_EVERY_RANK on_every_rank
 #include "tests/comm/collectives_cases.hpp"
 
-TEST_CASE("the group is the job's, on the backend that was requested") {
+TEST_CASE("the group contains all ranks of the job on the requested backend") {
   const auto process = testing::process_env();
   const auto& group = testing::world();
   CHECK(group.rank() == process.rank);
@@ -56,7 +56,7 @@ TEST_CASE("operations of c10d that the MPI backend does not support are refused"
                     "MPI reports MPI_ERR_RANK: invalid rank");
 }
 
-TEST_CASE("c10d's own broadcast over MPI with other roots is told on every rank") {
+TEST_CASE("different roots in c10d's own broadcast over MPI are reported on every rank") {
   const auto& world = testing::world();
   if (world.size() == 1 || world.backend() != "mpi") return;
   const auto group = world.duplicate();
@@ -64,7 +64,7 @@ TEST_CASE("c10d's own broadcast over MPI with other roots is told on every rank"
   CHECK_THROWS_WITH(group.process_group()->broadcast(ones, {.rootRank = world.rank()})->wait(), "signatures differ");
 }
 
-TEST_CASE("a tensor with more dimensions than a fingerprint contains is refused, and its group stays usable") {
+TEST_CASE("a tensor with too many dimensions for a fingerprint is refused, and its group stays usable") {
   const auto& world = testing::world();
   if (world.size() == 1) return;
   const auto deep = at::ones(std::vector<int64_t>(17, 1));

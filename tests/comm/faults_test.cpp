@@ -4,7 +4,7 @@
 
 using namespace faults;  // NOLINT
 
-TEST_CASE("run_threads: when the system refuses a thread those that run are told and end") {
+TEST_CASE("run_threads: if the system cannot create a thread, the running ranks end with an error") {
   const auto ranks = run({fmt::format("{} threads", FAULT_RANKS)});
   CHECK(ranks[0].out ==
         "environment: run_threads: 3 of 5 threads could be started, then the system refused: Resource temporarily "
@@ -12,7 +12,7 @@ TEST_CASE("run_threads: when the system refuses a thread those that run are told
   CHECK(ranks[0].code == 3);
 }
 
-TEST_CASE("a shell's ACCELERATE_BACKEND=nccl on a machine without GPU: one process runs, several are told") {
+TEST_CASE("ACCELERATE_BACKEND=nccl without a GPU: one process runs, several ranks get an error") {
   const std::string shell = "ACCELERATE_BACKEND=nccl ACCELERATE_USE_CPU=1";
   const auto ranks = run(
       {fmt::format("env {} {} start", shell, FAULT_RANKS), rank_command(1, 2, free_port(), "start", "127.0.0.1", shell),

@@ -6,7 +6,7 @@
 
 using namespace faults;  // NOLINT
 
-TEST_CASE("gloo: a rank that does not come to an operation is named after the timeout") {
+TEST_CASE("gloo: a rank that misses an operation is named after the timeout") {
   const auto ranks = run_gloo("late");
   const std::string why = "waited 2 s in operation 1 ([4] float32); no response from rank 1.";
   CHECK(ranks[0].out == at_rank(0, "all_reduce: " + why) +
@@ -15,7 +15,7 @@ TEST_CASE("gloo: a rank that does not come to an operation is named after the ti
   check_quiet(ranks[0]);
 }
 
-TEST_CASE("gloo: whatever is waited for, the missing rank is named") {
+TEST_CASE("gloo: every waiting operation names the missing rank") {
   check_all_name_rank_1(run_gloo("late_to_all")[0].out, "no response from rank 1.\n");
   const int port = free_port(), other_port = free_port();
   const auto ranks =
@@ -34,7 +34,7 @@ TEST_CASE("gloo: reduce_scatter has its own deadline, and later operations name 
             at_rank(0, "all_reduce: this group is broken since operation 1 (all_reduce): " + why));
 }
 
-TEST_CASE("gloo: junk on the job's port disturbs nothing, not the meeting of the ranks and not what they do later") {
+TEST_CASE("gloo: junk on the job's port affects neither rendezvous nor operations") {
   const int port = free_port();
   const std::string junk = fmt::format(
       R"(bash -c 'address=/dev/tcp/127.0.0.1/{}; until (: < $address) 2> /dev/null; do sleep 0.05; done; )"
@@ -54,7 +54,7 @@ TEST_CASE("gloo: junk on the job's port disturbs nothing, not the meeting of the
   CHECK(thrown >= 20);
 }
 
-TEST_CASE("gloo: a stranger who writes empty addresses into the store reaches no rank of a job with an id") {
+TEST_CASE("gloo: empty addresses that a foreign process stores do not affect a job with an id") {
   const int port = free_port();
   const std::string id = "ACCELERATE_JOB_ID=ours";
   const auto ranks = run({rank_command(0, 2, port, "works", "127.0.0.1", id),
@@ -68,7 +68,7 @@ TEST_CASE("gloo: a stranger who writes empty addresses into the store reaches no
   CHECK(ranks[2].out != "0 keys\n");
 }
 
-TEST_CASE("gloo: a rank that died is named at once") {
+TEST_CASE("gloo: a failed rank is named at once") {
   const auto ranks = run_gloo("rank_1_dies");
   CHECK(ranks[0].out == at_rank(0,
                                 "all_reduce: operation 2 ([4] float32) lost the connection to a peer; "
@@ -78,7 +78,7 @@ TEST_CASE("gloo: a rank that died is named at once") {
   check_quiet(ranks[0]);
 }
 
-TEST_CASE("gloo: when rank 0 dies the others are reported") {
+TEST_CASE("gloo: the other ranks report that rank 0 failed") {
   const int port = free_port();
   const auto ranks = run_gloo("rank_0_dies", port);
   CHECK(ranks[1].out == at_rank(1, fmt::format("all_reduce: operation 2 ([4] float32) lost the connection to a peer; "
@@ -88,7 +88,7 @@ TEST_CASE("gloo: when rank 0 dies the others are reported") {
   check_quiet(ranks[1]);
 }
 
-TEST_CASE("gloo: when rank 0 is frozen the others are reported after the timeout") {
+TEST_CASE("gloo: the other ranks report a frozen rank 0 after the timeout") {
   const int port = free_port();
   const auto ranks = run_gloo("rank_0_freezes", port);
   CHECK(ranks[1].out == at_rank(1, fmt::format("all_reduce: waited 2 s in operation 2 ([4] float32); the job's store "
@@ -98,7 +98,7 @@ TEST_CASE("gloo: when rank 0 is frozen the others are reported after the timeout
   check_quiet(ranks[1]);
 }
 
-TEST_CASE("gloo: a name server that does not answer costs the timeout and no more") {
+TEST_CASE("gloo: a name server without a response is reported after the timeout") {
   const auto ranks = run({rank_command(1, 2, free_port(), "connect", "unanswered.example")});
   CHECK(ranks[0].out ==
         fmt::format("environment: [rank 1 of 2, {}] connect: MASTER_ADDR is 'unanswered.example', which cannot be "
@@ -124,14 +124,14 @@ TEST_CASE("gloo: an error has the ranks that did not join as a field") {
   missing({rank_0("connect", other), rank_command(1, 2, other, "meets_only")});
 }
 
-TEST_CASE("gloo: a rank that never came to the meeting is named") {
+TEST_CASE("gloo: a rank that misses the rendezvous is named") {
   const auto ranks = run({rank_command(0, 2, free_port(), "connect")});
   CHECK(ranks[0].out == at_rank(0, "connect: waited 2 s for rank 1, which did not join"));
   CHECK(ranks[0].code == 3);
   check_quiet(ranks[0]);
 }
 
-TEST_CASE("gloo: rank 0 aborts first, and the other ranks still name the missing rank") {
+TEST_CASE("gloo: all ranks name the missing rank although rank 0 aborts first") {
   const int port = free_port();
   const auto ranks = run({rank_command(0, 3, port, "connect"),
                           fmt::format("sh -c 'sleep 0.3; exec {}'", rank_command(1, 3, port, "connect"))});
@@ -142,7 +142,7 @@ TEST_CASE("gloo: rank 0 aborts first, and the other ranks still name the missing
   }
 }
 
-TEST_CASE("gloo: when rank 0 never came its address is named") {
+TEST_CASE("gloo: the address of a missing rank 0 is named") {
   const int port = free_port();
   const auto ranks = run({rank_command(1, 2, port, "connect")});
   CHECK(ranks[0].out == at_rank(1, fmt::format("connect: waited 2 s for rank 0 at 127.0.0.1:{}, it did not join; "
@@ -151,7 +151,7 @@ TEST_CASE("gloo: when rank 0 never came its address is named") {
   check_quiet(ranks[0]);
 }
 
-TEST_CASE("gloo: a second job on the same port gets an error") {
+TEST_CASE("gloo: a second job on the same port fails with an error") {
   const Listener other_job;
   const auto ranks =
       run({rank_command(0, 2, other_job.port(), "connect"), rank_command(1, 2, other_job.port(), "connect")});
@@ -163,7 +163,7 @@ TEST_CASE("gloo: a second job on the same port gets an error") {
   check_quiet(ranks[1]);
 }
 
-TEST_CASE("gloo: an address of another machine, no address that resolves, and no port are refused") {
+TEST_CASE("gloo: another machine's address, an unresolvable address and a missing port are refused") {
   const auto error = [](const std::string& text) {
     return fmt::format("environment: [rank 0 of 2, {}] connect: {}\n", accelerate::base::host_name(), text);
   };
@@ -177,7 +177,7 @@ TEST_CASE("gloo: an address of another machine, no address that resolves, and no
   CHECK(ranks[2].out == error("MASTER_PORT is 0, must be a free port of rank 0's machine, the same on all ranks"));
 }
 
-TEST_CASE("gloo: an interface that is not there is reported with those that are") {
+TEST_CASE("gloo: a missing interface is reported with the existing ones") {
   const std::string text = fmt::format(
       "environment: [rank 0 of 2, {}] connect: GLOO_SOCKET_IFNAME is 'nosuch0', and 'nosuch0' is not a network "
       "interface of this machine that is up and has an address; there are: lo",
@@ -195,14 +195,14 @@ TEST_CASE("gloo: an interface that is not there is reported with those that are"
   CHECK(ranks[0].code == 0);
 }
 
-TEST_CASE("gloo: a rank that came to the meeting and not to gloo is waited for, and named") {
+TEST_CASE("gloo: a rank that joins the rendezvous but not gloo is named after the timeout") {
   const int port = free_port();
   const auto ranks = run({rank_command(0, 2, port, "connect"), rank_command(1, 2, port, "meets_only")});
   CHECK(ranks[0].out == at_rank(0, "connect: gloo could not connect the 2 ranks within 2 s; rank 1 did not join"));
   check_quiet(ranks[0]);
 }
 
-TEST_CASE("gloo: 3 ranks connect 300 groups one after another, and drop each without an operation") {
+TEST_CASE("gloo: 3 ranks connect and destroy 300 groups without an operation") {
   const int port = free_port();
   const auto command = [&](int rank) { return rank_command(rank, 3, port, "connects_and_drops"); };
   for (const auto& rank : run({command(0), command(1), command(2)})) {
@@ -230,7 +230,7 @@ TEST_CASE("gloo: a rank that dies while gloo connects the ranks is named") {
   for (const size_t rank : {size_t{0}, size_t{1}}) CHECK(ranks[rank].code == 3);
 }
 
-TEST_CASE("gloo: a store that ends while gloo connects is no timeout") {
+TEST_CASE("gloo: a store that closes while gloo connects is not reported as a timeout") {
   const int port = free_port();
   const auto ranks = run({rank_command(0, 2, port, "meets_and_dies"), rank_command(1, 2, port, "slow_connect")});
   CAPTURE(ranks[1].out);
@@ -242,14 +242,14 @@ TEST_CASE("gloo: a store that ends while gloo connects is no timeout") {
   check_quiet(ranks[1]);
 }
 
-TEST_CASE("gloo: ranks meet over IPv6") {
+TEST_CASE("gloo: ranks connect over IPv6") {
   for (const auto& rank : run_gloo("connect", free_port(), "::1")) {
     CAPTURE(rank.out);
     CHECK(rank.code == 0);
   }
 }
 
-TEST_CASE("gloo: trailing dimensions that differ are reported on every rank") {
+TEST_CASE("gloo: different trailing dimensions are reported on every rank") {
   const auto ranks = run_gloo("ragged");
   CHECK(ranks[0].out == at_rank(0,
                                 "all_gather: this rank sends [64, 10] float32, rank 1 sends [64, 12] float32; "
@@ -259,7 +259,7 @@ TEST_CASE("gloo: trailing dimensions that differ are reported on every rank") {
                                 "only the first dimension may differ."));
 }
 
-TEST_CASE("gloo: sizes that differ end the process in our words, with the rank and the remedy") {
+TEST_CASE("gloo: different sizes end the process with our text, the rank and the remedy") {
   const auto ranks = run_gloo("shapes");
   const std::string text =
       "gloo: the ranks give tensors of different sizes to one operation, and gloo ends the process for that; with "
@@ -275,7 +275,7 @@ TEST_CASE("gloo: sizes that differ end the process in our words, with the rank a
   CHECK(told);
 }
 
-TEST_CASE("gloo, debug: shapes, dtypes, reductions, roots, operations and messages that differ are reported") {
+TEST_CASE("gloo, debug: different shapes, dtypes, reductions, roots, operations and messages are reported") {
   auto ranks = run_gloo("debug_shapes");
   CHECK(ranks[0].out ==
         at_rank(0, "all_reduce: this rank sends [4] float32, rank 1 sends [5] float32; they must be equal."));

@@ -20,7 +20,7 @@ void check_one_rank_reports(const std::string& scenario, const std::string& of_0
 
 }  // namespace
 
-TEST_CASE("mpi: a rank that does not come breaks the group after the timeout, and the program ends with its own code") {
+TEST_CASE("mpi: a missing rank breaks the group after the timeout, and the program keeps its exit code") {
   for (const auto& [scenario, elements] : {std::pair("late", 4), std::pair("late_large", 3'000'000)}) {
     const auto job = run_mpi(scenario);
     CAPTURE(job[0].out);
@@ -33,7 +33,7 @@ TEST_CASE("mpi: a rank that does not come breaks the group after the timeout, an
   }
 }
 
-TEST_CASE("mpi: whatever is waited for, the missing rank is named") {
+TEST_CASE("mpi: every waiting operation names the missing rank") {
   const auto told = [](const std::string& scenario) { return run_mpi(scenario)[0].out; };
   const auto contains = [](const std::string& out, const std::string& text) {
     CAPTURE(out);
@@ -50,7 +50,7 @@ TEST_CASE("mpi: whatever is waited for, the missing rank is named") {
   CHECK((in_the_middle || out.find("rank 1 did not join.") != std::string::npos));
 }
 
-TEST_CASE("mpi: pending operations fail with the error of another failed operation") {
+TEST_CASE("mpi: a failed operation's error fails the pending operations too") {
   const auto out = run_mpi("late_and_next")[0].out;
   CAPTURE(out);
   const std::string why = "waited 0.5 s in operation 1 ([2] float32); rank 1 did not join.";
@@ -59,7 +59,7 @@ TEST_CASE("mpi: pending operations fail with the error of another failed operati
         std::string::npos);
 }
 
-TEST_CASE("mpi: so it is among nine ranks, whose sums are MPI's own") {
+TEST_CASE("mpi: nine ranks name the missing rank, also in MPI's own sums") {
   const auto told = [](const std::string& scenario, const std::string& text) {
     const auto job = run_mpi(scenario, 9);
     CAPTURE(job[0].out);
@@ -76,7 +76,7 @@ TEST_CASE("mpi: so it is among nine ranks, whose sums are MPI's own") {
   told("stops_of_many", "all_reduce: waited 2 s in operation 2 ([20000000] float32); no response from rank 1.");
 }
 
-TEST_CASE("mpi: calls that differ are reported on every rank, without debug mode") {
+TEST_CASE("mpi: different calls are reported on every rank, without debug mode") {
   const auto check = check_one_rank_reports;
   const auto both = [&](const std::string& scenario, const std::string& head, const std::string& zero,
                         const std::string& one, const std::string& middle, const std::string& end) {
@@ -108,12 +108,12 @@ TEST_CASE("mpi: calls that differ are reported on every rank, without debug mode
                          "expects")) != std::string::npos);
 }
 
-TEST_CASE("mpi, debug: an operation that one rank alone calls between two steps is reported at once") {
+TEST_CASE("mpi, debug: an operation of one rank between two steps is reported at once") {
   check_one_rank_reports("debug_extra", kBarrierBesideExtra, kExtraBesideBarrier);
   check_one_rank_reports("debug_extra_last", kStepBesideExtra, kExtraBesideStep);
 }
 
-TEST_CASE("mpi: a rank that stays away from MPI's start is waited for until the timeout, and the launcher names it") {
+TEST_CASE("mpi: the launcher names a rank that misses MPI_Init, after the timeout") {
   const auto job = run_mpi("stays_away");
   CHECK(job[0].out == at_rank(0,
                               "connect: waited 2 s for the other ranks in MPI's start; one did not join, or cannot be "
@@ -124,7 +124,7 @@ TEST_CASE("mpi: a rank that stays away from MPI's start is waited for until the 
   CHECK(job[0].code == 3);
 }
 
-TEST_CASE("mpi: a failure that a program handles is none of the job's, and the other ranks are not stopped") {
+TEST_CASE("mpi: a handled failure does not stop the other ranks") {
   const std::string left =
       fmt::format("[rank 1 of 2, {}] MPI_Finalize: waited 2 s for the other ranks; left without them\n",
                   accelerate::base::host_name());
@@ -139,7 +139,7 @@ TEST_CASE("mpi: a failure that a program handles is none of the job's, and the o
   }
 }
 
-TEST_CASE("mpi: a wait for a rank that left the group by an exception fails at once") {
+TEST_CASE("mpi: a wait for a rank that left the group with an exception fails at once") {
   for (const auto& [scenario, elements] :
        {std::pair("caught_while_waited_for", 4), std::pair("caught_while_waited_for_large", 3'000'000)}) {
     const auto job = run_mpi(scenario);
@@ -156,13 +156,13 @@ TEST_CASE("mpi: a wait for a rank that left the group by an exception fails at o
         std::string::npos);
 }
 
-TEST_CASE("mpi: an operation that a rank which has ended will not come to cannot end") {
+TEST_CASE("mpi: an operation that needs an exited rank fails") {
   const auto job = run_mpi("operation_of_who_ended");
   CHECK(job[0].out == at_rank(0, "all_reduce: operation 1 ([4] float32) cannot end: rank 1 has ended"));
   CHECK(job[0].code == 3);
 }
 
-TEST_CASE("mpi: messages from or to a rank that has left fail, and its earlier messages arrive") {
+TEST_CASE("mpi: messages from or to an exited rank fail, but its earlier messages arrive") {
   const auto out = [](const std::string& scenario) { return run_mpi(scenario)[0].out; };
   CHECK(out("message_of_who_ended") ==
         "the first message\n" + at_rank(0, "recv: a message ([2] float32) cannot end: rank 1 has ended"));
@@ -171,7 +171,7 @@ TEST_CASE("mpi: messages from or to a rank that has left fail, and its earlier m
         at_rank(0, "recv: a message ([4] float32) cannot end: rank 1 aborted after an error of its own"));
 }
 
-TEST_CASE("mpi: a rank that died is named by the launcher, which stops the others") {
+TEST_CASE("mpi: the launcher names a failed rank and stops the others") {
   for (const int rank : {0, 1}) {
     const auto job = run_mpi(fmt::format("rank_{}_dies", rank));
     CAPTURE(job[0].err);
@@ -190,7 +190,7 @@ TEST_CASE("mpi: if rank 0 is stopped, the others fail after the timeout, and the
   CHECK(job[0].code == 3);
 }
 
-TEST_CASE("mpi: trailing dimensions that differ are reported on every rank, and shapes in debug mode") {
+TEST_CASE("mpi: different trailing dimensions are reported on every rank, and different shapes in debug mode") {
   auto job = run_mpi("ragged");
   for (const int rank : {0, 1}) {
     CAPTURE(job[0].out);
@@ -205,7 +205,7 @@ TEST_CASE("mpi: trailing dimensions that differ are reported on every rank, and 
         std::string::npos);
 }
 
-TEST_CASE("mpi: an MPI without threads, and one that has ended, are refused") {
+TEST_CASE("mpi: an MPI without thread support, and a finalized MPI, are refused") {
   const auto rank = [](const std::string& scenario) {
     return fmt::format("env RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 ACCELERATE_BACKEND=mpi {} {}",
                        FAULT_RANKS, scenario);
@@ -221,7 +221,7 @@ TEST_CASE("mpi: an MPI without threads, and one that has ended, are refused") {
   CHECK(ranks[2].out == error("MPI was finalized already in this process"));
 }
 
-TEST_CASE("mpi: a world that is not MPI's is refused with both") {
+TEST_CASE("mpi: a rank and world size that differ from MPI's are refused with both") {
   const auto ranks = run({fmt::format(
       "env RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 ACCELERATE_BACKEND=mpi {} slow_connect", FAULT_RANKS)});
   CHECK(ranks[0].out ==

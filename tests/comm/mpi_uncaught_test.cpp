@@ -29,7 +29,7 @@ const std::string thrown = "  what():  sample 17 has no label\n";
 
 }  // namespace
 
-TEST_CASE("mpi: an exception that leaves main is printed by its rank once, without a stack trace, and ends with 134") {
+TEST_CASE("mpi: a rank prints an uncaught exception once, without a stack trace, and exits with 134") {
   const auto by_mpirun = under_mpirun("throw");
   CAPTURE(by_mpirun.err);
   CHECK(count(by_mpirun.err, thrown) == 1);
@@ -37,7 +37,7 @@ TEST_CASE("mpi: an exception that leaves main is printed by its rank once, witho
   CHECK(by_mpirun.code == 134);
 }
 
-TEST_CASE("mpi: the launcher repeats the exception of the rank that failed first, without a stack trace") {
+TEST_CASE("mpi: the launcher repeats the first failed rank's exception, without a stack trace") {
   const auto job = launched("throw");
   CAPTURE(job.err);
   const auto report = job.err.find("ended first, signal 6 (aborted); the others were stopped. Its last lines follow.");
@@ -48,7 +48,7 @@ TEST_CASE("mpi: the launcher repeats the exception of the rank that failed first
   CHECK(job.code == 134);
 }
 
-TEST_CASE("mpi: an Error that leaves main is in the launcher's report once, without a stack trace") {
+TEST_CASE("mpi: the launcher's report contains an uncaught Error once, without a stack trace") {
   const auto job = launched("error");
   CAPTURE(job.err);
   const auto report = job.err.find("ended first, signal 6 (aborted); the others were stopped. Its error follows.\n");
@@ -58,7 +58,7 @@ TEST_CASE("mpi: an Error that leaves main is in the launcher's report once, with
   CHECK(job.code == 134);
 }
 
-TEST_CASE("mpi: a value of opal_signal from the user is kept") {
+TEST_CASE("mpi: the user's value of opal_signal is kept") {
   CHECK(count(launched("throw", "OMPI_MCA_opal_signal=6").err, trace) >= 1);
   CHECK(count(under_mpirun("throw", "--mca opal_signal 6").err, trace) == 1);
 }
@@ -70,7 +70,7 @@ TEST_CASE("mpi: a segmentation fault keeps the stack trace of Open MPI") {
   CHECK(job.code == 139);
 }
 
-TEST_CASE("mpi: a handler of the program for SIGABRT runs") {
+TEST_CASE("mpi: the program's handler for SIGABRT runs") {
   const auto job = launched("own_handler");
   CAPTURE(job.err);
   CHECK(count(job.err, "the handler of the program\n") >= 1);

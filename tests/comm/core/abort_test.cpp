@@ -73,7 +73,7 @@ class FailsBehindItsCaller : public StuckConnection {
 
 }  // namespace
 
-TEST_CASE("a failure of an asynchronous operation is thrown by the group's check and breaks the group") {
+TEST_CASE("check() throws a failed asynchronous operation's error, which breaks the group") {
   const auto core = std::make_shared<GroupCore>();
   const auto connection = std::make_shared<FailsBehindItsCaller>(c10::make_intrusive<StuckBackend>());
   core->size = 2;
@@ -88,7 +88,7 @@ TEST_CASE("a failure of an asynchronous operation is thrown by the group's check
   CHECK_THROWS_WITH_AS(group.check("clip"), ("clip: this group is broken since " + why).c_str(), accelerate::Error);
 }
 
-TEST_CASE("the memory of an operation that was given up is the backend's to keep") {
+TEST_CASE("the backend owns the memory of an aborted operation") {
   const std::vector<Tensors> all{
       left_by(true, [](const Group& group) { group.barrier(); }),
       left_by(true, [](const Group& group) { group.send(at::ones({2}), 1); }),

@@ -29,7 +29,7 @@ std::string choose(const accelerate::env::Variables& variables, const ConnectOpt
 
 }  // namespace
 
-TEST_CASE("the backend is mpi where MPI's wire-up shows, else gloo; a variable beats that, code beats both") {
+TEST_CASE("the default is mpi if MPI's variables are set, else gloo; a variable overrides it, code overrides both") {
   CHECK(choose({}) == "gloo");
   CHECK(choose({{"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_RANK", "1"}}) == "mpi");
   CHECK(choose({{"PMIX_NAMESPACE", "job"}}) == "mpi");
@@ -44,13 +44,13 @@ TEST_CASE("the backend is mpi where MPI's wire-up shows, else gloo; a variable b
   CHECK(choose({{"ACCELERATE_BACKEND", "mpi"}}, {.backend = "auto"}) == "gloo");
 }
 
-TEST_CASE("MPI's wire-up of a job around this one does not count") {
+TEST_CASE("MPI's variables of an enclosing job do not count") {
   CHECK(choose({{"OMPI_COMM_WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "0"}, {"PMIX_RANK", "0"}}) == "gloo");
   CHECK(choose({{"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_RANK", "0"}}) == "gloo");
   CHECK(choose({{"PMIX_RANK", "1"}, {"TORCHELASTIC_RUN_ID", "none"}}) == "gloo");
 }
 
-TEST_CASE("a backend that is unknown or not built is refused, with what to do") {
+TEST_CASE("an unknown or missing backend is refused with the remedy") {
   CHECK_THROWS_WITH(choose({{"ACCELERATE_BACKEND", "ucc"}}),
                     "[rank 1 of 4, gpu-a] connect: backend (ACCELERATE_BACKEND) is 'ucc', must be mpi or gloo");
   CHECK_THROWS_WITH(choose({}, {.backend = "mpi"}, kNoMpi),
@@ -70,7 +70,7 @@ TEST_CASE("a backend that is unknown or not built is refused, with what to do") 
                     "install CUDA");
 }
 
-TEST_CASE("nccl is what a GPU gets anyway; without a GPU it is refused") {
+TEST_CASE("nccl selects the default backend for a GPU and is refused without a GPU") {
   const at::Device gpu(at::kCUDA, 0);
   CHECK(choose({{"ACCELERATE_BACKEND", "nccl"}}, {.device = gpu}) == "gloo");
   CHECK(choose({{"PMIX_RANK", "0"}}, {.backend = "nccl", .device = gpu}) == "mpi");

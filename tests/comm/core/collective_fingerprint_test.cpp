@@ -5,7 +5,7 @@
 
 using namespace accelerate::comm;
 
-TEST_CASE("a signature survives its journey") {
+TEST_CASE("a fingerprint survives a round trip") {
   CollectiveFingerprint signature = fingerprint_of(Operation::reduce_scatter, at::empty({3, 0, 7}, at::kBFloat16));
   signature.sequence = 1'000'000'007;
   signature.root = 3;

@@ -48,7 +48,7 @@ TEST_CASE("a future that is requested while the operation ends is completed once
   CHECK(failed == 0);
 }
 
-TEST_CASE("a future made before the end and one made after it hold the tensors or the error") {
+TEST_CASE("futures from before and after the end hold the tensors or the error") {
   for (const bool before : {true, false}) {
     const auto good = work_on(at::ones({2}));
     const auto bad = work_on(at::ones({2}));

@@ -16,7 +16,7 @@ TEST_CASE("error texts of libraries are reported without source locations, condi
         "failed to recv, got 0 bytes");
 }
 
-TEST_CASE("that the time was up is said where it was") {
+TEST_CASE("a connect failure names the timeout only if it has passed") {
   using namespace std::chrono_literals;
   CHECK(connect_failure("gloo", 4, 2s, 2100ms, "wait timeout") ==
         "gloo could not connect the 4 ranks within 2 s; a rank did not join or cannot be reached");
@@ -24,7 +24,7 @@ TEST_CASE("that the time was up is said where it was") {
         "gloo could not connect the 4 ranks, it failed after 0.3 s: Connection closed by peer");
 }
 
-TEST_CASE("the report contains the ranks in other calls, and names the ranks without a response") {
+TEST_CASE("the report lists the ranks in other calls and the ranks without a response") {
   const auto in = [](Operation operation, int64_t sequence) {
     return CollectiveFingerprint{.operation = operation, .sequence = sequence};
   };

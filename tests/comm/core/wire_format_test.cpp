@@ -5,7 +5,7 @@
 
 using namespace accelerate::comm;
 
-TEST_CASE("a reduction of any dtype becomes one that every backend knows") {
+TEST_CASE("a reduction of any dtype is mapped to one that every backend supports") {
   using Passage = WireFormat::Passage;
   const auto same = [](at::ScalarType dtype, ReduceOp op, bool divide) {
     return WireFormat{.passage = Passage::same, .dtype = dtype, .op = op, .divide = divide};
@@ -33,7 +33,7 @@ TEST_CASE("a reduction of any dtype becomes one that every backend knows") {
   CHECK_FALSE(wire_format_of(at::kUInt64, ReduceOp::min));
 }
 
-TEST_CASE("a reduction comes back from c10d as the one that went there; others are refused with the backend's name") {
+TEST_CASE("a reduction survives the round trip through c10d; others are refused with the backend's name") {
   for (const auto op : {ReduceOp::sum, ReduceOp::max, ReduceOp::min, ReduceOp::product}) {
     CHECK(reduce_op_name(from_c10d(to_c10d(op), "mpi")) == reduce_op_name(op));
   }

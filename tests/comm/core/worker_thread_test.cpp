@@ -12,7 +12,7 @@ using accelerate::comm::TaskContext;
 using accelerate::comm::WorkerThread;
 using std::chrono::milliseconds;
 
-TEST_CASE("a worker carries its jobs out in order, and stop lets the queued ones end") {
+TEST_CASE("a worker executes its jobs in order, and stop() completes queued jobs") {
   std::vector<int> done;
   WorkerThread worker(milliseconds(60'000));
   for (int i = 0; i < 100; ++i) worker.push([&done, i](TaskContext) { done.push_back(i); });
@@ -46,7 +46,7 @@ TEST_CASE("a waiting caller executes the next job itself while the thread sleeps
   CHECK(worker.stop(milliseconds(10'000)));
 }
 
-TEST_CASE("a job that is not the next is not taken over, and the thread carries on after one that was") {
+TEST_CASE("a caller executes only the next job, and the thread continues after it") {
   WorkerThread worker(milliseconds(60'000));
   std::promise<void> release, entered, last;
   worker.push([&](TaskContext) {
@@ -113,7 +113,7 @@ TEST_CASE("deferred jobs are executed by the next caller, in order") {
   }
 }
 
-TEST_CASE("a job for the thread alone is not taken over") {
+TEST_CASE("a caller does not execute a job for the thread alone") {
   WorkerThread worker(milliseconds(60'000));
   std::promise<std::thread::id> carrier;
   const auto number = worker.push([&](TaskContext) { carrier.set_value(std::this_thread::get_id()); },
@@ -123,7 +123,7 @@ TEST_CASE("a job for the thread alone is not taken over") {
   CHECK(worker.stop(milliseconds(10'000)));
 }
 
-TEST_CASE("a nudge has the thread carry out what was left to a waiter") {
+TEST_CASE("wake_thread() lets the thread execute a job of a waiting caller") {
   WorkerThread worker(milliseconds(60'000));
   std::promise<void> done;
   worker.push([&](TaskContext) { done.set_value(); }, WorkerThread::ExecutionPolicy::waiting_caller);
@@ -132,7 +132,7 @@ TEST_CASE("a nudge has the thread carry out what was left to a waiter") {
   CHECK(worker.stop(milliseconds(10'000)));
 }
 
-TEST_CASE("hurry ends the patience of the job under way, when it is that one or stands before it") {
+TEST_CASE("expire() ends the deadline of the current job if it is that job or an earlier one") {
   WorkerThread worker(milliseconds(600'000));
   std::promise<void> entered, over;
   const auto first = worker.push([&](TaskContext turn) {
@@ -150,7 +150,7 @@ TEST_CASE("hurry ends the patience of the job under way, when it is that one or 
   CHECK(worker.stop(milliseconds(10'000)));
 }
 
-TEST_CASE("a job on the worker's own thread has the worker's patience, and is told when it is over") {
+TEST_CASE("a job on the worker's thread has the worker's timeout and can detect its end") {
   WorkerThread worker(milliseconds(30));
   std::promise<void> over;
   worker.push([&](TaskContext turn) {
@@ -161,7 +161,7 @@ TEST_CASE("a job on the worker's own thread has the worker's patience, and is to
   CHECK(worker.stop(milliseconds(10'000)));
 }
 
-TEST_CASE("a job that drops the worker does not wait for itself") {
+TEST_CASE("a job that destroys the worker does not wait for itself") {
   for (const auto carrier : {WorkerThread::ExecutionPolicy::thread, WorkerThread::ExecutionPolicy::waiting_caller}) {
     auto worker = std::make_shared<WorkerThread>(milliseconds(60'000));
     std::promise<bool> stopped;
@@ -172,7 +172,7 @@ TEST_CASE("a job that drops the worker does not wait for itself") {
   }
 }
 
-TEST_CASE("an idle worker ends at once, however little patience there is") {
+TEST_CASE("an idle worker stops at once, with a timeout of zero too") {
   int ended = 0;
   for (int round = 0; round < 20; ++round) {
     WorkerThread worker(milliseconds(60'000));

@@ -14,12 +14,12 @@ const std::vector<Interface> kTwoNetworks{
 
 }  // namespace
 
-TEST_CASE("of several networks MPI takes the one of the first address that is an interface's") {
+TEST_CASE("MPI uses the network of the first address that belongs to an interface") {
   CHECK(network_between_machines(Names{"10.77.0.1", "10.99.0.1"}, kTwoNetworks) == "eth0");
   CHECK(network_between_machines(Names{"192.0.2.7", "10.99.0.1"}, kTwoNetworks) == "lan0");
 }
 
-TEST_CASE("where the addresses name no network between machines, or there is only one, MPI is left alone") {
+TEST_CASE("MPI's network is not set if no address names one, or if there is only one") {
   CHECK_FALSE(network_between_machines(Names{}, kTwoNetworks));
   CHECK_FALSE(network_between_machines(Names{"127.0.0.1", "127.0.1.1"}, kTwoNetworks));
   const std::vector<Interface> one{kTwoNetworks[0], kTwoNetworks[2], kTwoNetworks[3]};

@@ -38,7 +38,7 @@ std::map<int64_t, std::string> roll_of(const std::vector<int64_t>& ranks) {
 
 }  // namespace
 
-TEST_CASE("ranks of several machines ask after one another at MASTER_ADDR, else at mpirun's machine") {
+TEST_CASE("ranks of several machines use MASTER_ADDR for the diagnosis, else mpirun's machine") {
   ProcessEnv process = kOneOfThree;
   process.master_addr = "gpu-a";
   process.master_port = 29500;
@@ -49,7 +49,7 @@ TEST_CASE("ranks of several machines ask after one another at MASTER_ADDR, else 
   CHECK(host_of_place("309526528.0;tcp6://[fd77::1]:33615") == "fd77::1");
 }
 
-TEST_CASE("without one address that all ranks know, and on one machine, nobody asks") {
+TEST_CASE("the diagnosis is off on one machine and without an address that all ranks know") {
   CHECK(host_of_place("309526528.0;tcp://10.77.0.1,10.99.0.1:33615") == "nowhere");
   CHECK(host_of_place("309526528.0;tcp://10.77.0.1:33615;tcp6://[fd77::1]:33616") == "nowhere");
   CHECK_FALSE(diagnosis_address(kOneOfThree, {}));
@@ -58,7 +58,7 @@ TEST_CASE("without one address that all ranks know, and on one machine, nobody a
   CHECK_FALSE(diagnosis_address(process, {{kUri, "1.0;tcp://10.77.0.1:33615"}}));
 }
 
-TEST_CASE("mpirun's ranks work out one port, and those of another job another one") {
+TEST_CASE("mpirun's ranks compute the same port, and another job another one") {
   const auto port = [](const std::string& job_id) {
     ProcessEnv process = kOneOfThree;
     process.job_id = job_id;
@@ -68,17 +68,17 @@ TEST_CASE("mpirun's ranks work out one port, and those of another job another on
   CHECK(port("309526529") != port("309526530"));
 }
 
-TEST_CASE("the ranks that come to the call name the one that does not") {
+TEST_CASE("the ranks in the diagnosis name the missing rank") {
   const auto said = roll_of({0, 1});
   CHECK(said.at(0) == "no response from rank 2");
   CHECK(said.at(1) == "no response from rank 2");
 }
 
-TEST_CASE("where rank 0 does not come, the others know of it alone") {
+TEST_CASE("the other ranks report a missing rank 0") {
   CHECK(roll_of({1, 2}) ==
         std::map<int64_t, std::string>{{1, "no response from rank 0"}, {2, "no response from rank 0"}});
 }
 
-TEST_CASE("where all come, MPI is what does not connect them") {
+TEST_CASE("the diagnosis blames MPI if no rank is missing") {
   CHECK(roll_of({0, 1, 2}).at(0) == "all ranks are there, MPI does not connect them");
 }

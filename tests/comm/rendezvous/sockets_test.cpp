@@ -31,7 +31,7 @@ std::string for_others(const std::vector<std::string>& of_own_name, const std::v
 
 }  // namespace
 
-TEST_CASE("a socket listens on its one address, on a free port where none is requested") {
+TEST_CASE("a socket listens only on its address, and on a free port if none is requested") {
   const FileDescriptor socket = listen_on({"127.0.0.1", 0}, kRankZero);
   CHECK(port_of(socket) > 0);
   CHECK(host_of(socket) == "127.0.0.1");
@@ -39,7 +39,7 @@ TEST_CASE("a socket listens on its one address, on a free port where none is req
   CHECK_FALSE(listens({"127.0.0.2", port_of(socket)}));
 }
 
-TEST_CASE("an endpoint as text") {
+TEST_CASE("an endpoint has a text") {
   CHECK(text({"10.0.0.1", 29500}) == "10.0.0.1:29500");
   CHECK(text({"::1", 29500}) == "[::1]:29500");
 }
@@ -64,7 +64,7 @@ TEST_CASE("the reason why a socket cannot listen is reported") {
   }
 }
 
-TEST_CASE("an address that no interface leads to is reported") {
+TEST_CASE("an address without an interface is reported") {
   // The broadcast address is reachable only for sockets with SO_BROADCAST.
   CHECK_THROWS_WITH(local_address_towards({"255.255.255.255", 1}, kRankZero),
                     "[rank 0 of 2, gpu-a] connect: no network interface of this machine reaches 255.255.255.255");
@@ -77,7 +77,7 @@ TEST_CASE("this machine has a loopback interface") {
                     [](const Interface& each) { return each.loopback && each.address == "127.0.0.1"; }));
 }
 
-TEST_CASE("GLOO_SOCKET_IFNAME names interfaces of this machine") {
+TEST_CASE("GLOO_SOCKET_IFNAME must name interfaces of this machine") {
   const std::vector<Interface> here{kLoopback, kEthernet, kV6, kFabric};
   CHECK(interfaces_named("", here, kRankZero).empty());
   CHECK((interfaces_named("ib0", here, kRankZero) == std::vector<std::string>{"ib0"}));
@@ -90,7 +90,7 @@ TEST_CASE("GLOO_SOCKET_IFNAME names interfaces of this machine") {
                     "this machine that is up and has an address; there are: none");
 }
 
-TEST_CASE("other machines are told no loopback address: the own name's, else an interface's") {
+TEST_CASE("other machines never get a loopback address: the host name's address, else an interface's") {
   const std::vector<Interface> here{kLoopback, kLinkLocal, kV6, kEthernet, kFabric};
   CHECK(for_others({"127.0.1.1"}, here) == "192.0.2.2");
   CHECK(for_others({"127.0.1.1", "198.51.100.7"}, here) == "198.51.100.7");

@@ -142,14 +142,14 @@ class Silent {
 
 }  // namespace
 
-TEST_CASE("ranks that do not come are named") {
+TEST_CASE("missing ranks are named") {
   CHECK(refusal(process_of(0, 2, free_port())) ==
         "peer: [rank 0 of 2, gpu-a] connect: waited 0.3 s for rank 1, which did not join");
   CHECK(refusal(process_of(0, 3, free_port())) ==
         "peer: [rank 0 of 3, gpu-a] connect: waited 0.3 s for ranks 1, 2, which did not join");
 }
 
-TEST_CASE("a rank that waits for rank 0 does not keep it out, though both are threads of one process") {
+TEST_CASE("a rank that waits for rank 0 does not block it, although both are threads of one process") {
   const int64_t port = free_port();
   std::string second;
   std::thread waiting([&] { second = refusal(process_of(1, 2, port), 20s); });
@@ -159,7 +159,7 @@ TEST_CASE("a rank that waits for rank 0 does not keep it out, though both are th
   CHECK(second.empty());
 }
 
-TEST_CASE("a machine that swallows every connection costs the timeout and no more") {
+TEST_CASE("a machine that drops every connection is reported after the timeout") {
   const Swallowing rank_0;
   const auto begun = std::chrono::steady_clock::now();
   CHECK(refusal(process_of(1, 2, rank_0.port())) ==
@@ -169,7 +169,7 @@ TEST_CASE("a machine that swallows every connection costs the timeout and no mor
   CHECK(std::chrono::steady_clock::now() - begun < 10s);
 }
 
-TEST_CASE("a program that answers and is no store is reported") {
+TEST_CASE("a program on the port that is not a store is reported") {
   const Silent other;
   CHECK(refusal(process_of(1, 2, other.port())) ==
         fmt::format("peer: [rank 1 of 2, gpu-a] connect: what answers at 127.0.0.1:{} is not the store of rank 0 of "
@@ -177,7 +177,7 @@ TEST_CASE("a program that answers and is no store is reported") {
                     other.port()));
 }
 
-TEST_CASE("a silent process on the port costs no more than the timeout") {
+TEST_CASE("a silent process on the port takes no longer than the timeout") {
   const FileDescriptor holder = listen_on({"127.0.0.1", 0}, {});  // the kernel accepts connections for it
   const auto begun = std::chrono::steady_clock::now();
   CHECK(refusal(process_of(1, 2, port_of(holder))) ==
@@ -187,7 +187,7 @@ TEST_CASE("a silent process on the port costs no more than the timeout") {
   CHECK(std::chrono::steady_clock::now() - begun < 10s);
 }
 
-TEST_CASE("ranks of two jobs that share a port never meet") {
+TEST_CASE("ranks of two jobs on one port do not connect to each other") {
   const auto store = agent_store();  // store of another program
   const auto not_ours = fmt::format(
       "peer: [rank 1 of 2, gpu-a] connect: what answers at 127.0.0.1:{} is not the store of rank 0 of this job",
@@ -219,7 +219,7 @@ TEST_CASE("without a job id a second process with the same rank is refused") {
                   store->getPort()));
 }
 
-TEST_CASE("asking after peers ends although the store does not answer, and is told from one that is gone") {
+TEST_CASE("a peer diagnosis ends without a response from the store, and reports whether the store is gone") {
   const auto begun = std::chrono::steady_clock::now();
   const auto store = c10::make_intrusive<NeverAnswers>();
   CHECK(diagnose_peers_over_store({store, "gpu-a:29500", "rank 0"}, "world", {}, 1, {0, 1}).text ==
@@ -236,7 +236,7 @@ TEST_CASE("asking after peers ends although the store does not answer, and is to
   store->end();
 }
 
-TEST_CASE("a store that ends while ranks wait at it is reported, not waited for") {
+TEST_CASE("ranks report a store that closes while they wait") {
   for (const bool agent : {false, true}) {
     auto store = agent_store();
     store->c10d::Store::set("accelerate/job", "");  // as at the start of rank 0
@@ -271,7 +271,7 @@ TEST_CASE("the store listens on MASTER_ADDR only") {
   CHECK(told.empty());
 }
 
-TEST_CASE("a restarted job does not see the keys that the ranks before it left at the agent's store") {
+TEST_CASE("a restarted job ignores keys of earlier attempts in the agent's store") {
   const auto store = agent_store();
   const auto generation = [&](int64_t restarts, int64_t rank, const std::string& host) {
     auto process = process_of(rank, 2, store->getPort(), host);
@@ -290,7 +290,7 @@ TEST_CASE("a restarted job does not see the keys that the ranks before it left a
         "peer: [rank 0 of 2, gpu-a] connect: waited 0.3 s for rank 1, which did not join");
 }
 
-TEST_CASE("an address or a port that is missing is reported, and a name that is loopback on rank 0's machine") {
+TEST_CASE("a missing address or port, and a loopback name on rank 0's machine, are reported") {
   auto process = process_of(0, 2, 29'500);
   process.master_port = std::nullopt;
   CHECK(refusal(process) ==
@@ -328,7 +328,7 @@ std::string meeting_place(int64_t local_world_size) {
 
 }  // namespace
 
-TEST_CASE("without MASTER_ADDR one machine meets on loopback, several where the others come") {
+TEST_CASE("without MASTER_ADDR one machine uses loopback, several use an address that others can reach") {
   CHECK(meeting_place(2) == "127.0.0.1");
   const auto here = interfaces();
   const bool networked = std::any_of(here.begin(), here.end(), [](const Interface& each) {

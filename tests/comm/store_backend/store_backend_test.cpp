@@ -61,7 +61,7 @@ void on_every_stored_rank(const std::function<void(const Group&)>& check) {
 #define ON_EVERY_RANK on_every_stored_rank
 #include "tests/comm/collectives_cases.hpp"
 
-TEST_CASE("a backend from outside is known by its row alone") {
+TEST_CASE("an external backend needs only its row in the table") {
   on_every_stored_rank([](const Group& group) { CHECK(group.backend() == "store"); });
   CHECK(accelerate::env::resolve_settings({.backend = "store"}, {}, {}).backend == "store");
   CHECK(accelerate::env::resolve_settings({}, {{"ACCELERATE_BACKEND", "store"}}, {}).backend == "store");

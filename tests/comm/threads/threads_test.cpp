@@ -43,7 +43,7 @@ std::string at_rank(int64_t rank, int64_t ranks, const std::string& text) {
 #define ON_EVERY_RANK on_every_rank
 #include "tests/comm/collectives_cases.hpp"
 
-TEST_CASE("ranks as threads give the same bits in every run") {
+TEST_CASE("thread ranks produce the same bits in every run") {
   at::Tensor first;
   for (int run = 0; run < 20; ++run) {
     run_threads(4, [&](const Group& group) {
@@ -56,7 +56,7 @@ TEST_CASE("ranks as threads give the same bits in every run") {
   }
 }
 
-TEST_CASE("run_threads rethrows the first exception, not its echo on other ranks") {
+TEST_CASE("run_threads rethrows the first exception, not its consequences on other ranks") {
   const auto run = [] {
     run_threads(3, [](const Group& group) {
       if (group.rank() == 1) throw std::runtime_error("rank 1 fails");
@@ -66,7 +66,7 @@ TEST_CASE("run_threads rethrows the first exception, not its echo on other ranks
   CHECK_THROWS_WITH_AS(run(), "rank 1 fails", std::runtime_error);
 }
 
-TEST_CASE("run_threads refuses a world without ranks") {
+TEST_CASE("run_threads refuses a world size of zero") {
   CHECK_THROWS_WITH(run_threads(0, [](const Group&) {}), "run_threads: world_size is 0, must be at least 1");
 }
 
@@ -87,7 +87,7 @@ TEST_CASE("a rank that throws breaks the group, and the others fail at once with
   CHECK(std::chrono::steady_clock::now() - begun < 30s);
 }
 
-TEST_CASE("a rank that ended is not waited for") {
+TEST_CASE("operations do not wait for an exited rank") {
   const auto texts = errors_of(2, [](const Group& group) {
     if (group.rank() == 0) group.barrier();
   });
@@ -95,7 +95,7 @@ TEST_CASE("a rank that ended is not waited for") {
   CHECK(texts[1].empty());
 }
 
-TEST_CASE("a rank that does not come is named after the timeout on every waiting rank, and the group is broken") {
+TEST_CASE("all waiting ranks name a missing rank after the timeout, and the group is broken") {
   std::atomic<int> failed = 0;
   run_threads(
       3,
@@ -114,8 +114,7 @@ TEST_CASE("a rank that does not come is named after the timeout on every waiting
       300ms);
 }
 
-TEST_CASE(
-    "an error has the ranks that are missing as a field, of a group that is broken too, and of a part of the job") {
+TEST_CASE("an error has the missing ranks as a field, also of a broken group and of a subgroup") {
   using Ranks = std::vector<int64_t>;
   std::atomic<int> failed = 0;
   run_threads(
@@ -158,7 +157,7 @@ TEST_CASE("a handle's deadline can be shorter than the group's timeout") {
   });
 }
 
-TEST_CASE("once a group is broken, what is still under way is not waited for") {
+TEST_CASE("a broken group does not wait for pending operations") {
   std::atomic<bool> over = false;
   run_threads(2, [&](const Group& group) {
     if (group.rank() == 1) {
@@ -179,7 +178,7 @@ TEST_CASE("once a group is broken, what is still under way is not waited for") {
   });
 }
 
-TEST_CASE("shapes that differ are an error on every rank, with both values") {
+TEST_CASE("different shapes are an error on every rank, with both values") {
   const auto texts = errors_of(3, [](const Group& group) { group.all_reduce(at::ones({group.rank() == 2 ? 5 : 4})); });
   for (int64_t r : {0, 1}) {
     CHECK(texts[static_cast<size_t>(r)] ==
@@ -189,7 +188,7 @@ TEST_CASE("shapes that differ are an error on every rank, with both values") {
         at_rank(2, 3, "all_reduce: this rank sends [5] float32, rank 0 sends [4] float32; they must be equal."));
 }
 
-TEST_CASE("all_gather tells trailing dimensions and dtypes that differ") {
+TEST_CASE("all_gather reports different trailing dimensions and dtypes") {
   auto texts = errors_of(2, [](const Group& group) {
     static_cast<void>(group.all_gather(at::ones({64, group.rank() == 1 ? 12 : 10})));
   });
@@ -204,7 +203,7 @@ TEST_CASE("all_gather tells trailing dimensions and dtypes that differ") {
                             "only the first dimension may differ."));
 }
 
-TEST_CASE("operations, roots and reductions that differ are told apart") {
+TEST_CASE("different operations, roots and reductions are reported") {
   auto texts =
       errors_of(2, [](const Group& group) { group.rank() == 0 ? group.barrier() : group.broadcast(at::ones({1})); });
   CHECK(texts[0] == at_rank(0, 2,
@@ -218,7 +217,7 @@ TEST_CASE("operations, roots and reductions that differ are told apart") {
   CHECK(texts[0] == at_rank(0, 2, "all_reduce: this rank's reduction is mean, rank 1's is max; they must be equal."));
 }
 
-TEST_CASE("a message of another size is refused by its receiver") {
+TEST_CASE("the receiver refuses a message of another size") {
   const auto texts = errors_of(2, [](const Group& group) {
     if (group.rank() == 0) group.send(at::ones({4}), 1);
     if (group.rank() == 1) group.recv(at::ones({3}), 0);
@@ -228,7 +227,7 @@ TEST_CASE("a message of another size is refused by its receiver") {
         at_rank(1, 2, "recv: a message ([3] float32) cannot end: rank 0 sends 16 bytes, this rank expects 12"));
 }
 
-TEST_CASE("a part of a group notices that a member ended") {
+TEST_CASE("a subgroup detects that a member exited") {
   const auto texts = errors_of(4, [](const Group& group) {
     const auto half = group.split(group.rank() % 2);
     if (group.rank() == 3) return;
@@ -239,7 +238,7 @@ TEST_CASE("a part of a group notices that a member ended") {
   CHECK(texts[1] == at_rank(1, 4, "barrier: operation 1 (no tensor) cannot end: rank 3 has ended"));
 }
 
-TEST_CASE("a tensor on a device that the group does not carry is refused") {
+TEST_CASE("a tensor on a device that the group does not support is refused") {
   run_threads(2, [](const Group& group) {
     const auto meta = at::empty({2}, at::kMeta);
     CHECK_THROWS_WITH(
@@ -260,7 +259,7 @@ TEST_CASE("operations of c10d that the threads backend does not support are refu
   });
 }
 
-TEST_CASE("ranks that call different operations of c10d's handle are told") {
+TEST_CASE("different operations on c10d's handle are reported") {
   std::atomic<int> told = 0;
   run_threads(2, [&](const Group& group) {
     const auto handle = group.process_group();
@@ -275,8 +274,7 @@ TEST_CASE("ranks that call different operations of c10d's handle are told") {
   CHECK(told == 2);
 }
 
-TEST_CASE(
-    "c10d's own calls with unequal sizes, dtypes or reductions are reported, and nothing is read beyond its end") {
+TEST_CASE("unequal sizes, dtypes or reductions in c10d's own calls are reported without invalid reads") {
   const auto errors = [](const std::function<void(const Group&, c10d::ProcessGroup&)>& call) {
     std::vector<std::string> texts(2);
     run_threads(2, [&](const Group& group) {
@@ -320,7 +318,7 @@ TEST_CASE(
   for (const auto& text : roots) CHECK(text.starts_with("another rank's root is "));
 }
 
-TEST_CASE("a call through c10d that meets a different call of the library is reported, in either order") {
+TEST_CASE("a call through c10d that differs from a library call is reported, in either order") {
   for (const int64_t first : {0, 1}) {
     std::atomic<bool> joined_mpi_init = false;
     std::atomic<int> told = 0;
@@ -349,7 +347,7 @@ TEST_CASE("a call through c10d that meets a different call of the library is rep
   }
 }
 
-TEST_CASE("two of our calls that differ are reported where a third rank's is c10d's own") {
+TEST_CASE("two different library calls are reported although a third rank calls c10d itself") {
   std::atomic<int64_t> come = 0;
   std::atomic<int> told = 0;
   run_threads(3, [&](const Group& group) {
@@ -376,7 +374,7 @@ TEST_CASE("two of our calls that differ are reported where a third rank's is c10
   CHECK(told == 3);
 }
 
-TEST_CASE("c10d's send gives a handle that can be waited for") {
+TEST_CASE("c10d's send returns a handle with wait()") {
   run_threads(2, [](const Group& group) {
     std::vector<at::Tensor> tensors{at::full({2}, group.rank() == 0 ? 7.0 : 0.0)};
     const auto handle = group.process_group();
@@ -386,7 +384,7 @@ TEST_CASE("c10d's send gives a handle that can be waited for") {
   });
 }
 
-TEST_CASE("a wait of nothing or less looks once") {
+TEST_CASE("a timeout of zero or less polls once") {
   for (const auto time : {0ms, -5ms}) {
     std::atomic<bool> over = false;
     run_threads(2, [&](const Group& group) {
@@ -403,7 +401,7 @@ TEST_CASE("a wait of nothing or less looks once") {
   }
 }
 
-TEST_CASE("debug: an operation that only one rank calls between two steps is reported with the other rank's call") {
+TEST_CASE("debug: an operation of one rank between two steps is reported with the other rank's call") {
   std::vector<std::string> told(2);
   const auto rank_main = [&](const accelerate::comm::GroupPtr& core) {
     core->debug = true;
@@ -429,7 +427,7 @@ TEST_CASE("debug: an operation that only one rank calls between two steps is rep
                            "order."));
 }
 
-TEST_CASE("a tag, a layout and a mix of devices that cannot be are refused") {
+TEST_CASE("an invalid tag, layout or mix of devices is refused") {
   run_threads(2, [](const Group& group) {
     const auto text = [&](const std::string& what) { return at_rank(group.rank(), 2, what); };
     CHECK_THROWS_WITH(group.send(at::ones({1}), 1 - group.rank(), 32'766),
