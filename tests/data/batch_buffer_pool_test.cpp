@@ -68,7 +68,7 @@ std::set<const void*> places(const LoaderOptions& options) {
 
 }  // namespace
 
-TEST_CASE("memory that nobody holds any more serves the next taker of as many bytes") {
+TEST_CASE("released memory is reused by the next request for as many bytes") {
   BatchBufferPool memory;
   auto first = memory.take({2, 3}, at::kFloat);
   const void* const place = first.const_data_ptr();
@@ -84,7 +84,7 @@ TEST_CASE("memory that nobody holds any more serves the next taker of as many by
   CHECK(memory.take({0, 3}, at::kFloat).numel() == 0);
 }
 
-TEST_CASE("a view keeps the values of its batch, and what a user does to a batch is not the next one's") {
+TEST_CASE("a view keeps the values of its batch, and changes to a batch do not reach the next one") {
   BatchBufferPool memory;
   auto batch = memory.take({4}, at::kLong);
   batch.copy_(index({1, 2, 3, 4}));
@@ -101,7 +101,7 @@ TEST_CASE("a view keeps the values of its batch, and what a user does to a batch
   CHECK_FALSE(memory.take({4}, at::kFloat).requires_grad());
 }
 
-TEST_CASE("what autograd saved of a batch stays until its backward") {
+TEST_CASE("a batch that autograd saved keeps its memory until backward") {
   BatchBufferPool memory;
   const auto weight = torch::ones({3}, at::TensorOptions().requires_grad(true));
   at::Tensor loss;
@@ -114,13 +114,13 @@ TEST_CASE("what autograd saved of a batch stays until its backward") {
   CHECK(weight.grad().equal(torch::full({3}, 2.0)));
 }
 
-TEST_CASE("a loop takes the same memory for all its batches, with workers as much as they read ahead") {
+TEST_CASE("a loop reuses memory for all its batches; workers need as many buffers as they prefetch") {
   CHECK(places({.batch_size = 10, .shuffle = true}).size() == 2);
   const auto ahead = places({.batch_size = 10, .num_workers = 2, .prefetch_factor = 3});
   CHECK(ahead.size() <= 2 * (2 * 3 + 1));
 }
 
-TEST_CASE("in steady state a loop allocates nothing, however many batches its workers have read ahead") {
+TEST_CASE("a steady loop allocates nothing, for any number of prefetched batches") {
   const auto data = torch::zeros({4000, 1000}, torch::kByte);
   const auto target = torch::zeros({4000, 125}, torch::kDouble);
   for (const int64_t workers : {0, 16}) {
@@ -137,7 +137,7 @@ TEST_CASE("in steady state a loop allocates nothing, however many batches its wo
   }
 }
 
-TEST_CASE("a user who keeps every batch keeps their values, however many") {
+TEST_CASE("every batch that the user keeps retains its values") {
   auto loader = accelerate::data::from_tensors(torch::arange(600), torch::arange(600) * 10, {.batch_size = 2});
   std::vector<accelerate::data::Batch> kept;
   for (auto& batch : loader) kept.push_back(batch);
@@ -148,7 +148,7 @@ TEST_CASE("a user who keeps every batch keeps their values, however many") {
   }
 }
 
-TEST_CASE("several threads take at a time, and none is given what another one holds") {
+TEST_CASE("several threads take buffers concurrently and never share one") {
   BatchBufferPool memory;
   std::vector<std::thread> threads;
   std::atomic<int64_t> wrong{0};
@@ -167,7 +167,7 @@ TEST_CASE("several threads take at a time, and none is given what another one ho
   CHECK(wrong == 0);
 }
 
-TEST_CASE("digits, blocks of tokens and bytes made floats go into memory that is used again") {
+TEST_CASE("digits, token blocks and bytes converted to floats use reusable memory") {
   namespace fs = std::filesystem;
   const LoaderOptions options{.batch_size = 100, .shuffle = true, .drop_last = true};
   CHECK(places(accelerate::data::mnist(fs::path(TEST_SOURCE_DIR "/examples/data/mnist"), options)).size() == 2);
@@ -179,7 +179,7 @@ TEST_CASE("digits, blocks of tokens and bytes made floats go into memory that is
   CHECK(places({accelerate::data::transform(bytes, accelerate::data::ToFloat()), options}).size() == 2);
 }
 
-TEST_CASE("so do images of a folder, as floats and as bytes") {
+TEST_CASE("images of a folder use reusable memory, as floats and as bytes") {
   if (!testing::reads_png()) return;
   const TemporaryFolder folder;
   std::filesystem::create_directories(folder.path / "x");
@@ -192,7 +192,7 @@ TEST_CASE("so do images of a folder, as floats and as bytes") {
   }
 }
 
-TEST_CASE("large batches of digits and tokens are made by several threads, each sample as one makes it") {
+TEST_CASE("several threads make large batches of digits and tokens, with the samples of one thread") {
   const auto before = at::get_num_threads();
   at::set_num_threads(3);
   const auto check = [](const accelerate::data::Loader& loader, int64_t samples) {
@@ -215,7 +215,7 @@ TEST_CASE("large batches of digits and tokens are made by several threads, each 
   at::set_num_threads(before);
 }
 
-TEST_CASE("parts go to as many threads as LibTorch has, a loader's worker and few samples to one") {
+TEST_CASE("parallel parts use LibTorch's number of threads; a worker, or few samples, use one") {
   const auto before = at::get_num_threads();
   at::set_num_threads(2);
   std::mutex mutex;

@@ -42,7 +42,7 @@ TEST_CASE("numbers become tensors of PyTorch's dtypes, strings stay strings") {
   CHECK(default_collate(std::vector<const char*>{"a"}) == Strings{"a"});
 }
 
-TEST_CASE("tensors are stacked, in the dtype that holds all") {
+TEST_CASE("tensors are stacked in the promoted dtype") {
   const auto batch = default_collate(std::vector{torch::zeros({2, 3}), torch::ones({2, 3})});
   CHECK(batch.equal(torch::stack({torch::zeros({2, 3}), torch::ones({2, 3})})));
   CHECK((default_collate(std::vector{torch::zeros(2), torch::zeros(2, torch::kDouble)}).dtype() == torch::kDouble));
@@ -100,7 +100,7 @@ TEST_CASE("vectors are collated item by item; vectors of numbers are one row, as
   CHECK(default_collate(std::vector<std::vector<bool>>{{true, false}}).equal(torch::tensor({{true, false}})));
 }
 
-TEST_CASE("samples that do not go together are named, with both shapes") {
+TEST_CASE("samples with different shapes are refused with both shapes") {
   const std::vector<int64_t> numbers{4, 9};
   const auto collate = [&](auto samples) { (void)default_collate(samples, numbers); };
   CHECK_THROWS_WITH(collate(std::vector{torch::zeros({3, 5}), torch::zeros({3, 4})}),
@@ -127,7 +127,7 @@ TEST_CASE("samples that do not go together are named, with both shapes") {
   CHECK_THROWS_WITH(collate(std::vector<int>()), "collate: there are 0 samples, must be at least 1");
 }
 
-TEST_CASE("padding makes first dimensions as long as the batch's longest") {
+TEST_CASE("padding extends first dimensions to the batch's longest") {
   using Sample = std::tuple<std::vector<int64_t>, at::Tensor, int>;
   const std::vector<Sample> samples{{{1, 2, 3}, torch::ones({1, 2}), 5}, {{4}, torch::ones({2, 2}), 6}};
   const auto [tokens, boxes, label] = pad_collate(-100)(samples);
@@ -144,7 +144,7 @@ TEST_CASE("padding makes first dimensions as long as the batch's longest") {
             .equal(torch::tensor({{false, false}, {false, true}})));
 }
 
-TEST_CASE("the mask of padding says which places are samples' own") {
+TEST_CASE("the mask marks valid positions beside padding") {
   const std::vector<std::pair<int, std::vector<int64_t>>> samples{{7, {1, 2, 3}}, {8, {4}}, {9, {}}};
   auto [batch, mask] = pad_collate_with_mask()(samples);
   CHECK(batch.second.equal(torch::tensor({{1, 2, 3}, {4, 0, 0}, {0, 0, 0}})));
@@ -157,7 +157,7 @@ TEST_CASE("the mask of padding says which places are samples' own") {
                     "use pad_collate");
 }
 
-TEST_CASE("padding fills the first dimension alone") {
+TEST_CASE("padding extends only the first dimension") {
   const std::vector<int64_t> numbers{4, 9};
   CHECK_THROWS_WITH((void)pad_collate(0)(std::vector{torch::zeros({3, 5}), torch::zeros({3, 4})}, numbers),
                     "collate: sample 9 is [3, 4], sample 4 is [3, 5]; only the first dimension may differ");
@@ -165,7 +165,7 @@ TEST_CASE("padding fills the first dimension alone") {
                     "collate: sample 9 is [3], sample 4 is [3, 5]; only the first dimension may differ");
 }
 
-TEST_CASE("a sample taken out of a batch is what was collated") {
+TEST_CASE("a sample of a batch equals the collated one") {
   const Image images{torch::arange(6).view({2, 3}), torch::tensor(4)};
   const Image second = sample_of(images, 1, 2);
   CHECK(list(second.pixels) == std::vector<int64_t>{3, 4, 5});

@@ -56,7 +56,7 @@ struct TorchNumbers : torch::data::datasets::Dataset<TorchNumbers> {
 
 }  // namespace
 
-TEST_CASE("a data set with size() and get(i) is a source, and its samples are collated") {
+TEST_CASE("a dataset with size() and get(i) is a source with collated samples") {
   const auto source = dataset_source(Files());
   CHECK(source->size() == 5);
   CHECK_FALSE(source->seeded());
@@ -71,7 +71,7 @@ TEST_CASE("a data set with size() and get(i) is a source, and its samples are co
   CHECK_THROWS_WITH((void)source->read({}), "dataset: the indices are no tensor, must be [B] int64 on the CPU");
 }
 
-TEST_CASE("two ranks read their shares of a data set") {
+TEST_CASE("two ranks read their shards of a dataset") {
   auto loader = from_dataset(Files(), {.batch_size = 2});
   loader.shard({.rank = 1, .world_size = 2});
   std::vector<Strings> names;
@@ -79,7 +79,7 @@ TEST_CASE("two ranks read their shares of a data set") {
   CHECK(names == std::vector<Strings>{{"f2", "f3"}, {"f1", "f2"}});
 }
 
-TEST_CASE("a data set is kept, referenced or shared") {
+TEST_CASE("a dataset is owned, referenced or shared") {
   TorchNumbers mine;
   (void)dataset_source(std::ref(mine))->read(index({0, 1}));
   CHECK(mine.gets == 2);
@@ -95,7 +95,7 @@ TEST_CASE("a data set is kept, referenced or shared") {
   CHECK_THROWS_WITH((void)dataset_source(std::shared_ptr<Files>()), "dataset: the source is a null pointer");
 }
 
-TEST_CASE("several workers read a data set with a const get(), unless it is marked as not thread-safe") {
+TEST_CASE("several workers read a dataset with a const get() unless it is marked as not thread-safe") {
   struct Alone : Files {
     [[nodiscard]] bool thread_safe() const { return false; }
   };
@@ -105,7 +105,7 @@ TEST_CASE("several workers read a data set with a const get(), unless it is mark
   CHECK(dataset_source(ReadAtOnce<at::Tensor>())->thread_safe());
 }
 
-TEST_CASE("get_batch takes its indices as a tensor, a span, or a vector") {
+TEST_CASE("get_batch accepts its indices as a tensor, a span, or a vector") {
   const auto check = [](const SourcePtr<Batch>& source) {
     CHECK(sources::read(source, {2, 0, 2}) == Numbers{2, 0, 2});
   };
@@ -115,7 +115,7 @@ TEST_CASE("get_batch takes its indices as a tensor, a span, or a vector") {
   check(dataset_source(ReadAtOnce<std::vector<size_t>>()));
 }
 
-TEST_CASE("what draws random numbers takes the pass, and draws the same at any number of workers and ranks") {
+TEST_CASE("get() may take the ReadContext, so random numbers do not depend on workers and ranks") {
   struct Noisy {
     [[nodiscard]] int64_t size() const { return 24; }
     [[nodiscard]] at::Tensor get(int64_t i, const ReadContext& pass) const {
@@ -149,7 +149,7 @@ TEST_CASE("what draws random numbers takes the pass, and draws the same at any n
   CHECK(dataset_source(Noisy())->thread_safe());
 }
 
-TEST_CASE("get_batch may take the pass too") {
+TEST_CASE("get_batch may take the ReadContext too") {
   struct Told {
     [[nodiscard]] int64_t size() const { return 3; }
     [[nodiscard]] at::Tensor get_batch(std::span<const int64_t> indices, const ReadContext& pass) const {
@@ -162,7 +162,7 @@ TEST_CASE("get_batch may take the pass too") {
   CHECK(loader.shuffles());
 }
 
-TEST_CASE("a sample's generator takes nothing from the default one, and layers have numbers of their own") {
+TEST_CASE("a sample's generator does not use the default one, and layers have separate numbers") {
   torch::manual_seed(1);
   const auto expected = torch::rand(3);
   torch::manual_seed(1);
@@ -188,7 +188,7 @@ TEST_CASE("samples that get_batch returns as a list are collated") {
                     "dataset: get_batch returned 2 samples for 3 indices; must be one each");
 }
 
-TEST_CASE("torch::data sets are sources, single, mapped or stacked") {
+TEST_CASE("torch::data datasets are sources: single, mapped or stacked") {
   const SourcePtr<torch::data::Example<>> single = dataset_source(TorchNumbers());
   CHECK(list(single->read(index({4, 0})).target) == Numbers{40, 0});
   auto stacked = from_dataset(TorchNumbers()
@@ -209,7 +209,7 @@ TEST_CASE("torch::data sets are sources, single, mapped or stacked") {
       "dataset: size() is empty, so samples cannot be read by index; a data set with a known size is needed");
 }
 
-TEST_CASE("a collate function makes the batches") {
+TEST_CASE("a custom collate function makes the batches") {
   const auto padded = dataset_source(Ragged(), pad_collate(-1));
   CHECK(padded->read(index({2, 1})).equal(torch::tensor({{7, 7}, {7, -1}})));
   auto masked = from_dataset(Ragged(), {.batch_size = 4}, pad_collate_with_mask());
@@ -227,13 +227,13 @@ TEST_CASE("a collate function makes the batches") {
   CHECK(list(dataset_source(Ragged(), own_numbers)->read(index({3, 0}))) == Numbers{3, 0});
 }
 
-TEST_CASE("a sample that does not go with the others is named by its number in the data set") {
+TEST_CASE("a sample that does not match the others is named by its number in the dataset") {
   CHECK_THROWS_WITH((void)dataset_source(Ragged())->read(index({3, 1})),
                     "collate: sample 1 is [1], sample 3 is [3]; all must have one shape; pad_collate pads a first "
                     "dimension that differs");
 }
 
-TEST_CASE("a line names the sample that could not be read, in a batch of any length, whatever was thrown") {
+TEST_CASE("a log line names the sample that cannot be read, in any batch and for any exception") {
   struct Torn {
     bool as_error;
     [[nodiscard]] size_t size() const { return 100; }
@@ -273,7 +273,7 @@ TEST_CASE("a line names the sample that could not be read, in a batch of any len
   }
 }
 
-TEST_CASE("an empty data set has no batches, and what it throws arrives as it was thrown") {
+TEST_CASE("an empty dataset has no batches, and its exceptions keep their type") {
   struct Empty {
     [[nodiscard]] size_t size() const { return 0; }
     [[nodiscard]] int get(size_t) const { throw std::out_of_range("none"); }

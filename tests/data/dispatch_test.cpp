@@ -46,7 +46,7 @@ std::vector<at::Tensor> batches_of(int64_t samples, int64_t size) {
 }  // namespace
 
 // Accelerate 1.15's dispatcher, except that tiny data sets reach every rank.
-TEST_CASE("rounds are dealt as Accelerate's dispatcher deals them") {
+TEST_CASE("rounds are split as in Accelerate's dispatcher") {
   auto got = rounds_of_batches(batches_of(10, 2), {.world_size = 2});
   CHECK(got.ranks[0] == Batches{{0, 1}, {4, 5}, {8}});
   CHECK(got.ranks[1] == Batches{{2, 3}, {6, 7}, {9}});
@@ -75,7 +75,7 @@ TEST_CASE("rounds are dealt as Accelerate's dispatcher deals them") {
   CHECK(got.samples == Numbers{6, 4});
 }
 
-TEST_CASE("no rank is left without a sample, however few there are") {
+TEST_CASE("every rank gets a sample, however few there are") {
   auto got = rounds_of_batches(batches_of(1, 4), {.world_size = 3});
   CHECK(got.ranks == std::vector<Batches>{{{0}}, {{0}}, {{0}}});
   CHECK(got.samples == Numbers{1});
@@ -84,7 +84,7 @@ TEST_CASE("no rank is left without a sample, however few there are") {
   CHECK(rounds_of_batches({}, {.world_size = 2}).samples.empty());
 }
 
-TEST_CASE("batches that differ go whole, and the first round's fill the last") {
+TEST_CASE("batches of different sizes are sent whole, and the first round's pad the last") {
   std::vector<at::Tensor> batches;
   for (const int64_t size : {3, 2, 4, 3, 2}) batches.push_back(torch::full({size}, size));
   auto got = rounds_of_batches(batches, {.world_size = 2});
@@ -116,7 +116,7 @@ TEST_CASE("padding is not taken from the reading rank's modified first batch") {
   CHECK(list_of(last->batches[1]) == Numbers{0});
 }
 
-TEST_CASE("the last round is filled from first batches of any size, empty ones too") {
+TEST_CASE("the last round is padded from first batches of any size, empty ones too") {
   std::vector<at::Tensor> batches{torch::empty({0}, torch::kLong), torch::arange(0, 1), torch::arange(1, 3),
                                   torch::arange(3, 8), torch::arange(8, 9)};
   const auto got = rounds_of_batches(batches, {.world_size = 4});
@@ -124,7 +124,7 @@ TEST_CASE("the last round is filled from first batches of any size, empty ones t
   CHECK(got.samples == Numbers{8, 1});
 }
 
-TEST_CASE("what cannot be split is refused, with its number and rows") {
+TEST_CASE("a batch that cannot be split is refused with its number and rows") {
   CHECK_THROWS_WITH((void)rounds_of_batches(batches_of(9, 3), {.world_size = 2, .split_batches = true}),
                     "loader: split_batches: batch 0 has 3 rows, must be a round multiple of the 2 ranks, all of them "
                     "tensors' first dimension");

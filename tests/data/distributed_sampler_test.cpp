@@ -67,7 +67,7 @@ Steps walk(int64_t ranks, const MakeLoader& loader_of) {
 }  // namespace
 
 // The expected values are from recorded/record_distributed_sampler.py with PyTorch 2.11.
-TEST_CASE("each rank reads what PyTorch's DistributedSampler gives it, in a DataLoader's batches") {
+TEST_CASE("each rank reads the batches of PyTorch's DistributedSampler and DataLoader") {
   const auto cases =
       nlohmann::json::parse(std::ifstream(TEST_SOURCE_DIR "/tests/data/recorded/distributed_sampler.json"));
   REQUIRE(cases.size() == 96);
@@ -95,7 +95,7 @@ TEST_CASE("each rank reads what PyTorch's DistributedSampler gives it, in a Data
   }
 }
 
-TEST_CASE("without a seed of its own the order is the loader's, and counts up with the epochs") {
+TEST_CASE("without its own seed the sampler uses the loader's seed and epoch") {
   auto loader = positions(8, {.batch_size = 4, .seed = 42}, {});
   loader.shard({.rank = 1, .world_size = 2});
   CHECK(loader.shuffles());
@@ -105,8 +105,7 @@ TEST_CASE("without a seed of its own the order is the loader's, and counts up wi
   CHECK_FALSE(positions(8, {}, {.shuffle = false}).shuffles());
 }
 
-TEST_CASE(
-    "the samples of a step are a piece of the order, so an interrupted pass continues anywhere, each sample once") {
+TEST_CASE("an interrupted pass continues at any step with each sample once") {
   std::mt19937 random(5);
   const auto pick = [&](int64_t from, int64_t to) { return std::uniform_int_distribution<int64_t>(from, to)(random); };
   int64_t interrupted = 0;
@@ -157,7 +156,7 @@ TEST_CASE(
   CHECK(interrupted > 700);
 }
 
-TEST_CASE("a sampler that was told another rank than its loader is refused, so nothing is shared out twice") {
+TEST_CASE("a sampler with another rank than its loader is refused, so samples are sharded once") {
   auto loader = positions(8, {}, {.num_replicas = 2, .rank = 1});
   loader.shard({.rank = 1, .world_size = 2});
   CHECK_THROWS_WITH_AS(loader.shard({.rank = 1, .world_size = 4}),

@@ -40,7 +40,7 @@ Batches pass(Loader& loader, int64_t rank, int64_t world, bool even = true) {
 
 }  // namespace
 
-TEST_CASE("one rank reads every sample once, the last batch short") {
+TEST_CASE("a single rank reads every sample once, with a short last batch") {
   auto loader = counted_loader(5, {.batch_size = 2});
   CHECK(pass(loader) == Batches{{0, 1}, {2, 3}, {4}});
   CHECK(loader.size() == 3);
@@ -49,7 +49,7 @@ TEST_CASE("one rank reads every sample once, the last batch short") {
   CHECK(dropping.size() == 2);
 }
 
-TEST_CASE("ranks read their shards, filled from the front") {
+TEST_CASE("ranks read their shards, padded from the front") {
   auto loader = counted_loader(10, {.batch_size = 2});
   CHECK(pass(loader, 0, 2) == Batches{{0, 1}, {4, 5}, {8, 9}});
   CHECK(pass(loader, 1, 2) == Batches{{2, 3}, {6, 7}, {0, 1}});
@@ -62,7 +62,7 @@ TEST_CASE("ranks read their shards, filled from the front") {
   CHECK(pass(one, 1, 2) == Batches{{0, 0, 0, 0}});
 }
 
-TEST_CASE("a seeded shuffle gives Accelerate's batches, epoch by epoch") {
+TEST_CASE("a seeded shuffle has Accelerate's batches, epoch by epoch") {
   auto loader = counted_loader(8, {.batch_size = 2, .shuffle = true, .seed = 42});
   CHECK(pass(loader) == Batches{{6, 3}, {0, 7}, {2, 1}, {4, 5}});
   CHECK(pass(loader) == Batches{{4, 5}, {7, 1}, {3, 2}, {6, 0}});
@@ -71,7 +71,7 @@ TEST_CASE("a seeded shuffle gives Accelerate's batches, epoch by epoch") {
   CHECK(pass(sixteen, 1, 2) == Batches{{0, 7}, {2, 12}, {8, 5}, {11, 1}});
 }
 
-TEST_CASE("set_epoch chooses the next pass, and epochs count passes, left early or not") {
+TEST_CASE("set_epoch chooses the next pass, and interrupted passes count as passes") {
   auto loader = counted_loader(8, {.batch_size = 2, .shuffle = true, .seed = 42});
   loader.set_epoch(1);
   CHECK(pass(loader) == Batches{{4, 5}, {7, 1}, {3, 2}, {6, 0}});
@@ -91,7 +91,7 @@ TEST_CASE("set_epoch chooses the next pass, and epochs count passes, left early 
   CHECK(loader.epoch() == 2);
 }
 
-TEST_CASE("an unset seed is the CPU generator's, fixed by the first pass") {
+TEST_CASE("an unset seed is drawn from the CPU generator by the first pass") {
   torch::manual_seed(42);
   auto loader = counted_loader(8, {.batch_size = 8, .shuffle = true});
   CHECK(pass(loader) == Batches{{6, 3, 0, 7, 2, 1, 4, 5}});
@@ -103,7 +103,7 @@ TEST_CASE("an unset seed is the CPU generator's, fixed by the first pass") {
   CHECK(pass(loader) == Batches{{4, 7, 3, 2, 1, 5, 6, 0}});
 }
 
-TEST_CASE("last is told with the last batch, on every pass") {
+TEST_CASE("last is true for the last batch, in every pass") {
   auto loader = counted_loader(16, {.batch_size = 4});
   for (int round = 0; round < 2; ++round) {
     std::vector<bool> flags;
@@ -116,7 +116,7 @@ TEST_CASE("last is told with the last batch, on every pass") {
   }
 }
 
-TEST_CASE("a loop that was left early leaves nothing behind") {
+TEST_CASE("a loop that breaks early does not affect later loops") {
   auto loader = counted_loader(16, {.batch_size = 4});
   for ([[maybe_unused]] auto& batch : loader) break;
   CHECK(pass(loader).size() == 4);
@@ -140,7 +140,7 @@ TEST_CASE("an exception of a source reaches the loop, and the loader stays usabl
   CHECK(pass(loader).size() == 3);
 }
 
-TEST_CASE("a source of the user's own batches is walked and shared out like any other") {
+TEST_CASE("a source with custom batches is iterated and sharded like any other") {
   struct Sample {
     at::Tensor image;
     std::vector<std::string> names;
@@ -165,7 +165,7 @@ TEST_CASE("a source of the user's own batches is walked and shared out like any 
   CHECK(one_by_one.size() == 5);
 }
 
-TEST_CASE("batches that are skipped are not read, with workers too") {
+TEST_CASE("skipped batches are not read, with workers too") {
   for (const int64_t workers : {0, 2}) {
     const auto source = std::make_shared<sources::CountedReads>(10);
     Loader loader(source, {.batch_size = 2, .num_workers = workers});
@@ -177,7 +177,7 @@ TEST_CASE("batches that are skipped are not read, with workers too") {
   }
 }
 
-TEST_CASE("a pass that skips more batches than there are is one all the same") {
+TEST_CASE("a pass that skips more batches than exist still counts as a pass") {
   for (const int64_t skipped : {4, 5, 100}) {
     CAPTURE(skipped);
     auto loader = counted_loader(8, {.batch_size = 2}).skip_first_batches(skipped);
@@ -187,7 +187,7 @@ TEST_CASE("a pass that skips more batches than there are is one all the same") {
   }
 }
 
-TEST_CASE("of two looks at the first batch within a loop, both gone, the loop has the word again") {
+TEST_CASE("the outer loop is active again after two inner iterators are destroyed") {
   auto loader = counted_loader(10, {.batch_size = 2});
   auto loop = loader.begin();
   ++loop;
@@ -205,7 +205,7 @@ TEST_CASE("of two looks at the first batch within a loop, both gone, the loop ha
   }
 }
 
-TEST_CASE("an iterator at its end stays there") {
+TEST_CASE("an iterator stays at its end") {
   auto loader = counted_loader(2, {.batch_size = 2});
   auto it = loader.begin();
   ++it;
@@ -214,7 +214,7 @@ TEST_CASE("an iterator at its end stays there") {
   CHECK(loader.epoch() == 1);
 }
 
-TEST_CASE("with split_batches a rank reads its part of every batch, and batch_size is the rank's") {
+TEST_CASE("with split_batches a rank reads its part of every batch, and batch_size is per rank") {
   auto loader = counted_loader(13, {.batch_size = 4});
   const auto of = [&](int64_t rank, bool even) {
     loader.shard({.rank = rank, .world_size = 2, .even_batches = even, .split_batches = true});
@@ -231,7 +231,7 @@ TEST_CASE("with split_batches a rank reads its part of every batch, and batch_si
   CHECK(loader.size() == 3);
 }
 
-TEST_CASE("remainder is known from the first batch on") {
+TEST_CASE("the remainder is known from the first batch") {
   const auto remainder = [](int64_t n, int64_t batch, int64_t world, bool drop, bool even = true) {
     auto loader = counted_loader(n, {.batch_size = batch, .drop_last = drop});
     loader.shard({.world_size = world, .even_batches = even});
@@ -247,7 +247,7 @@ TEST_CASE("remainder is known from the first batch on") {
   CHECK(remainder(7, 4, 1, false) == 3);
 }
 
-TEST_CASE("a sampler says which samples an epoch visits, and the counts are its own") {
+TEST_CASE("a sampler selects the samples of an epoch and determines the counts") {
   auto loader =
       counted_loader(10, {.batch_size = 2, .sampler = subset_sampler(torch::tensor({9, 1, 4, 2, 7, 0, 3}), false)});
   CHECK(pass(loader, 0, 2) == Batches{{9, 1}, {7, 0}});
@@ -280,7 +280,7 @@ TEST_CASE("a user's sampler receives seed and epoch, and its indices are checked
   CHECK(pass(loader) == Batches{{1}, {0}});
 }
 
-TEST_CASE("batches of a batch sampler are filled by samples where they are of one size, else dealt whole") {
+TEST_CASE("batches of a batch sampler are padded by samples if all sizes are equal, else sharded whole") {
   const auto of = [](IndexBatches batches, int64_t rank, bool even = true, bool split = false) {
     auto loader = counted_loader(14, {.batch_sampler = [=](uint64_t, int64_t) { return batches; }});
     loader.shard({.rank = rank, .world_size = 2, .even_batches = even, .split_batches = split});
@@ -308,7 +308,7 @@ TEST_CASE("batches of a batch sampler are filled by samples where they are of on
   CHECK_THROWS_WITH(of({{0, 14}}, 0), "loader: the batch sampler requests sample 14 in epoch 0, there are 14 samples");
 }
 
-TEST_CASE("a batch sampler's batches say how many samples all ranks take per step") {
+TEST_CASE("the batches of a batch sampler determine the number of samples per step") {
   Loader loader(memory_source(torch::arange(7), torch::arange(7) * 10), {.batch_sampler = [](uint64_t, int64_t) {
                   return IndexBatches{{0, 1, 2}, {3, 4, 5}};
                 }});
@@ -319,7 +319,7 @@ TEST_CASE("a batch sampler's batches say how many samples all ranks take per ste
   CHECK(loader.sample_count() == 7);
 }
 
-TEST_CASE("the remainder of whole batches is what is real in the last round, and set_epoch reaches the batch sampler") {
+TEST_CASE("with whole batches the remainder counts valid rows, and set_epoch reaches the batch sampler") {
   std::vector<int64_t> epochs;
   auto loader = counted_loader(14, {.seed = 1, .batch_sampler = [&](uint64_t, int64_t epoch) {
                                       epochs.push_back(epoch);
@@ -333,7 +333,7 @@ TEST_CASE("the remainder of whole batches is what is real in the last round, and
   CHECK(loader.begin().info().remainder == 0);
 }
 
-TEST_CASE("options that each determine the order of samples exclude each other") {
+TEST_CASE("options that determine the order of samples exclude each other") {
   const auto refused = [](const LoaderOptions& options) {
     try {
       (void)counted_loader(4, options);
@@ -354,13 +354,13 @@ TEST_CASE("options that each determine the order of samples exclude each other")
   CHECK(refused({.drop_last = true, .batch_sampler = batches}) == text("drop_last", "a batch_sampler"));
 }
 
-TEST_CASE("no samples are no batches") {
+TEST_CASE("an empty source has no batches") {
   auto loader = counted_loader(0, {.batch_size = 2, .shuffle = true});
   CHECK(pass(loader).empty());
   CHECK(loader.size() == 0);
 }
 
-TEST_CASE("a pass without batches says why, with the numbers, once") {
+TEST_CASE("a pass without batches logs the reason with the numbers, once") {
   const auto says = [](const auto& walk) {
     accelerate::base::reset_log_once();
     std::vector<std::string> lines;
@@ -424,7 +424,7 @@ TEST_CASE("loops nest, over two loaders and over one") {
   CHECK(pairs == 4);
 }
 
-TEST_CASE("a pass outlives its loader") {
+TEST_CASE("a pass can outlive its loader") {
   auto loader = std::make_unique<Loader>(counted_loader(4, {.batch_size = 2}));
   auto it = loader->begin();
   loader.reset();
@@ -435,7 +435,7 @@ TEST_CASE("a pass outlives its loader") {
   CHECK(it == std::default_sentinel);
 }
 
-TEST_CASE("a batch belongs to the user: keeping or changing it changes neither the source nor the next batch") {
+TEST_CASE("the user may keep or change a batch without an effect on the source or the next batch") {
   const auto source = torch::arange(6);
   auto loader = from_tensors(source, {}, {.batch_size = 2});
   std::vector<at::Tensor> kept;
@@ -470,7 +470,7 @@ TEST_CASE("data of any dtype and shape is gathered by the batch") {
   CHECK(it->target.equal(torch::tensor({true, false})));
 }
 
-TEST_CASE("wrong loaders are refused, with both values in the message") {
+TEST_CASE("invalid loaders are refused with both values in the message") {
   CHECK_THROWS_WITH(counted_loader(4, {.batch_size = 0}), "loader: batch_size is 0, must be at least 1");
   CHECK_THROWS_WITH(Loader(std::shared_ptr<const accelerate::data::Source>()), "loader: the source is a null pointer");
   CHECK_THROWS_WITH(counted_loader(4, {}).set_epoch(-1), "set_epoch: epoch is -1, must be at least 0");
@@ -512,7 +512,7 @@ struct PassNumbers final : accelerate::data::SourceOf<at::Tensor> {
 
 }  // namespace
 
-TEST_CASE("a source that depends on the pass is told its seed and epoch, which stay those of the pass") {
+TEST_CASE("a source that depends on the pass gets the pass's seed and epoch") {
   accelerate::data::LoaderOf loader(std::make_shared<PassNumbers>(true), {.seed = 7});
   CHECK(loader.shuffles());  // so its seed becomes rank 0's
   CHECK(loader.source()->size() == 3);

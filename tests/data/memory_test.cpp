@@ -24,7 +24,7 @@ WithNames five() { return {torch::arange(10).view({5, 2}), {{"x", torch::arange(
 
 }  // namespace
 
-TEST_CASE("a struct of tensors, maps and lists in memory is read in batches of the same kind") {
+TEST_CASE("a struct of tensors, maps and lists in memory is read in batches of the same type") {
   const auto source = memory_source(five());
   CHECK(source->size() == 5);
   const WithNames batch = source->read(index({4, 0, 4}));
@@ -36,7 +36,7 @@ TEST_CASE("a struct of tensors, maps and lists in memory is read in batches of t
   CHECK_THROWS_WITH((void)source->read(index({5})), "memory_source: sample 5 is requested, there are 5 samples");
 }
 
-TEST_CASE("two ranks read their shares of a struct in memory") {
+TEST_CASE("two ranks read their shards of a struct in memory") {
   auto loader = from_tensors(five(), {.batch_size = 2});
   loader.shard({.rank = 1, .world_size = 2});
   std::vector<Strings> names;
@@ -44,7 +44,7 @@ TEST_CASE("two ranks read their shares of a struct in memory") {
   CHECK(names == std::vector<Strings>{{"c", "d"}, {"b", "c"}});
 }
 
-TEST_CASE("pairs, vectors, maps, optionals and lists of samples lie in memory too") {
+TEST_CASE("pairs, vectors, maps, optionals and lists of samples can be sources in memory") {
   const auto pair = memory_source(std::pair(torch::arange(3), torch::arange(3) * 10));
   CHECK(list(pair->read(index({2, 1})).second) == Numbers{20, 10});
   const auto columns = memory_source(std::vector{torch::arange(3), torch::arange(6).view({3, 2})});
@@ -60,13 +60,13 @@ TEST_CASE("pairs, vectors, maps, optionals and lists of samples lie in memory to
   CHECK(samples->read(index({1})).at(0).second.item<int64_t>() == 50);
 }
 
-TEST_CASE("the convenient pair as a struct is the same as two tensors, and undefined targets stay undefined") {
+TEST_CASE("a data-target struct equals two tensors, and undefined targets stay undefined") {
   const auto source = memory_source(Batch{torch::arange(4), {}});
   CHECK(list(source->read(index({3})).data) == Numbers{3});
   CHECK_FALSE(source->read(index({3})).target.defined());
 }
 
-TEST_CASE("two tensors in braces are the convenient pair") {
+TEST_CASE("two tensors in braces are a data-target pair") {
   const at::Tensor x = torch::arange(5), y = torch::arange(5) * 10;
   Loader loader = from_tensors({x, y}, {.batch_size = 2});
   std::vector<std::pair<Numbers, Numbers>> batches;
@@ -79,7 +79,7 @@ TEST_CASE("two tensors in braces are the convenient pair") {
                     "memory_source: data has 5 samples, target 4; both must be [N, ...]");
 }
 
-TEST_CASE("a batch of a tree in memory is the user's own") {
+TEST_CASE("a batch of a tree in memory belongs to the user") {
   auto all = five();
   all.pixels.requires_grad_(false);
   const auto source = memory_source(all);
@@ -92,7 +92,7 @@ TEST_CASE("a batch of a tree in memory is the user's own") {
   CHECK(source->read(index({0})).pixels[0][0].item<int64_t>() == 77);
 }
 
-TEST_CASE("leaves that disagree about N are refused, with both numbers and both leaves") {
+TEST_CASE("leaves with different numbers of samples are refused, with both numbers and both leaves") {
   auto all = five();
   all.labels["x"] = torch::arange(4);
   CHECK_THROWS_WITH((void)memory_source(all), "memory_source: [0] has 5 samples, [1][\"x\"] 4; both must be [N, ...]");
@@ -114,7 +114,7 @@ TEST_CASE("an empty tree in memory has no batches") {
   CHECK(loader.source()->read(index({})).first.sizes() == at::IntArrayRef{0, 3});
 }
 
-TEST_CASE("rows are gathered as index_select gathers them: any size of a row, order, dtype, many at a time") {
+TEST_CASE("rows are gathered as by index_select: any row size, order and dtype, and large batches") {
   const auto before = at::get_num_threads();
   at::set_num_threads(3);
   torch::manual_seed(3);
@@ -143,7 +143,7 @@ TEST_CASE("rows are gathered as index_select gathers them: any size of a row, or
   at::set_num_threads(before);
 }
 
-TEST_CASE("the convenient pair names a sample that is not there") {
+TEST_CASE("a data-target pair names a sample out of range") {
   CHECK_THROWS_WITH((void)memory_source(torch::arange(5))->read(index({0, -1})),
                     "memory_source: sample -1 is requested, there are 5 samples");
 }

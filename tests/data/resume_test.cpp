@@ -80,7 +80,7 @@ std::vector<Case> random_cases(int count, unsigned seed) {
 
 }  // namespace
 
-TEST_CASE("the state counts the batch at hand as consumed, and is the next epoch's beginning after the last one") {
+TEST_CASE("the state includes the current batch, and is the next epoch's start after the last one") {
   auto loader = positions_of_one_rank(16, {.batch_size = 4, .shuffle = true, .seed = 3});
   CHECK(loader.state() == LoaderState{.samples = 16, .order = "random", .seed = 3, .batch_size = 4});
   std::vector<int64_t> consumed;
@@ -95,7 +95,7 @@ TEST_CASE("the state counts the batch at hand as consumed, and is the next epoch
   CHECK(loader.state().consumed == 8);
 }
 
-TEST_CASE("after a state is loaded the batches are those that would have followed, in the next epoch too") {
+TEST_CASE("a loaded state continues with the batches that would have followed, in the next epoch too") {
   int64_t interrupted = 0;
   for (const Case& one : random_cases(1500, 1)) {
     std::vector<Batches> whole;
@@ -127,7 +127,7 @@ TEST_CASE("after a state is loaded the batches are those that would have followe
   CHECK(interrupted > 5000);
 }
 
-TEST_CASE("with another number of ranks or batch size the samples not yet seen are seen exactly once") {
+TEST_CASE("another world size or batch size visits the remaining samples exactly once") {
   std::mt19937 random(7);
   int64_t interrupted = 0;
   for (const Case& one : random_cases(3000, 2)) {
@@ -184,7 +184,7 @@ TEST_CASE("with another number of ranks or batch size the samples not yet seen a
   CHECK(interrupted > 1500);
 }
 
-TEST_CASE("a resumed epoch may be interrupted again, with the ranks that it was shared out to anew") {
+TEST_CASE("a resumed and re-sharded epoch can be interrupted again") {
   const auto loader_of = [](int64_t rank, int64_t world) {
     auto loader = positions_of_one_rank(30, {.batch_size = 2});
     loader.shard({.rank = rank, .world_size = world});
@@ -204,7 +204,7 @@ TEST_CASE("a resumed epoch may be interrupted again, with the ranks that it was 
   CHECK(pass(again).size() == 5);  // the next epoch is whole
 }
 
-TEST_CASE("a line says that an epoch was shared out anew") {
+TEST_CASE("a log line reports that an epoch was re-sharded") {
   std::vector<std::string> lines;
   const auto level = accelerate::base::log_level();
   accelerate::base::set_log_level(accelerate::base::LogLevel::info);
@@ -231,14 +231,14 @@ TEST_CASE("a line says that an epoch was shared out anew") {
                      "are sharded again, in batches of 4 to 2 ranks; 2 of them are repeated to pad the last batches"});
 }
 
-TEST_CASE("a position within a step, which no loader of this share gives, is gone on from all the same") {
+TEST_CASE("a loader continues from a position within a step") {
   auto loader = positions_of_one_rank(10, {.batch_size = 2});
   loader.shard({.rank = 1, .world_size = 2});
   loader.load_state({.consumed = 3, .samples = 10, .world_size = 2, .batch_size = 2});
   CHECK(pass(loader) == Batches{{5, 6}, {9, 3}});
 }
 
-TEST_CASE("set_epoch drops what was to be resumed") {
+TEST_CASE("set_epoch drops the resume point") {
   auto loader = positions_of_one_rank(8, {.batch_size = 4});
   (void)pass(loader, 1);
   loader.load_state(loader.state());
@@ -247,7 +247,7 @@ TEST_CASE("set_epoch drops what was to be resumed") {
   CHECK(loader.epoch() == 6);
 }
 
-TEST_CASE("skip_first_batches gives another loader, reads nothing that it skips, and leaves the first one alone") {
+TEST_CASE("skip_first_batches returns another loader, reads no skipped batch, and keeps the first loader") {
   auto loader = positions_of_one_rank(16, {.batch_size = 4, .shuffle = true, .seed = 42});
   loader.set_epoch(1);
   auto rest = loader.skip_first_batches(2);
@@ -347,7 +347,7 @@ TEST_CASE("with several open passes the last one that returned a batch determine
   CHECK(loader.state().epoch == loader.epoch() + 1);  // the pass that ended early counts
 }
 
-TEST_CASE("set_epoch keeps the place of a loaded state within its epoch, and says that it drops one of another") {
+TEST_CASE("set_epoch keeps a loaded position in its epoch, and logs that it drops one of another epoch") {
   auto one = positions_of_one_rank(12, {.batch_size = 2, .shuffle = true, .seed = 4});
   one.set_epoch(1);
   const auto all = pass(one);
@@ -373,7 +373,7 @@ TEST_CASE("set_epoch keeps the place of a loaded state within its epoch, and say
   }
 }
 
-TEST_CASE("a position within a batch of the batch sampler is gone on from, and a short batch alone is split") {
+TEST_CASE("a position within a batch of the batch sampler is resumed, and only a short batch is split") {
   const auto cut = [](int64_t samples, const Numbers& sizes) {
     return LoaderOptions{.batch_sampler = [=](uint64_t, int64_t) {
       IndexBatches batches;
@@ -403,7 +403,7 @@ TEST_CASE("a position within a batch of the batch sampler is gone on from, and a
   CHECK(pass(tiny) == Batches{{2, 0}});
 }
 
-TEST_CASE("a batch that could not be read is not consumed: its samples are not lost to whoever saves then") {
+TEST_CASE("a batch that cannot be read is not consumed, so a saved state still contains its samples") {
   struct Flaky final : SourceOf<at::Tensor> {
     [[nodiscard]] int64_t size() const override { return 8; }
     [[nodiscard]] at::Tensor read(const at::Tensor& indices) const override {
@@ -421,7 +421,7 @@ TEST_CASE("a batch that could not be read is not consumed: its samples are not l
   }
 }
 
-TEST_CASE("a state that cannot be is refused, with the numbers") {
+TEST_CASE("an invalid state is refused with the numbers") {
   auto loader = positions_of_one_rank(16, {.batch_size = 4});
   const auto refused = [&](const LoaderState& state) {
     try {
@@ -455,7 +455,7 @@ TEST_CASE("a state that cannot be is refused, with the numbers") {
                     "Resume with the data and sampler that it was saved with, or begin a new epoch with set_epoch(1)");
 }
 
-TEST_CASE("a place in another kind of order is refused, for its samples would be seen twice or never") {
+TEST_CASE("a position in an order of another kind is refused, because samples would repeat or be lost") {
   const auto ten = torch::arange(10);
   const auto own = make_sampler(10, [=](uint64_t, int64_t) { return ten; });
   const std::map<std::string, LoaderOptions> kinds{
@@ -500,7 +500,7 @@ TEST_CASE("a place in another kind of order is refused, for its samples would be
   }
 }
 
-TEST_CASE("a state of the first version, which says nothing of the order, is read") {
+TEST_CASE("a state of format version 1, which has no kind of order, is read") {
   const auto first = nlohmann::json::parse(
       R"({"version": 1, "epoch": 2, "consumed": 4, "origin": 0, "samples": 16, "seed": 7, "world_size": 2,
           "batch_size": 2, "split_batches": false, "even_batches": true, "drop_last": false})");
@@ -508,7 +508,7 @@ TEST_CASE("a state of the first version, which says nothing of the order, is rea
         LoaderState{.epoch = 2, .consumed = 4, .samples = 16, .seed = 7, .world_size = 2, .batch_size = 2});
 }
 
-TEST_CASE("JSON that is no saved state is refused") {
+TEST_CASE("JSON that is not a saved state is refused") {
   const nlohmann::json good = LoaderState{.seed = 7};
   const auto refused = [&](const auto& change) {
     auto json = good;

@@ -20,7 +20,7 @@ Numbers drawn(const SamplerPtr& sampler, uint64_t seed, int64_t epoch = 0) {
 
 }  // namespace
 
-TEST_CASE("a shuffled epoch is PyTorch's randperm with the seed plus the epoch") {
+TEST_CASE("a shuffled epoch equals PyTorch's randperm with seed + epoch") {
   struct Row {
     int64_t n;
     uint64_t seed;
@@ -42,7 +42,7 @@ TEST_CASE("a shuffled epoch is PyTorch's randperm with the seed plus the epoch")
   }
 }
 
-TEST_CASE("an order takes nothing from the default generator") {
+TEST_CASE("an order does not use the default generator") {
   torch::manual_seed(1);
   const auto expected = torch::rand(3);
   torch::manual_seed(1);
@@ -51,7 +51,7 @@ TEST_CASE("an order takes nothing from the default generator") {
   CHECK(torch::rand(3).equal(expected));
 }
 
-TEST_CASE("without a seed every epoch counts up, and no samples are no order") {
+TEST_CASE("without a seed each epoch has a new order, and no samples have an empty order") {
   CHECK(drawn(sequential_sampler(4), 42, 3) == Numbers{0, 1, 2, 3});
   CHECK_FALSE(sequential_sampler(4)->seeded());
   CHECK(drawn(random_sampler(0), 42).empty());
@@ -61,7 +61,7 @@ TEST_CASE("without a seed every epoch counts up, and no samples are no order") {
 }
 
 // Samples of PyTorch 2.11 with a generator of seed 43: the samplers of torch.utils.data in the test's name.
-TEST_CASE("RandomSampler with num_samples, with and without replacement") {
+TEST_CASE("random_sampler with num_samples, with and without replacement") {
   CHECK(drawn(random_sampler(3, 7), 42, 1) == Numbers{1, 0, 2, 2, 0, 1, 1});
   CHECK(drawn(random_sampler(5, 3), 42, 1) == Numbers{3, 1, 4});
   CHECK(drawn(random_sampler_with_replacement(10, 35), 42, 1) == Numbers{8, 8, 5, 7, 5, 0, 0, 1, 7, 9, 1, 0,
@@ -69,12 +69,12 @@ TEST_CASE("RandomSampler with num_samples, with and without replacement") {
                                                                          2, 7, 4, 1, 3, 8, 2, 0, 7, 6, 4});
 }
 
-TEST_CASE("WeightedRandomSampler, with and without replacement, of weights of any dtype") {
+TEST_CASE("weighted_sampler, with and without replacement, for weights of any dtype") {
   CHECK(drawn(weighted_sampler(torch::tensor({1, 2, 3, 4}), 6), 42, 1) == Numbers{3, 2, 1, 3, 3, 2});
   CHECK(drawn(weighted_sampler(torch::tensor({1.F, 2.F, 0.F, 4.F}), 3, false), 42, 1) == Numbers{1, 3, 0});
 }
 
-TEST_CASE("more weights than torch.multinomial takes are sampled as it samples: one more, of zero, changes nothing") {
+TEST_CASE("more weights than torch.multinomial accepts are sampled alike: an additional zero changes nothing") {
   const int64_t most = int64_t{1} << 24;
   const auto weights = torch::arange(most + 1, torch::kFloat).remainder_(7).add_(0.5);
   weights[most] = 0;
@@ -93,7 +93,7 @@ TEST_CASE("more weights than torch.multinomial takes are sampled as it samples: 
   CHECK(std::count(many.begin(), many.end(), 0) + std::count(many.begin(), many.end(), most + 1) == 4000);
 }
 
-TEST_CASE("SubsetRandomSampler, and a subset in its order") {
+TEST_CASE("subset_sampler in random order and in its own order") {
   const auto indices = torch::tensor({5, 7, 1, 3});
   CHECK(drawn(subset_sampler(indices), 42, 1) == Numbers{5, 7, 3, 1});
   CHECK(drawn(subset_sampler(indices, false), 42, 1) == Numbers{5, 7, 1, 3});
@@ -104,7 +104,7 @@ TEST_CASE("SubsetRandomSampler, and a subset in its order") {
 }
 
 // Expected values from the function of this name in transformers' trainer_pt_utils, run in Python.
-TEST_CASE("get_length_grouped_indices: like lengths lie together, the longest of all is first") {
+TEST_CASE("get_length_grouped_indices: similar lengths are adjacent, the longest is first") {
   const auto lengths = torch::tensor({3, 9, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8});
   CHECK(drawn(length_grouped_sampler(lengths, 2), 42, 1) ==
         Numbers{13, 19, 8, 16, 9, 10, 0, 17, 12, 14, 11, 4, 6, 15, 18, 7, 1, 5, 3, 2});
@@ -142,7 +142,7 @@ TEST_CASE("a loader's seed and set_epoch reach every sampler") {
   }
 }
 
-TEST_CASE("a sampler keeps its own copy of what it was made of") {
+TEST_CASE("a sampler copies its arguments") {
   auto indices = torch::tensor({5, 7}), weights = torch::tensor({0.0, 1.0});
   const auto subset = subset_sampler(indices, false);
   const auto weighted = weighted_sampler(weights, 3);
@@ -151,7 +151,7 @@ TEST_CASE("a sampler keeps its own copy of what it was made of") {
   CHECK(drawn(weighted, 0) == Numbers{1, 1, 1});
 }
 
-TEST_CASE("wrong samplers are refused, with the values") {
+TEST_CASE("invalid samplers are refused with the values") {
   CHECK_THROWS_WITH((void)sequential_sampler(-1), "sequential_sampler: samples is -1, must be at least 0");
   CHECK_THROWS_WITH((void)random_sampler(0, 3), "random_sampler: 3 draws from 0 samples; there must be one");
   CHECK_THROWS_WITH((void)random_sampler_with_replacement(0, 3),

@@ -50,7 +50,7 @@ Batches fed_one_by_one(const Batches& all, const BatchShardOptions& options) {
 
 }  // namespace
 
-TEST_CASE("even_batches fills the last batch from the front of the order") {
+TEST_CASE("even_batches pads the last batch from the front of the order") {
   const auto ten = order(10);
   const Batches rank0{{0, 1}, {4, 5}, {8, 9}};
   const Batches rank1{{2, 3}, {6, 7}, {0, 1}};
@@ -113,7 +113,7 @@ TEST_CASE("the tables of the behaviour reference hold: two ranks, batch 3") {
   }
 }
 
-TEST_CASE("fewer samples than one round go round and round, and none give no batches") {
+TEST_CASE("fewer samples than one round repeat, and none have no batches") {
   const auto of = [](int64_t rank, int64_t world, int64_t n, int64_t b, bool even = true) {
     return shard(order(n), {.rank = rank, .world_size = world, .batch_size = b, .even_batches = even});
   };
@@ -130,12 +130,12 @@ TEST_CASE("fewer samples than one round go round and round, and none give no bat
   CHECK(of(0, 3, 0, 2).empty());
 }
 
-TEST_CASE("a shard deals the order it is given, not the numbers 0 to N") {
+TEST_CASE("a shard uses the given order, not the numbers 0 to N") {
   const std::vector<int64_t> shuffled{6, 3, 0, 7, 2};
   CHECK(shard(shuffled, {.rank = 1, .world_size = 2, .batch_size = 2}) == Batches{{0, 7}, {3, 0}});
 }
 
-TEST_CASE("remainder is what is real of a filled last round, 0 where nothing is filled, -1 with drop_last") {
+TEST_CASE("the remainder counts valid rows of a padded last round: 0 without padding, -1 with drop_last") {
   const auto remainder = [](int64_t world, int64_t n, int64_t b, bool drop = false, bool even = true) {
     return ShardPlan(n, {.world_size = world, .batch_size = b, .drop_last = drop, .even_batches = even}).remainder();
   };
@@ -148,7 +148,7 @@ TEST_CASE("remainder is what is real of a filled last round, 0 where nothing is 
   CHECK(remainder(2, 13, 4, false, false) == 0);
 }
 
-TEST_CASE("wrong shard options are refused, with the value in the message") {
+TEST_CASE("invalid shard options are refused with the value in the message") {
   const RankContext here{.rank = 3, .world_size = 8, .host = "gpu-b"};
   CHECK_THROWS_WITH((void)shard(order(4), {.batch_size = 0}, here),
                     "[rank 3 of 8, gpu-b] shard: batch_size is 0, must be at least 1");
@@ -163,7 +163,7 @@ TEST_CASE("wrong shard options are refused, with the value in the message") {
   CHECK_THROWS_WITH(BatchSharder<int>({.rank = -1}), "shard: rank is -1, must be 0 to 0 with world_size 1");
 }
 
-TEST_CASE("whole batches of any size are dealt as Accelerate deals them, planned and from a stream") {
+TEST_CASE("whole batches of any size are sharded as in Accelerate, from a plan and from a stream") {
   for (const auto& one : cases()["variable_batches"]) {
     CAPTURE(one.dump());
     const auto all = one["batches"].get<Batches>();
@@ -177,7 +177,7 @@ TEST_CASE("whole batches of any size are dealt as Accelerate deals them, planned
   CHECK(cases()["variable_batches"].size() == 12);
 }
 
-TEST_CASE("a stream is dealt like a list, for every length, rank and option") {
+TEST_CASE("a stream is sharded like a list, for every length, rank and option") {
   for (int64_t world = 1; world <= 4; ++world)
     for (int64_t rank = 0; rank < world; ++rank)
       for (int64_t n = 0; n <= 13; ++n)
@@ -199,7 +199,7 @@ TEST_CASE("drop_last holds a stream's batch back until its round is complete") {
   CHECK(dealer.fed() == 3);
 }
 
-TEST_CASE("a batch of all ranks that no int64 holds is refused with both values") {
+TEST_CASE("a total batch size above int64 is refused with both values") {
   constexpr int64_t most = std::numeric_limits<int64_t>::max();
   CHECK_THROWS_WITH(ShardPlan(10, {.world_size = 2, .batch_size = most}),
                     "shard: batch_size 9223372036854775807 times world_size 2 is more than an int64 holds, "

@@ -60,7 +60,7 @@ Batches of(int64_t samples, int64_t batch_size, const ShardSpec& shard_spec, boo
 }  // namespace
 
 // Accelerate 1.15's IterableDatasetShard.
-TEST_CASE("each rank keeps its part of every window, and the last window is filled from the first") {
+TEST_CASE("each rank keeps its part of every window, and the last window is padded from the first") {
   CHECK(of(10, 4, {.rank = 0, .world_size = 2}) == Batches{{0, 1, 2, 3}, {8, 9, 0, 1}});
   CHECK(of(10, 4, {.rank = 1, .world_size = 2}) == Batches{{4, 5, 6, 7}, {2, 3, 4, 5}});
   CHECK(of(10, 4, {.rank = 1, .world_size = 2}, true) == Batches{{4, 5, 6, 7}});
@@ -74,7 +74,7 @@ TEST_CASE("each rank keeps its part of every window, and the last window is fill
   CHECK(of(10, 4, {.rank = 0, .world_size = 3}, true).empty());
 }
 
-TEST_CASE("a stream is shared out as numbered samples are, whatever its length, which nobody told it") {
+TEST_CASE("a stream of any unknown length is sharded like numbered samples") {
   std::mt19937 random(3);
   const auto pick = [&](int64_t from, int64_t to) { return std::uniform_int_distribution<int64_t>(from, to)(random); };
   for (int i = 0; i < 2000; ++i) {
@@ -121,7 +121,7 @@ TEST_CASE("a stream is shared out as numbered samples are, whatever its length, 
   }
 }
 
-TEST_CASE("resumed on other ranks a stream's samples that follow are sharded again") {
+TEST_CASE("a stream that is resumed on other ranks re-shards the remaining samples") {
   StreamLoader two(counting_stream(20), {.batch_size = 2});
   two.shard({.rank = 1, .world_size = 2});
   (void)pass(two, 2);
@@ -131,7 +131,7 @@ TEST_CASE("resumed on other ranks a stream's samples that follow are sharded aga
   CHECK(pass(one) == Batches{{8, 9, 10, 11}, {12, 13, 14, 15}, {16, 17, 18, 19}});
 }
 
-TEST_CASE("a resumed stream that skips continues at a whole batch, as a numbered loader does") {
+TEST_CASE("a resumed stream that skips continues at a complete batch, like a numbered loader") {
   StreamLoader two(counting_stream(20), {.batch_size = 2});
   (void)pass(two, 3);
   auto four = StreamLoader(counting_stream(20), {.batch_size = 4}).skip_first_batches(2);
@@ -146,7 +146,7 @@ TEST_CASE("a resumed stream that skips continues at a whole batch, as a numbered
   CHECK(pass(four) == expected);
 }
 
-TEST_CASE("a random stream is told seed and epoch") {
+TEST_CASE("a random stream gets seed and epoch") {
   std::vector<std::pair<uint64_t, int64_t>> told;
   const auto stream = make_stream(
       [&](const ReadContext& context) {
@@ -162,7 +162,7 @@ TEST_CASE("a random stream is told seed and epoch") {
   CHECK(told == std::vector<std::pair<uint64_t, int64_t>>{{5, 0}, {5, 4}});
 }
 
-TEST_CASE("an exception of a stream is thrown after the earlier batches, and one log line names the sample") {
+TEST_CASE("a stream's exception is thrown after the earlier batches, and one log line names the sample") {
   for (const int64_t workers : {0, 1}) {
     for (const int64_t rank : {0, 1}) {
       StreamLoader loader(counting_stream(11, {}, 9), {.batch_size = 2, .num_workers = workers});
@@ -183,7 +183,7 @@ TEST_CASE("an exception of a stream is thrown after the earlier batches, and one
   }
 }
 
-TEST_CASE("a line names the sample that fails among those that another run has seen") {
+TEST_CASE("a log line names a sample that fails among those that an earlier run consumed") {
   StreamLoader before(counting_stream(20), {.batch_size = 2});
   (void)pass(before, 4);
   const auto fails = [&](int64_t batch_size) {
@@ -196,7 +196,7 @@ TEST_CASE("a line names the sample that fails among those that another run has s
   CHECK(fails(4).back() == line);  // after re-sharding
 }
 
-TEST_CASE("the worker of a stream has one seed on all ranks, for all read the same") {
+TEST_CASE("a stream's worker has the same seed on all ranks, because all read the same samples") {
   for (const int64_t rank : {0, 1}) {
     std::set<uint64_t> seeds;
     const auto stream = make_stream([&] {
@@ -263,7 +263,7 @@ TEST_CASE("skip_first_batches reads and drops batches, keeps the padding, and co
                     "skip_first_batches: -1 batches are to be skipped, must be at least 0");
 }
 
-TEST_CASE("a pass that cannot begin is none: the position to resume is kept for the next try") {
+TEST_CASE("a pass that fails to start keeps the resume point for the next attempt") {
   int64_t tries = 0;
   const auto stream = make_stream([&] {
     if (++tries == 2) throw std::runtime_error("no such host");
@@ -279,7 +279,7 @@ TEST_CASE("a pass that cannot begin is none: the position to resume is kept for 
   CHECK(pass(loader) == Batches{{4, 5}, {6, 7}});
 }
 
-TEST_CASE("padding is not taken from the stream's first samples after the user modified them") {
+TEST_CASE("padding is not affected by the user's changes to the stream's first samples") {
   const auto stream = make_stream([] {
     return [next = int64_t{0}]() mutable -> std::optional<at::Tensor> {
       return next < 5 ? std::optional(torch::full({1}, next++)) : std::nullopt;
@@ -295,7 +295,7 @@ TEST_CASE("padding is not taken from the stream's first samples after the user m
   CHECK(seen == std::vector<Numbers>{{100}, {101}, {104}, {100}});
 }
 
-TEST_CASE("with a worker a stream's batches are those without, epoch after epoch, its errors too") {
+TEST_CASE("a worker returns the same batches and errors in every epoch as no worker") {
   for (const int64_t world : {1, 2}) {
     const auto loader_of = [&](int64_t workers, int64_t bad = -1) {
       StreamLoader loader(counting_stream(11, {}, bad), {.batch_size = 2, .num_workers = workers});
@@ -355,7 +355,7 @@ TEST_CASE("the next batch is prefetched while a batch is held, and the reported 
   }
 }
 
-TEST_CASE("the worker of a stream is one thread for all passes; a read that hangs is named after the timeout") {
+TEST_CASE("one thread serves all passes of a stream; a read that hangs is named after the timeout") {
   struct Watch {  // outlives the hanging thread
     std::mutex mutex;
     std::set<std::thread::id> readers;
@@ -394,7 +394,7 @@ TEST_CASE("the worker of a stream is one thread for all passes; a read that hang
   CHECK(loader.report().single_reader);
 }
 
-TEST_CASE("a stream that hangs at its first sample has the timeout, too; what it reads itself names no other sample") {
+TEST_CASE("a stream that hangs at its first sample times out, and nested reads do not change the sample's name") {
   const auto at = [](int64_t sample) {
     const auto opened = std::make_shared<std::promise<void>>();  // outlives the hanging thread
     const auto stream = make_stream([=, open = opened->get_future().share()] {
@@ -436,7 +436,7 @@ TEST_CASE("skipping the samples of another run may take longer than the timeout 
   }
 }
 
-TEST_CASE("a loop in a loop that fails to begin gives the word back to the one around it") {
+TEST_CASE("the outer loop is active again after an inner loop fails to start") {
   for (const int64_t workers : {0, 1}) {
     const auto stream = make_stream([](const ReadContext& context) {
       return [epoch = context.epoch, next = int64_t{0}]() mutable -> std::optional<int64_t> {
@@ -455,7 +455,7 @@ TEST_CASE("a loop in a loop that fails to begin gives the word back to the one a
   }
 }
 
-TEST_CASE("a line names the samples of a batch that cannot be collated, what fills it up, too") {
+TEST_CASE("a log line names the samples of a batch that cannot be collated, padding included") {
   for (const int64_t workers : {0, 1}) {
     const auto line_of = [&](int64_t bad, const ShardSpec& shard_spec) {
       const auto collate = [bad](const std::vector<int64_t>& samples) {
@@ -478,7 +478,7 @@ TEST_CASE("a line names the samples of a batch that cannot be collated, what fil
   }
 }
 
-TEST_CASE("a stream says its report at the end of each pass on request, and how many samples a pass has") {
+TEST_CASE("a stream reports each pass on request, and its number of samples") {
   StreamLoader loader(counting_stream(5, 5), {.batch_size = 2, .log_report = true});
   CHECK(loader.sample_count() == 5);
   CHECK(loader.size() == 3);
@@ -533,7 +533,7 @@ TEST_CASE("log lines state why a stream's pass is empty, and the number of repea
   }
 }
 
-TEST_CASE("wrong loaders of streams are refused, with the values") {
+TEST_CASE("invalid stream loaders are refused with the values") {
   CHECK_THROWS_WITH(StreamLoader(counting_stream(1), {.batch_size = 0}), "loader: batch_size is 0, must be at least 1");
   CHECK_THROWS_WITH(StreamLoader(StreamPtr<int64_t>()), "loader: the source is a null pointer");
   CHECK_THROWS_WITH(StreamLoader(counting_stream(1), {.num_workers = 2}),

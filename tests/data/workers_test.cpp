@@ -128,7 +128,7 @@ TEST_CASE("a source that is not thread-safe is read by one thread at a time, acr
   CHECK(most == 1);
 }
 
-TEST_CASE("with any number of workers the batches are those without, in order, epoch after epoch") {
+TEST_CASE("any number of workers returns the batches of no worker, in order, epoch after epoch") {
   auto plain = watched(103, {.batch_size = 4, .shuffle = true, .seed = 3}, [](int64_t) {});
   plain.shard({.rank = 1, .world_size = 2});
   const Batches first = pass(plain);
@@ -146,7 +146,7 @@ TEST_CASE("with any number of workers the batches are those without, in order, e
   }
 }
 
-TEST_CASE("workers read ahead, so many batches and no more") {
+TEST_CASE("workers prefetch at most prefetch_factor batches each") {
   std::atomic<int> reads = 0;
   auto loader = watched(20, {.num_workers = 2, .prefetch_factor = 2}, [&](int64_t) { ++reads; });
   auto position = loader.begin();
@@ -157,7 +157,7 @@ TEST_CASE("workers read ahead, so many batches and no more") {
   while (reads < 6) std::this_thread::yield();
 }
 
-TEST_CASE("the threads are the same in every epoch, and know which worker they are") {
+TEST_CASE("the threads are the same in every epoch and know their worker id") {
   std::mutex mutex;
   std::set<std::thread::id> threads;
   std::set<int64_t> ids;
@@ -176,7 +176,7 @@ TEST_CASE("the threads are the same in every epoch, and know which worker they a
   CHECK_FALSE(get_worker_info());
 }
 
-TEST_CASE("a worker's seed is its pass's base seed and its number: by the loader's seed, epoch and rank") {
+TEST_CASE("a worker's seed depends on the loader's seed, the epoch, the rank and the worker id") {
   std::mutex mutex;
   std::set<uint64_t> bases;
   const auto loader_of = [&](uint64_t seed) {
@@ -208,9 +208,7 @@ TEST_CASE("a worker's seed is its pass's base seed and its number: by the loader
   CHECK(std::set<uint64_t>{first, second, base_of_pass(other), base_of_pass(of_rank_1)}.size() == 4);
 }
 
-TEST_CASE(
-    "a source's exception keeps its type and is thrown at its batch; a log line names the samples, and reading "
-    "continues") {
+TEST_CASE("a source's exception keeps its type and is thrown at its batch; a log line names the samples") {
   struct Torn : std::domain_error {
     using std::domain_error::domain_error;
   };
@@ -233,7 +231,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("out of memory on a worker is thrown at the batch that it read; no batch is lost or replaced") {
+TEST_CASE("out of memory on a worker is thrown at its batch, and no batch is lost or replaced") {
   std::atomic<bool> thrown = false;
   auto loader = watched(14, {.batch_size = 2, .num_workers = 1}, [&](int64_t sample) {
     if (sample == 4 && !thrown.exchange(true)) TORCH_CHECK_WITH(OutOfMemoryError, false, "it is short");
@@ -256,7 +254,7 @@ TEST_CASE("out of memory on a worker is thrown at the batch that it read; no bat
   CHECK(seen == Batches{{0, 1}, {2, 3}, {6, 7}, {8, 9}, {10, 11}, {12, 13}});
 }
 
-TEST_CASE("memory that is short beside the batch at hand is there when that one is gone, where the loop reads itself") {
+TEST_CASE("without workers a read is retried after the current batch is released, if memory was short") {
   bool thrown = false;
   auto loader = watched(6, {.batch_size = 2}, [&](int64_t sample) {
     if (sample == 2 && !std::exchange(thrown, true)) TORCH_CHECK_WITH(OutOfMemoryError, false, "it is short");
@@ -267,7 +265,7 @@ TEST_CASE("memory that is short beside the batch at hand is there when that one 
   CHECK(list(*++position) == Numbers{4, 5});
 }
 
-TEST_CASE("a loop that is left early leaves nothing behind, and loops over one loader nest") {
+TEST_CASE("a loop that breaks early does not affect later loops, and loops over one loader nest") {
   auto loader = watched(40, {.batch_size = 2, .num_workers = 2}, [](int64_t) {});
   for (auto& batch : loader) {
     if (list(batch) == Numbers{4, 5}) break;
@@ -282,7 +280,7 @@ TEST_CASE("a loop that is left early leaves nothing behind, and loops over one l
   auto unread = loader.begin();  // destroyed before its workers have read
 }
 
-TEST_CASE("a pass outlives its loader, workers and all") {
+TEST_CASE("a pass with workers can outlive its loader") {
   auto loader = std::make_unique<LoaderOf<at::Tensor>>(
       watched(6, {.batch_size = 2, .num_workers = 2}, [](int64_t) { std::this_thread::sleep_for(1ms); }));
   auto position = loader->begin();
@@ -304,7 +302,7 @@ TEST_CASE("a source that is not thread-safe is read by one worker at a time") {
   CHECK(pass(loader).size() == 30);
 }
 
-TEST_CASE("a read that hangs is named after the timeout, and the next pass has other workers") {
+TEST_CASE("a read that hangs is named after the timeout, and the next pass uses other workers") {
   // The thread of a hanging read may end after the test.
   const auto door = std::make_shared<Door>();
   const auto hangs = std::make_shared<std::atomic<bool>>(true);
@@ -321,13 +319,13 @@ TEST_CASE("a read that hangs is named after the timeout, and the next pass has o
   door->open();
 }
 
-TEST_CASE("a timeout longer than a clock can say is as long as it takes") {
+TEST_CASE("a timeout beyond the clock's range is accepted") {
   auto loader = watched(8, {.batch_size = 2, .num_workers = 1, .timeout = std::chrono::milliseconds::max()},
                         [](int64_t) { std::this_thread::sleep_for(1ms); });
   CHECK(pass(loader).size() == 4);
 }
 
-TEST_CASE("of a batch too long to be listed whole, the sample that hangs is named") {
+TEST_CASE("the hanging sample of a long batch is named") {
   struct Hanging {
     [[nodiscard]] size_t size() const { return 32; }
     [[nodiscard]] at::Tensor get(int64_t i) const {
@@ -344,8 +342,7 @@ TEST_CASE("of a batch too long to be listed whole, the sample that hangs is name
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-TEST_CASE(
-    "more workers than the system gives threads for is reported with both numbers, and those that were begun end") {
+TEST_CASE("more workers than threads are refused with both numbers, and the started ones end") {
   struct LittleMemory {
     LittleMemory() {
       REQUIRE(getrlimit(RLIMIT_AS, &before_) == 0);
@@ -379,7 +376,7 @@ TEST_CASE(
 }
 #endif
 
-TEST_CASE("a wait for workers that are busy with a pass that was left is told apart") {
+TEST_CASE("the timeout error reports workers that are busy with an abandoned pass") {
   ReadQueue queue(10, 2, [](int64_t, size_t) {});
   CHECK_FALSE(queue.wait(0, 1ms));
   CHECK_THROWS_WITH(std::rethrow_exception(slow_read(0, torch::arange(12), queue.reader_of(0), 2000ms)),
@@ -387,7 +384,7 @@ TEST_CASE("a wait for workers that are busy with a pass that was left is told ap
                     "(timeout): the workers still read batches of a pass that was left early");
 }
 
-TEST_CASE("the report names the bottleneck and the remedy") {
+TEST_CASE("the loading report names the bottleneck and the remedy") {
   auto slow = watched(4, {}, [](int64_t) { std::this_thread::sleep_for(5ms); });
   CHECK(slow.report().text() == "no batch was taken yet");
   (void)pass(slow);
@@ -440,7 +437,7 @@ TEST_CASE("the report names the bottleneck and the remedy") {
       "help");
 }
 
-TEST_CASE("a wait for a later batch counts in the time of the report") {
+TEST_CASE("the report's total time includes a wait for a later batch") {
   LoadingTimer clock({});
   clock.asked();
   clock.arrived(1);
@@ -449,7 +446,7 @@ TEST_CASE("a wait for a later batch counts in the time of the report") {
   CHECK(clock.report()->seconds >= clock.report()->data_wait_seconds);
 }
 
-TEST_CASE("the report is a line at the end of each pass on request") {
+TEST_CASE("the loading report is logged after each pass on request") {
   const Lines lines(accelerate::base::LogLevel::info);
   auto loader = watched(4, {.batch_size = 2, .log_report = true}, [](int64_t) {});
   (void)pass(loader);
@@ -457,7 +454,7 @@ TEST_CASE("the report is a line at the end of each pass on request") {
   CHECK(lines.all[0].starts_with("loader: epoch 0: 4 samples in 2 batches, "));
 }
 
-TEST_CASE("workers that cannot be are refused, with the values") {
+TEST_CASE("invalid worker options are refused with the values") {
   const auto refused = [](const LoaderOptions& options) {
     try {
       (void)watched(4, options, [](int64_t) {});

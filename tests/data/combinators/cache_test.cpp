@@ -12,7 +12,7 @@
 using namespace sources;
 using Strings = std::vector<std::string>;
 
-TEST_CASE("a cache asks for each sample once, when it is first needed") {
+TEST_CASE("a cache reads each sample once, when it is first needed") {
   const auto source = std::make_shared<CountedReads>(5);
   const auto cached = data::cache(source);
   CHECK(cached->size() == 5);
@@ -25,14 +25,14 @@ TEST_CASE("a cache asks for each sample once, when it is first needed") {
   CHECK_THROWS_WITH((void)cached->read(index({5})), "cache: sample 5 is requested, there are 5 samples");
 }
 
-TEST_CASE("a batch of a cache is the user's own, as is the source's") {
+TEST_CASE("a batch of a cache belongs to the user, and so does the source's batch") {
   const auto cached = data::cache(std::make_shared<CountedReads>(3));
   auto batch = cached->read(index({0, 1, 2}));
   batch.data.add_(100);
   CHECK(read(cached, {0, 1, 2}) == Numbers{0, 1, 2});
 }
 
-TEST_CASE("a cache that was begun in inference is read, and filled, outside of it") {
+TEST_CASE("a cache that is first read in inference mode can be read and filled outside") {
   const auto cached = data::cache(std::make_shared<CountedReads>(4));
   {
     const c10::InferenceMode inference;
@@ -42,7 +42,7 @@ TEST_CASE("a cache that was begun in inference is read, and filled, outside of i
   CHECK_FALSE(cached->read(index({0})).data.is_inference());
 }
 
-TEST_CASE("lists and missing targets are cached; what belongs to all samples stays") {
+TEST_CASE("lists and missing targets are cached; members without rows are kept") {
   using Tree = std::tuple<at::Tensor, Strings, double, at::Tensor>;
   const auto cached = data::cache(data::memory_source(Tree{torch::arange(3), {"a", "b", "c"}, 0.5, {}}));
   for (int round = 0; round < 2; ++round) {
@@ -54,7 +54,7 @@ TEST_CASE("lists and missing targets are cached; what belongs to all samples sta
   }
 }
 
-TEST_CASE("a cache does not give what one batch says of all its samples for another batch's") {
+TEST_CASE("a cache does not return one batch's members without rows for another batch") {
   using Tree = std::tuple<at::Tensor, at::Tensor, Strings>;
   // Words of the batch, packed into one tensor with the words of all samples.
   struct Packed final : data::SourceOf<Tree> {
@@ -82,7 +82,7 @@ TEST_CASE("a cache does not give what one batch says of all its samples for anot
   }
 }
 
-TEST_CASE("two ranks share one cache, which reads every sample once; a cache of nothing has no batches") {
+TEST_CASE("two ranks share a cache, which reads every sample once; an empty cache has no batches") {
   const auto source = std::make_shared<CountedReads>(5);
   const auto cached = data::cache(source);
   CHECK(two_ranks(cached) == std::vector<std::vector<Numbers>>{{{0, 1}, {4, 0}}, {{2, 3}, {1, 2}}});
@@ -95,7 +95,7 @@ TEST_CASE("two ranks share one cache, which reads every sample once; a cache of 
   CHECK(read(unread, {1}) == Numbers{1});
 }
 
-TEST_CASE("several threads may read a cache of a source that only one may read") {
+TEST_CASE("several threads may read a cache of a source that is not thread-safe") {
   struct Alone final : data::Source {
     [[nodiscard]] int64_t size() const override { return 64; }
     [[nodiscard]] data::Batch read(const at::Tensor& indices) const override {
@@ -145,7 +145,7 @@ TEST_CASE("threads that need different samples of a cold cache read the source s
   CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds(5));
 }
 
-TEST_CASE("what one thread reads another one waits for, and reads itself where the first fails") {
+TEST_CASE("a thread waits for a sample that another thread reads, and reads it itself if the other fails") {
   struct Flaky final : data::Source {
     [[nodiscard]] int64_t size() const override { return 2; }
     [[nodiscard]] data::Batch read(const at::Tensor& indices) const override {
@@ -172,7 +172,7 @@ TEST_CASE("what one thread reads another one waits for, and reads itself where t
   CHECK(source->reads[1] == 1);
 }
 
-TEST_CASE("a source that throws is asked again") {
+TEST_CASE("a cache retries a source that threw") {
   struct Flaky final : data::Source {
     [[nodiscard]] int64_t size() const override { return 2; }
     [[nodiscard]] data::Batch read(const at::Tensor& indices) const override {
@@ -186,7 +186,7 @@ TEST_CASE("a source that throws is asked again") {
   CHECK(read(cached, {1, 0}) == Numbers{1, 0});
 }
 
-TEST_CASE("samples of several shapes, and those that differ from epoch to epoch, are refused") {
+TEST_CASE("samples with several shapes, or values that depend on the epoch, are refused") {
   struct Growing final : data::SourceOf<at::Tensor> {
     [[nodiscard]] int64_t size() const override { return 3; }
     [[nodiscard]] at::Tensor read(const at::Tensor& indices) const override {

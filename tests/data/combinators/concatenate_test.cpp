@@ -6,7 +6,7 @@
 using namespace sources;
 using Strings = std::vector<std::string>;
 
-TEST_CASE("concatenate gives the samples of one source after those of another, in the order requested") {
+TEST_CASE("concatenate returns the samples of its sources one after another, in the requested order") {
   const auto joined = data::concatenate(numbers(3), numbers(2, 100), numbers(2, 200));
   CHECK(joined->size() == 7);
   CHECK(read(joined, {0, 1, 2, 3, 4, 5, 6}) == Numbers{0, 1, 2, 100, 101, 200, 201});
@@ -15,7 +15,7 @@ TEST_CASE("concatenate gives the samples of one source after those of another, i
   CHECK_THROWS_WITH((void)joined->read(index({7})), "concatenate: sample 7 is requested, there are 7 samples");
 }
 
-TEST_CASE("a batch asks each source once, for its own samples") {
+TEST_CASE("a batch reads each source once, for its own samples") {
   const auto first = std::make_shared<CountedReads>(3);
   const auto second = std::make_shared<CountedReads>(2);
   const auto joined = data::concatenate(std::vector<data::SourcePtr<data::Batch>>{first, second});
@@ -38,7 +38,7 @@ TEST_CASE("lists, maps and missing targets are concatenated too") {
   CHECK_FALSE(batch.target.defined());
 }
 
-TEST_CASE("two ranks read their shares across sources; empty sources are passed over") {
+TEST_CASE("two ranks read their shards across sources, and empty sources are skipped") {
   CHECK(two_ranks(data::concatenate(numbers(3), numbers(0), numbers(2, 100))) ==
         std::vector<std::vector<Numbers>>{{{0, 1}, {101, 0}}, {{2, 100}, {1, 2}}});
   const auto nothing = data::concatenate(numbers(0), numbers(0));
@@ -47,7 +47,7 @@ TEST_CASE("two ranks read their shares across sources; empty sources are passed 
   CHECK(read(data::concatenate(numbers(0), numbers(2)), {1, 0}) == Numbers{1, 0});
 }
 
-TEST_CASE("samples that do not go together are named with their sources") {
+TEST_CASE("samples that do not match are named with their sources") {
   const auto of = [](const at::Tensor& tensor) { return data::memory_source(tensor, torch::zeros(tensor.size(0))); };
   const auto refused = [&](const at::Tensor& one, const at::Tensor& other) {
     (void)data::concatenate(of(one), of(other))->read(index({1, 0, 3}));
@@ -86,7 +86,7 @@ TEST_CASE("samples that do not go together are named with their sources") {
                     "concatenate: 4611686018427387904 and 4611686018427387904 samples are more than an int64 counts");
 }
 
-TEST_CASE("concatenate passes on which pass reads") {
+TEST_CASE("concatenate forwards the ReadContext of the pass") {
   const auto source = std::make_shared<PassSource>();
   const data::SourcePtr<at::Tensor> joined = data::concatenate(source, source);
   CHECK(joined->seeded());

@@ -18,7 +18,7 @@ TEST_CASE("filter keeps the samples for which the predicate is true, in their or
   CHECK_THROWS_WITH((void)kept->read(index({5})), "filter: sample 5 is requested, there are 5 samples");
 }
 
-TEST_CASE("the predicate sees every sample once, however often the kept ones are read") {
+TEST_CASE("the predicate is called once per sample, however often the kept ones are read") {
   const auto source = std::make_shared<CountedReads>(1000);
   int64_t asked = 0;
   const auto kept = data::filter(source, [&](const data::Batch& sample) {
@@ -31,14 +31,14 @@ TEST_CASE("the predicate sees every sample once, however often the kept ones are
   CHECK(asked == 1000);
 }
 
-TEST_CASE("two ranks read their shares of what is kept; nothing is kept of nothing, nor where nothing fits") {
+TEST_CASE("two ranks read their shards of the kept samples, and empty results are valid") {
   CHECK(two_ranks(data::filter(numbers(10), odd)) ==
         std::vector<std::vector<Numbers>>{{{1, 3}, {9, 1}}, {{5, 7}, {3, 5}}});
   CHECK(two_ranks(data::filter(numbers(0), odd)) == std::vector<std::vector<Numbers>>{{}, {}});
   CHECK(data::filter(numbers(1), odd)->size() == 0);
 }
 
-TEST_CASE("a predicate sees structs and lists as single samples") {
+TEST_CASE("a predicate gets structs and lists as single samples") {
   const std::vector<std::string> names{"cat", "dog", "cow"};
   const auto source = data::memory_source(std::pair(torch::arange(3), names));
   const auto kept = data::filter(
@@ -46,7 +46,7 @@ TEST_CASE("a predicate sees structs and lists as single samples") {
   CHECK(kept->read(index({1, 0})).second == std::vector<std::string>{"cow", "cat"});
 }
 
-TEST_CASE("filter passes on which pass reads, and its predicate sees epoch 0 and seed 0") {
+TEST_CASE("filter forwards the ReadContext, and its predicate gets epoch 0 and seed 0") {
   const auto kept = data::filter(std::make_shared<PassSource>(), [](const at::Tensor& sample) {
     CHECK(sample[0].item<int64_t>() == 0);
     CHECK(sample[1].item<int64_t>() == 0);

@@ -12,14 +12,14 @@ data::Batch plus_one(const data::Batch& batch) { return {batch.data + 1, batch.t
 
 }  // namespace
 
-TEST_CASE("map gives each batch to a function, random access and repeats alike") {
+TEST_CASE("map passes each batch to a function, also for random access and repeats") {
   const auto mapped = data::map(numbers(5), plus_one);
   CHECK(mapped->size() == 5);
   CHECK(read(mapped, {4, 0, 4}) == Numbers{5, 1, 5});
   CHECK_THROWS_WITH((void)mapped->read(index({5})), "map: sample 5 is requested, there are 5 samples");
 }
 
-TEST_CASE("map may make another kind of batch") {
+TEST_CASE("map may return another batch type") {
   const auto mapped = data::map(numbers(5), [](const data::Batch& batch) {
     const auto rows = static_cast<size_t>(batch.data.size(0));
     return std::pair(batch.data.to(torch::kFloat), std::vector<std::string>(rows, "x"));
@@ -29,7 +29,7 @@ TEST_CASE("map may make another kind of batch") {
   CHECK(names.size() == 2);
 }
 
-TEST_CASE("map_samples gives each sample to a function and collates what it returns") {
+TEST_CASE("map_samples passes each sample to a function and collates the results") {
   const auto table = torch::arange(10).view({5, 2});
   const auto source = data::memory_source(std::pair(table, std::vector<std::string>{"a", "b", "c", "d", "e"}));
   const auto mapped = data::map_samples(source, [](const std::pair<at::Tensor, std::string>& sample) {
@@ -44,7 +44,7 @@ TEST_CASE("map_samples gives each sample to a function and collates what it retu
   CHECK_THROWS_WITH((void)mapped->read(index({-1})), "map_samples: sample -1 is requested, there are 5 samples");
 }
 
-TEST_CASE("what map_samples cannot collate is named by its numbers in the source") {
+TEST_CASE("map_samples names results that it cannot collate by their numbers in the source") {
   const auto ragged = data::map_samples(
       numbers(5), [](const data::Batch& sample) { return torch::zeros(sample.data.item<int64_t>()); });
   CHECK_THROWS_WITH((void)ragged->read(index({3, 1})),
@@ -52,7 +52,7 @@ TEST_CASE("what map_samples cannot collate is named by its numbers in the source
                     "dimension that differs");
 }
 
-TEST_CASE("two ranks read their shares of what is mapped; nothing is mapped of an empty source") {
+TEST_CASE("two ranks read their shards of mapped samples, and an empty source stays empty") {
   CHECK(two_ranks(data::map(numbers(5), plus_one)) ==
         std::vector<std::vector<Numbers>>{{{1, 2}, {5, 1}}, {{3, 4}, {2, 3}}});
   const auto empty = data::map(numbers(0), plus_one);
@@ -67,7 +67,7 @@ TEST_CASE("combinators compose") {
   CHECK(read(composed, {2, 2}) == Numbers{3, 3});
 }
 
-TEST_CASE("map and map_samples pass on which pass reads") {
+TEST_CASE("map and map_samples forward the ReadContext of the pass") {
   const auto same = [](const at::Tensor& rows) { return rows; };
   const auto source = std::make_shared<PassSource>();
   CHECK(list(in_pass(data::map(source, same))) == Numbers{7, 3, 0, 1});
@@ -75,7 +75,7 @@ TEST_CASE("map and map_samples pass on which pass reads") {
   CHECK_FALSE(data::map(numbers(3), plus_one)->seeded());
 }
 
-TEST_CASE("a combinator of no source is refused") {
+TEST_CASE("a combinator without a source is refused") {
   const std::shared_ptr<const data::Source> none;
   CHECK_THROWS_WITH((void)data::map(none, plus_one), "map: the source is a null pointer");
   CHECK_THROWS_WITH((void)data::map_samples(none, plus_one), "map_samples: the source is a null pointer");

@@ -31,7 +31,7 @@ TEST_CASE("random_split equals PyTorch's for equal seed, with counts and with fr
   CHECK(shown(data::random_split(numbers(5), std::vector<int64_t>{0, 5}, 3)) == Parts{{}, {1, 0, 3, 4, 2}});
 }
 
-TEST_CASE("two ranks read their shares of a part; the parts of nothing are empty") {
+TEST_CASE("two ranks read their shards of a part, and parts of an empty source are empty") {
   const auto parts = data::random_split(numbers(10), {5, 5}, 42);
   CHECK(two_ranks(parts[0]) == std::vector<std::vector<Numbers>>{{{2, 6}, {4, 2}}, {{1, 8}, {6, 1}}});
   CHECK(read(parts[0], {4, 4, 0}) == Numbers{4, 4, 2});
@@ -40,7 +40,7 @@ TEST_CASE("two ranks read their shares of a part; the parts of nothing are empty
   CHECK(shown(data::random_split(numbers(0), std::vector<int64_t>{}, 1)).empty());
 }
 
-TEST_CASE("parts that do not add up are refused, with both numbers") {
+TEST_CASE("parts with a wrong sum are refused with both numbers") {
   CHECK_THROWS_WITH((void)data::random_split(numbers(10), {7, 4}, 1),
                     "random_split: the counts add up to 11, must be 10, the number of samples");
   CHECK_THROWS_WITH((void)data::random_split(numbers(10), {11, -1}, 1),
@@ -56,7 +56,7 @@ TEST_CASE("parts that do not add up are refused, with both numbers") {
                     "random_split: fraction 0 is nan, must be 0 to 1");
 }
 
-TEST_CASE("random_split passes on which pass reads") {
+TEST_CASE("random_split forwards the ReadContext of the pass") {
   const auto parts = data::random_split(std::make_shared<PassSource>(), {1.0}, 0);
   const auto sample = list(in_pass(parts[0]));
   CHECK(Numbers(sample.begin(), sample.begin() + 3) == Numbers{7, 3, 0});

@@ -37,8 +37,7 @@ Numbers sorted(Numbers list) {
 
 }  // namespace
 
-TEST_CASE(
-    "a shuffle buffer gives every sample once, in an order of seed and epoch, no further ahead than it is large") {
+TEST_CASE("a shuffle buffer returns every sample once, in an order of seed and epoch, within its size") {
   const auto shuffled = shuffle_buffer(plain_stream(200), 10);
   const auto first = all_of(shuffled, {.seed = 1});
   CHECK(sorted(first) == all_of(plain_stream(200)));
@@ -54,7 +53,7 @@ TEST_CASE(
   CHECK(all_of(twice, {.seed = 1}) != first);
 }
 
-TEST_CASE("every order of a small stream comes up about as often as any other") {
+TEST_CASE("every order of a small stream is about equally likely") {
   std::map<Numbers, int> times;
   for (uint64_t seed = 0; seed < 6000; ++seed) ++times[all_of(shuffle_buffer(plain_stream(3), 3), {.seed = seed})];
   CHECK(times.size() == 6);
@@ -64,14 +63,14 @@ TEST_CASE("every order of a small stream comes up about as often as any other") 
   }
 }
 
-TEST_CASE("a buffer of one keeps the order, a large one holds all, and an empty stream stays empty") {
+TEST_CASE("a buffer of one keeps the order, a large one holds all samples, an empty stream stays empty") {
   CHECK(all_of(shuffle_buffer(plain_stream(5), 1), {.seed = 4}) == Numbers{0, 1, 2, 3, 4});
   CHECK(sorted(all_of(shuffle_buffer(plain_stream(5), 99))) == Numbers{0, 1, 2, 3, 4});
   CHECK(all_of(shuffle_buffer(plain_stream(0), 3)).empty());
   CHECK_THROWS_WITH((void)shuffle_buffer(plain_stream(5), 0), "shuffle_buffer: size is 0, must be at least 1");
 }
 
-TEST_CASE("an interrupted pass over a shuffled stream continues in the same order, and ranks share one") {
+TEST_CASE("an interrupted pass over a shuffled stream continues in the same order, on all ranks") {
   const auto walk = [](int64_t rank, const std::optional<accelerate::state::LoaderState>& from, int64_t most) {
     StreamLoader loader(shuffle_buffer(plain_stream(40), 7), {.batch_size = 2, .seed = 9});
     loader.shard({.rank = rank, .world_size = 2});

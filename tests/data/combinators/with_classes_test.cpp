@@ -6,7 +6,7 @@
 
 using namespace sources;
 
-TEST_CASE("labels of any source are checked where they are read, and a wrong one names its sample") {
+TEST_CASE("labels of any source are checked on read, and an invalid one names its sample") {
   const auto labels = torch::tensor({0, 2, 1, 3, -1});
   const auto source = data::with_classes(data::memory_source(torch::arange(5), labels), 3);
   CHECK(source->size() == 5);
@@ -21,7 +21,7 @@ TEST_CASE("labels of any source are checked where they are read, and a wrong one
   CHECK_THROWS_WITH(walk(), "with_classes: sample 3 has label 3: expected 0 to 2");
 }
 
-TEST_CASE("several labels a sample, and labels that a function finds") {
+TEST_CASE("a sample may have several labels, and a function can select them") {
   using Pair = std::pair<at::Tensor, at::Tensor>;
   const auto pairs = data::memory_source(Pair{torch::arange(3), torch::tensor({{0, 1}, {1, 9}, {1, 1}})});
   const auto source = data::with_classes(pairs, 2, &Pair::second);
@@ -53,7 +53,7 @@ TEST_CASE("invalid labels are refused") {
   CHECK_THROWS_WITH((void)data::with_classes(numbers(2), 0), "with_classes: classes is 0, must be at least 1");
 }
 
-TEST_CASE("with_classes passes on which pass reads") {
+TEST_CASE("with_classes forwards the ReadContext of the pass") {
   const auto told =
       data::with_classes(std::make_shared<PassSource>(), 10, [](at::Tensor& batch) -> at::Tensor& { return batch; });
   CHECK(list(in_pass(told)) == Numbers{7, 3, 0, 1});

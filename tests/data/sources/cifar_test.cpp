@@ -50,7 +50,7 @@ const std::string remedy =
 
 }  // namespace
 
-TEST_CASE("CIFAR-10 is read file after file, normalised as torchvision does it") {
+TEST_CASE("CIFAR-10 is read file after file, normalised as in torchvision") {
   const Folder folder;
   write_cifar10(folder.path);
   auto loader = cifar10(folder.path, {.batch_size = 10});
@@ -62,7 +62,7 @@ TEST_CASE("CIFAR-10 is read file after file, normalised as torchvision does it")
   CHECK(batch.data.equal(normalised(pixels(all), {0.4914F, 0.4822F, 0.4465F}, {0.2470F, 0.2435F, 0.2616F})));
 }
 
-TEST_CASE("the test split, the published folder and a normalisation of one's own") {
+TEST_CASE("the test split, the published folder and a custom normalisation") {
   const Folder folder;
   fs::create_directories(folder.path / "cifar-10-batches-bin");
   write_cifar10(folder.path / "cifar-10-batches-bin");
@@ -86,7 +86,7 @@ TEST_CASE("CIFAR-100 has fine and coarse labels") {
   CHECK(cifar100(folder.path, {}, Split::test).begin()->target.equal(torch::tensor({7}, torch::kLong)));
 }
 
-TEST_CASE("a missing folder or file names the files and where they are published") {
+TEST_CASE("a missing folder or file is refused with the file names and the download page") {
   const Folder folder;
   const auto says = [](const fs::path& path) { return message([&] { (void)cifar10(path); }, ErrorKind::io); };
   CHECK(says("/nowhere") == "cifar10: /nowhere is not a folder" + remedy);
@@ -99,7 +99,7 @@ TEST_CASE("a missing folder or file names the files and where they are published
             "https://www.cs.toronto.edu/~kriz/cifar.html");
 }
 
-TEST_CASE("a file that is no whole number of images is refused with path, expected and found") {
+TEST_CASE("a file with an incomplete image is refused with path, expected and found") {
   const Folder folder;
   write_cifar10(folder.path);
   const auto path = folder.file("data_batch_3.bin");
@@ -117,7 +117,7 @@ TEST_CASE("a file that is no whole number of images is refused with path, expect
             " has 3073 bytes: expected a multiple of 3074, 2 labels and 3x32x32 pixels an image");
 }
 
-TEST_CASE("a label that is none is refused with file and sample") {
+TEST_CASE("an invalid label is refused with file and sample") {
   const Folder folder;
   write_cifar10(folder.path);
   const auto path = folder.file("data_batch_2.bin");
@@ -130,7 +130,7 @@ TEST_CASE("a label that is none is refused with file and sample") {
         "cifar100: " + folder.file("train.bin") + " has label 20 for sample 0: expected a label from 0 to 19");
 }
 
-TEST_CASE("with skip images whose label is none, and one that is cut off, are left out, counted and logged once") {
+TEST_CASE("with skip, images with invalid labels and truncated images are omitted, counted and logged once") {
   const Folder folder;
   write_cifar10(folder.path);
   const auto bad = folder.file("data_batch_2.bin");

@@ -30,7 +30,7 @@ at::Tensor longs(const std::vector<int64_t>& values) { return torch::tensor(valu
 
 }  // namespace
 
-TEST_CASE("text labels become places among their names, sorted, and the names are kept") {
+TEST_CASE("text labels become indices into their sorted class names, which are kept") {
   const auto found = read_csv(ClassesFile(flowers).path, {.target = "species", .text_classes = true});
   CHECK(found.classes == Names{"iris, \"x\"", "setosa", "virginica"});
   CHECK(found.target.equal(longs({2, 1, 0, 1})));
@@ -38,7 +38,7 @@ TEST_CASE("text labels become places among their names, sorted, and the names ar
   CHECK(read_csv(ClassesFile("a,y\n1,0\n").path, {.target = "y"}).classes.empty());
 }
 
-TEST_CASE("a test set that lacks a class takes the names of the training set") {
+TEST_CASE("a test set that lacks a class uses the class names of the training set") {
   const ClassesFile file("size,species\n4,setosa\n5,virginica\n");
   const CsvOptions options{.target = "species", .text_classes = true, .class_names = {"virginica", "other", "setosa"}};
   const auto found = read_csv(file.path, options);
@@ -48,14 +48,14 @@ TEST_CASE("a test set that lacks a class takes the names of the training set") {
         "csv: FILE line 3, column 'species': expected one of 'virginica', 'other', 'setosa', found 'Setosa'");
 }
 
-TEST_CASE("names may be another number than the declared one, or missing: both are refused") {
+TEST_CASE("a wrong number of class names, and a missing name, are refused") {
   CHECK(ClassesFile(flowers).refused({.target = "species", .classes = 2, .text_classes = true}) ==
         "csv: FILE names 3 classes: expected 2, found 'iris, \"x\"', 'setosa', 'virginica'");
   CHECK(ClassesFile("a,y\n1,\n").refused({.target = "y", .text_classes = true}) ==
         "csv: FILE line 2, column 'y': expected the name of a class, found nothing");
 }
 
-TEST_CASE("a broken line that is left out names no class") {
+TEST_CASE("an omitted invalid line adds no class") {
   const ClassesFile file("a,y\n1,x\nbroken,only here\n3,\n4,z\n");
   const auto lines = logged([&] {
     const auto found = read_csv(file.path, {.target = "y", .on_error = OnError::skip, .text_classes = true});
@@ -66,7 +66,7 @@ TEST_CASE("a broken line that is left out names no class") {
   CHECK(lines.size() == 1);
 }
 
-TEST_CASE("wrong options about classes of text are refused") {
+TEST_CASE("invalid options for text classes are refused") {
   const auto refused = [](const CsvOptions& options) {
     return ClassesFile(flowers).refused(options, ErrorKind::usage);
   };

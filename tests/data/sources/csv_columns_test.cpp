@@ -43,7 +43,7 @@ at::Tensor int64s(const std::vector<int64_t>& values) { return torch::tensor(val
 
 }  // namespace
 
-TEST_CASE("each column becomes what its type says: float32, float64, int64, a category, text") {
+TEST_CASE("each column has the type of its option: float32, float64, int64, category, text") {
   const auto table = TypedFile(typed_people)
                          .read({.columns = {{"height", CsvType::float64},
                                             {"age"},
@@ -61,7 +61,7 @@ TEST_CASE("each column becomes what its type says: float32, float64, int64, a ca
   CHECK(table.skipped == 0);
 }
 
-TEST_CASE("a category of given names keeps their order, and a missing number becomes what its column says") {
+TEST_CASE("a category keeps the order of given names, and a missing number has the column's fill value") {
   const auto table = TypedFile("a;b;c\nNA;y;\n2;x;3\n")
                          .read({.columns = {{.name = "a", .type = CsvType::int64, .fill = -1},
                                             {.name = "b", .type = CsvType::category, .categories = {"x", "z", "y"}},
@@ -73,19 +73,19 @@ TEST_CASE("a category of given names keeps their order, and a missing number bec
   CHECK(table.categories.at("b") == Texts{"x", "z", "y"});
 }
 
-TEST_CASE("quotes within a field without quotes around it are text, as in Python's csv") {
+TEST_CASE("quotes within an unquoted field are text, as in Python's csv") {
   const auto table =
       TypedFile("pipe,\"\"\n5\"\" pipe,1\n\"5\"\" pipe\",2\n").read({.columns = {{"pipe", CsvType::text}}});
   CHECK(table.columns.texts.at("pipe") == Texts{"5\"\" pipe", "5\" pipe"});
 }
 
-TEST_CASE("without a header columns are named by their places") {
+TEST_CASE("without a header columns are named by their index") {
   const auto table = TypedFile("1,x\n2,y\n").read({.columns = {{"1", CsvType::text}, {"0"}}, .header = false});
   CHECK(table.columns.texts.at("1") == Texts{"x", "y"});
   CHECK(table.columns.numbers.at("0").equal(torch::tensor({1.F, 2.F})));
 }
 
-TEST_CASE("a field that is not of its column's type is refused with line, column, expected, found and the remedy") {
+TEST_CASE("a field of the wrong type is refused with line, column, expected, found and the remedy") {
   CHECK(refused_columns({{"a", CsvType::int64}}, "a,b\n1,x\n1.5,y\n") ==
         "csv: FILE line 3, column 'a': expected a number (int64), found '1.5'; CsvColumn::type sets the expected type");
   CHECK(refused_columns({{"b", CsvType::float64}}, "a,b\n1,x\n") ==
@@ -101,7 +101,7 @@ TEST_CASE("a field that is not of its column's type is refused with line, column
   CHECK(refused_columns({{"a"}}, "a,b\n") == "csv: FILE has no samples: expected at least 1 line after the names");
 }
 
-TEST_CASE("with skip a broken line leaves nothing behind in any column") {
+TEST_CASE("with skip an invalid line adds nothing to any column") {
   const TypedFile file("a,b,c\n1,x,one\n2,,two\nbroken,only here,three\n3,z,four\n4,never\n");
   CsvTable table;
   const auto lines = logged([&] {
@@ -119,7 +119,7 @@ TEST_CASE("with skip a broken line leaves nothing behind in any column") {
             " line 3, column 'b': expected the name of a category, found nothing; CsvType::text takes that too"});
 }
 
-TEST_CASE("columns that cannot be are refused, with the values") {
+TEST_CASE("invalid columns are refused with the values") {
   const auto refused = [](std::vector<CsvColumn> columns) {
     return TypedFile("a,b\n1,2\n").refused({.columns = std::move(columns)}, ErrorKind::usage);
   };
@@ -137,7 +137,7 @@ TEST_CASE("columns that cannot be are refused, with the values") {
         "csv: delimiter is '\"', must be another character than quotes and line ends");
 }
 
-TEST_CASE("columns of several types are a loader, whose batches hold them by name") {
+TEST_CASE("columns of several types form a loader with batches by column name") {
   const TypedFile file(typed_people);
   auto loader = csv_columns(
       file.path, {.columns = {{"age", CsvType::int64}, {"city", CsvType::category}, {"note", CsvType::text}}},

@@ -38,7 +38,7 @@ at::Tensor rows_of_two(const std::vector<float>& values) { return torch::tensor(
 
 }  // namespace
 
-TEST_CASE("lines may end with CR, also mixed with LF and CRLF, and empty ones are passed over") {
+TEST_CASE("lines may end with CR, also mixed with LF and CRLF, and empty lines are skipped") {
   const LinesFile file;
   const auto expected = rows_of_two({1, 2, 3, 4});
   for (const std::string text : {"a,b\r1,2\r3,4\r", "a,b\r1,2\r3,4", "\ra,b\r\r1,2\r\r3,4", "a,b\n1,2\r3,4\r\n",
@@ -50,14 +50,14 @@ TEST_CASE("lines may end with CR, also mixed with LF and CRLF, and empty ones ar
   CHECK(file.read("\r\r1;2\r", {.delimiter = ';', .header = false}).data.equal(rows_of_two({1, 2})));
 }
 
-TEST_CASE("what Python's csv module wrote with CR line ends is read, every number to its last bit") {
+TEST_CASE("files of Python's csv module with CR line ends are read, every number to its last bit") {
   const fs::path recorded = TEST_SOURCE_DIR "/tests/data/sources/recorded";
   const auto found =
       read_csv(recorded / "python_cr.csv", {.columns = {"x", "the \"y\", quoted", "z"}, .dtype = torch::kDouble});
   CHECK(found.data.equal(accelerate::data::map_npy(recorded / "python.csv.npy")));
 }
 
-TEST_CASE("CR is a part of quoted fields, and is counted in the number of a broken line") {
+TEST_CASE("a quoted field may contain CR, which counts as a line in error messages") {
   const LinesFile file;
   write(file.path, "note,y\r\"two\rlines\",1\r\"x\r\ny\nz\",2\r");
   const auto table = read_csv_columns(file.path, {.columns = {{"note", CsvType::text}, {"y"}}});
@@ -70,7 +70,7 @@ TEST_CASE("CR is a part of quoted fields, and is counted in the number of a brok
   CHECK(skipped.skipped == 1);
 }
 
-TEST_CASE("a file in UTF-16 or UTF-32, with or without a mark, is refused with its encoding and the conversion") {
+TEST_CASE("a file in UTF-16 or UTF-32, with or without BOM, is refused with its encoding and the conversion") {
   const LinesFile file;
   const auto refusal = [](const std::string& encoding) {
     return "csv: FILE is encoded in " + encoding + ": expected UTF-8; convert it with iconv -f " + encoding +
@@ -90,7 +90,7 @@ TEST_CASE("a file in UTF-16 or UTF-32, with or without a mark, is refused with i
   CHECK(file.read("\xef\xbb\xbf\xc3\xa4,b\n1,2\n", {.columns = {"\xc3\xa4", "b"}}).data.equal(rows_of_two({1, 2})));
 }
 
-TEST_CASE("labels and columns of int64 may be written with a fraction of zeros, as pandas writes them") {
+TEST_CASE("int64 labels and columns may have a fraction of zeros, as pandas writes them") {
   const LinesFile file;
   const auto found = file.read("a,y\n1,0.0\n2,2.\n3,+1.00\n4,-0.0\n", {.target = "y", .classes = 3});
   CHECK(found.target.equal(torch::tensor({0, 2, 1, 0}, torch::kLong)));

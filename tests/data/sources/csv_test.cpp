@@ -37,7 +37,7 @@ struct File {
 
 }  // namespace
 
-TEST_CASE("columns are chosen by name, in the order that is requested, and one is the target") {
+TEST_CASE("columns are chosen by name, in the requested order, and one is the target") {
   const std::string text = "a,label,b,c\n1,2,3,4\n5,6,7,8\n";
   const auto all = parsed(text, {.target = "label"});
   CHECK(all.data.equal(floats({1, 3, 4, 5, 7, 8}, {2, 3})));
@@ -61,7 +61,7 @@ TEST_CASE("numbers become float32, float64 or int64") {
   CHECK(parsed("x\n0.1\n").data.item<float>() == 0.1F);
 }
 
-TEST_CASE("numbers may have a plus, spaces around, an exponent, and be infinite or too small to tell from 0") {
+TEST_CASE("numbers may have a plus, spaces and an exponent, be infinite, or underflow to 0") {
   const auto data =
       parsed("x\n+1.5\n  2\t\n1e3\n-2.5E-1\n.5\n5.\ninf\n-Infinity\n1e-60\n-1e-400\n0." + std::string(400, '0') + "1\n")
           .data;
@@ -76,14 +76,14 @@ TEST_CASE("fields may be quoted, with delimiters, line ends and quotes within") 
   CHECK(data.data.equal(floats({2, 1, 4, 3}, {2, 2})));
 }
 
-TEST_CASE("what Python's csv module wrote is read, every number to its last bit") {
+TEST_CASE("files of Python's csv module are read, every number to its last bit") {
   const fs::path recorded = TEST_SOURCE_DIR "/tests/data/sources/recorded";
   const auto found =
       read_csv(recorded / "python.csv", {.columns = {"x", "the \"y\", quoted", "z"}, .dtype = torch::kDouble});
   CHECK(found.data.equal(accelerate::data::map_npy(recorded / "python.csv.npy")));
 }
 
-TEST_CASE("another delimiter, no header, empty lines, a byte order mark, no line end at the end") {
+TEST_CASE("options and formats: another delimiter, no header, empty lines, BOM, no final line end") {
   CHECK(parsed("a;b\n1;2\n", {.delimiter = ';'}).data.equal(floats({1, 2}, {1, 2})));
   CHECK(parsed("1\t2\n3\t4\n", {.columns = {"1"}, .delimiter = '\t', .header = false})
             .data.equal(floats({2, 4}, {2, 1})));
@@ -94,7 +94,7 @@ TEST_CASE("another delimiter, no header, empty lines, a byte order mark, no line
             .data.equal(floats({1}, {1, 1})));
 }
 
-TEST_CASE("missing numbers are an error, or what is given for them") {
+TEST_CASE("missing numbers are an error or replaced by CsvOptions::fill") {
   const File file;
   const std::string text = "a,b\n1,\nNA,4\nnan,NaN\n";
   CHECK(parsed(text, {.fill = -1}).data.equal(floats({1, -1, -1, 4, -1, -1}, {3, 2})));
@@ -109,7 +109,7 @@ TEST_CASE("missing numbers are an error, or what is given for them") {
         "csv: FILE line 2, column 'b': expected a number (int64), found nothing");
 }
 
-TEST_CASE("a broken line is refused with path, line, column, expected and found") {
+TEST_CASE("an invalid line is refused with path, line, column, expected and found") {
   const File file;
   CHECK(file.refused("a,b\n1,2\n3,four\n") ==
         "csv: FILE line 3, column 'b': expected a number (float32), found 'four'");
@@ -134,7 +134,7 @@ TEST_CASE("a broken line is refused with path, line, column, expected and found"
   CHECK(file.refused("\"a\nb") == "csv: FILE line 1: a quoted field does not end: expected a closing \"");
 }
 
-TEST_CASE("a missing or double column, and files without samples, are refused") {
+TEST_CASE("a missing or duplicate column, and files without samples, are refused") {
   const File file;
   CHECK(file.refused("a,b\n1,2\n", {.columns = {"c"}}) == "csv: FILE line 1 has no column 'c': found 'a', 'b'");
   CHECK(file.refused("a,b\n1,2\n", {.target = "label"}) == "csv: FILE line 1 has no column 'label': found 'a', 'b'");
@@ -151,7 +151,7 @@ TEST_CASE("a missing or double column, and files without samples, are refused") 
         "csv: /nowhere/x.csv cannot be opened: No such file or directory");
 }
 
-TEST_CASE("a label outside the classes names its line") {
+TEST_CASE("a label out of range names its line") {
   const File file;
   CHECK(file.refused("a,y\n1,2\n1,3\n", {.target = "y", .classes = 3}) ==
         "csv: FILE line 3, column 'y': expected a label from 0 to 2, found 3");
@@ -159,7 +159,7 @@ TEST_CASE("a label outside the classes names its line") {
         "csv: FILE line 2, column 'y': expected a label from 0 to 2, found -1");
 }
 
-TEST_CASE("with skip broken lines are left out, counted and logged once, and whole ones kept whole") {
+TEST_CASE("with skip, invalid lines are omitted, counted and logged once") {
   const Folder folder;
   const auto path = folder.file("x.csv");
   write(path, "a,b,y\n1,2,0\n3,x,1\n4,5\n6,7,NA\n8,9,5\n10,11,1\n12,\"13,1\n");
@@ -184,7 +184,7 @@ TEST_CASE("with skip broken lines are left out, counted and logged once, and who
   CHECK(logged([&] { (void)parsed("a\n1\n", {.on_error = OnError::skip}); }).empty());
 }
 
-TEST_CASE("wrong options are refused, with the values") {
+TEST_CASE("invalid options are refused with the values") {
   const auto refused = [](const CsvOptions& options) {
     return File().refused("a,y\n1,2\n", options, ErrorKind::usage);
   };
@@ -202,7 +202,7 @@ TEST_CASE("wrong options are refused, with the values") {
         "csv: classes is 3, but target_dtype is not int64");
 }
 
-TEST_CASE("a CSV file is a loader") {
+TEST_CASE("a CSV file can be read through a loader") {
   const Folder folder;
   write(folder.path / "x.csv", "a,y\n1,0\n2,1\n3,0\n");
   auto loader = csv(folder.path / "x.csv", {.target = "y"}, {.batch_size = 2});

@@ -45,7 +45,7 @@ struct EmptyFiles : Folder {
 
 }  // namespace
 
-TEST_CASE("classes and samples have the order of torchvision's ImageFolder, whatever the case of their extensions") {
+TEST_CASE("classes and samples have the order of torchvision's ImageFolder, for extensions in any case") {
   const auto expected = testing::lines_of(TEST_SOURCE_DIR "/tests/data/sources/recorded/image_folder.txt");
   FileLines names;
   for (const auto& line : expected) names.push_back(line.substr(line.find('\t') + 1));
@@ -55,7 +55,7 @@ TEST_CASE("classes and samples have the order of torchvision's ImageFolder, what
   CHECK(files.classes() == FileLines{"10", "9", "Zebra", "ant", "ant 3", "ant-2", "\xc3\xa4rger"});
 }
 
-TEST_CASE("a hidden folder is no class and shifts no label, is not searched within a class, and a warning names it") {
+TEST_CASE("a hidden folder is not a class, shifts no label, is not searched, and a warning names it") {
   const EmptyFiles files({".ipynb_checkpoints/a-checkpoint.png", ".git/config", "cat/a.png", "dog/b.png",
                           "dog/.ipynb_checkpoints/b-checkpoint.png", "dog/deep/c.png", "dog/deep/.cache/d.png"});
   FileLines samples;
@@ -72,7 +72,7 @@ TEST_CASE("a hidden folder is no class and shifts no label, is not searched with
         FileLines{many.about() + "hidden folders are left out: '.1', '.2', '.3', '.4', '.5', and 2 more"});
 }
 
-TEST_CASE("images of formats that are not read are counted by extension in one warning; other files are no images") {
+TEST_CASE("one warning counts images of unsupported formats by extension; other files are ignored") {
   const EmptyFiles files({"cat/a.png", "cat/b.bmp", "cat/c.BMP", "cat/d.webp", "dog/a.jpg", "dog/b.tiff", "dog/x/c.tif",
                           "dog/notes.txt", "dog/x/labels.csv"});
   FileLines samples;
@@ -86,7 +86,7 @@ TEST_CASE("images of formats that are not read are counted by extension in one w
   CHECK(logged([&] { (void)plain.samples(); }).empty());
 }
 
-TEST_CASE("a class whose images are all of formats that are not read is refused with their counts") {
+TEST_CASE("a class with images of unsupported formats only is refused with their counts") {
   const EmptyFiles files({"cat/a.png", "dog/a.bmp", "dog/b.bmp", "dog/c.webp"});
   CHECK(message([&] { (void)ImageFolderSource({.path = files.path}); }, ErrorKind::data) ==
         "image_folder: " + files.file("dog") +

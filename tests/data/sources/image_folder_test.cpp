@@ -73,7 +73,7 @@ TEST_CASE("every kind of JPEG and PNG is decoded to Pillow's pixels") {
   CHECK(seen == 16);
 }
 
-TEST_CASE("PNG of 16 bits keeps the upper 8, an interlaced one its order, an alpha channel is dropped") {
+TEST_CASE("16-bit PNG keeps the upper 8 bits, interlacing is supported, an alpha channel is dropped") {
   const std::string rows("\0\x12\x34\x56\x78\x9a\xbc", 7);
   CHECK(decoded(png(1, 1, 16, 2, rows)).equal(torch::tensor({0x12, 0x56, 0x9a}, torch::kByte).view({3, 1, 1})));
   CHECK(decoded(png(1, 1, 8, 6, std::string("\0\x01\x02\x03\x80", 5)))
@@ -83,7 +83,7 @@ TEST_CASE("PNG of 16 bits keeps the upper 8, an interlaced one its order, an alp
   CHECK(interlaced.equal(torch::tensor({10, 11, 12, 13}, torch::kByte).view({1, 2, 2}).expand({3, 2, 2})));
 }
 
-TEST_CASE("labels count the folders by name; samples follow folders, then files, whatever their extension's case") {
+TEST_CASE("labels are indices of sorted folder names; samples are sorted by folder, then file") {
   const Classes classes;
   classes.add("dog/b.PNG", "grey.png");
   classes.add("dog/a.jpeg", "rgb.jpg");
@@ -101,7 +101,7 @@ TEST_CASE("labels count the folders by name; samples follow folders, then files,
       at::stack({expected("grey.jpg"), expected("rgb.png"), expected("rgb.jpg"), expected("grey.png")})));
 }
 
-TEST_CASE("linked files and folders count, as torchvision's; a link that leads back up adds nothing") {
+TEST_CASE("linked files and folders count as in torchvision; a link to a parent adds nothing") {
   const Classes folder, elsewhere;
   folder.add("cat/a.png", "grey.png");
   elsewhere.add("far/b.png", "grey.png");
@@ -119,7 +119,7 @@ TEST_CASE("linked files and folders count, as torchvision's; a link that leads b
   CHECK(source.read(first(8)).target.sum().item<int64_t>() == 4);
 }
 
-TEST_CASE("CMYK and YCCK images, inverted as Adobe's, are samples like others") {
+TEST_CASE("CMYK and YCCK images, with Adobe's inversion, are supported") {
   const Classes classes;
   const std::vector<std::string> names{"cmyk_black.jpg", "cmyk_without_marker.jpg", "ycck.jpg"};
   for (const auto& name : names) classes.add("x/" + name, name);
@@ -128,7 +128,7 @@ TEST_CASE("CMYK and YCCK images, inverted as Adobe's, are samples like others") 
   CHECK_FALSE(batch.data[0].equal(batch.data[2]));
 }
 
-TEST_CASE("batches are pixel / 255, as torchvision's ToTensor, in the order that is requested") {
+TEST_CASE("batches are pixel / 255, as in torchvision's ToTensor, in the requested order") {
   const Classes classes;
   classes.add("x/a.jpg", "rgb.jpg");
   classes.add("y/a.png", "rgb.png");
@@ -140,7 +140,7 @@ TEST_CASE("batches are pixel / 255, as torchvision's ToTensor, in the order that
   CHECK(source.read(torch::tensor({1, 0, 1}, torch::kLong)).target.equal(torch::tensor({1, 0, 1}, torch::kLong)));
 }
 
-TEST_CASE("images are resized as torch's interpolate does it, with and without antialias") {
+TEST_CASE("images are resized as by torch's interpolate, with and without antialias") {
   const Classes classes;
   classes.add("x/a.jpg", "rgb.jpg");
   write(classes.path / "x" / "b.png", png(2, 1, 8, 2, std::string("\0\x01\x02\x03\x40\x50\x60", 7)));
@@ -157,7 +157,7 @@ TEST_CASE("images are resized as torch's interpolate does it, with and without a
   }
 }
 
-TEST_CASE("an image of another size names both sizes and the option") {
+TEST_CASE("an image of another size is refused with both sizes and the option") {
   const Classes classes;
   classes.add("x/a.jpg", "rgb.jpg");
   write(classes.path / "x" / "b.png", png(2, 1, 8, 2, std::string(7, '\0')));
@@ -169,7 +169,7 @@ TEST_CASE("an image of another size names both sizes and the option") {
             "samples");
 }
 
-TEST_CASE("an image that does not decode names its sample, its file and what is wrong with it") {
+TEST_CASE("an invalid image is refused with its sample, its file and the reason") {
   const Classes classes;
   classes.add("x/a.jpg", "rgb.jpg");
   const auto says = [&](const std::string& name, const std::string& bytes) {
@@ -197,7 +197,7 @@ TEST_CASE("an image that does not decode names its sample, its file and what is 
   CHECK(broken(damaged) == "IDAT: incorrect data check");
 }
 
-TEST_CASE("a small file cannot claim a large image") {
+TEST_CASE("a header that claims an impossibly large image is refused") {
   const auto jpeg = with_size(read(recorded_images / "rgb.jpg"), 65000, 65000);
   CHECK(broken(jpeg) ==
         "its header has 65000x65000 pixels, more than a file of " + std::to_string(jpeg.size()) + " bytes holds");
@@ -212,7 +212,7 @@ TEST_CASE("a small file cannot claim a large image") {
         "its header has 22000x22000 pixels, must be at most 178956970 in all");
 }
 
-TEST_CASE("an image cut at any length does not decode") {
+TEST_CASE("a truncated image is refused at any length") {
   for (const std::string name :
        {"rgb.jpg", "progressive.jpg", "cmyk_black.jpg", "ycck.jpg", "rgb.png", "palette.png"}) {
     const auto whole = read(recorded_images / name);
@@ -224,7 +224,7 @@ TEST_CASE("an image cut at any length does not decode") {
   }
 }
 
-TEST_CASE("with skip broken images are left out before the first epoch, counted and logged once") {
+TEST_CASE("with skip, invalid images are omitted before the first epoch, counted and logged once") {
   const Classes classes;
   write(fs::path(classes.path / "a.txt"), "");
   classes.add("x/b.jpg", "rgb.jpg");
@@ -258,7 +258,7 @@ TEST_CASE("with skip broken images are left out before the first epoch, counted 
             "62 72 6f 6b");
 }
 
-TEST_CASE("folders without classes, classes without images, another number of classes and wrong options are refused") {
+TEST_CASE("folders without classes or images, wrong numbers of classes and invalid options are refused") {
   const Classes classes;
   CHECK(classes.refused() == "image_folder: " + classes.path.string() +
                                  " has no folders: expected one for each class, with .jpg, .jpeg or .png files in it");

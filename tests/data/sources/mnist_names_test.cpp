@@ -12,7 +12,7 @@ using accelerate::data::read_idx;
 using accelerate::data::Split;
 using namespace test_files;
 
-TEST_CASE("a missing folder or file names the four files and how to get them") {
+TEST_CASE("a missing folder or file is refused with the four file names and the remedy") {
   const Folder folder;
   const std::string remedy =
       "; put train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte there, "
@@ -41,7 +41,7 @@ TEST_CASE("files may have a dot in their names, gzipped or not, mixed with the o
   CHECK(fashion_mnist(folder.path, {}, Split::test).sample_count() == 3);
 }
 
-TEST_CASE("a folder with the name of a file is passed over, and the original name comes before the one with a dot") {
+TEST_CASE("a folder with a file's name is ignored, and the original name has priority over the dotted one") {
   const Folder folder;
   fs::create_directories(folder.path / "t10k-images-idx3-ubyte");  // as in Kaggle's copy
   fs::create_directories(folder.path / "t10k-labels-idx1-ubyte.gz");

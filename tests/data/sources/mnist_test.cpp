@@ -26,7 +26,7 @@ std::string refused(const fs::path& path, const std::string& bytes, int64_t dime
 
 }  // namespace
 
-TEST_CASE("the shipped digits are read, normalised as torchvision does it") {
+TEST_CASE("the included digits are read, normalised as in torchvision") {
   auto train = mnist(shipped / "mnist", {.batch_size = 100});
   CHECK(train.sample_count() == 14200);
   const auto it = train.begin();
@@ -39,7 +39,7 @@ TEST_CASE("the shipped digits are read, normalised as torchvision does it") {
   CHECK(it->data.equal(expected));
 }
 
-TEST_CASE("numbers of images may be a column of others") {
+TEST_CASE("image indices may be a strided column") {
   const auto digits = mnist(shipped / "mnist");
   const auto column = torch::arange(8).view({4, 2}).select(1, 0);
   const auto found = digits.source()->read(column), due = digits.source()->read(column.contiguous());
@@ -69,7 +69,7 @@ TEST_CASE("files may be gzipped or not") {
   CHECK(mnist(folder.path, {}, Split::test).sample_count() == 2);
 }
 
-TEST_CASE("a broken IDX file is refused with path, expected and found") {
+TEST_CASE("an invalid IDX file is refused with path, expected and found") {
   const Folder folder;
   const auto path = folder.file("x");
   CHECK(refused(path, word(0x0803) + word(1)) ==
@@ -85,14 +85,14 @@ TEST_CASE("a broken IDX file is refused with path, expected and found") {
             " is damaged: its header has [4000000000, 4000000000, 4000000000], more than any such file contains");
 }
 
-TEST_CASE("a header that promises much makes no reader allocate it") {
+TEST_CASE("a header with a huge size does not cause an allocation") {
   const Folder folder;
   const auto path = folder.file("x");
   CHECK(refused(path, word(0x0801) + word(4000000000U) + "abc") ==
         "read_idx: " + path + " is cut off: expected 4000000000 bytes after the header [4000000000], found 3");
 }
 
-TEST_CASE("a broken gzip file is refused with path, expected and found") {
+TEST_CASE("an invalid gzip file is refused with path, expected and found") {
   const Folder folder;
   const auto path = folder.file("x.gz");
   CHECK(refused(path, idx({5})) ==
@@ -122,7 +122,7 @@ TEST_CASE("a file cut at any length is an Error, plain or gzipped") {
   }
 }
 
-TEST_CASE("images of another size, and labels of another count, are refused") {
+TEST_CASE("images of another size and a wrong number of labels are refused") {
   const Folder folder;
   const auto images = folder.file("train-images-idx3-ubyte");
   const auto labels = folder.file("train-labels-idx1-ubyte");
@@ -135,7 +135,7 @@ TEST_CASE("images of another size, and labels of another count, are refused") {
         "mnist: " + images + " has images of 28x27: expected 28x28");
 }
 
-TEST_CASE("no images, and a label that is no digit, are refused with file and sample") {
+TEST_CASE("a file without images, and a label outside 0 to 9, are refused with file and sample") {
   const Folder folder;
   const auto images = folder.file("t10k-images-idx3-ubyte");
   const auto labels = folder.file("t10k-labels-idx1-ubyte");
@@ -149,7 +149,7 @@ TEST_CASE("no images, and a label that is no digit, are refused with file and sa
         "mnist: " + labels + " has label 10 for sample 2: expected a label from 0 to 9");
 }
 
-TEST_CASE("with skip images whose label is none, and what files that are cut off no longer hold, are left out") {
+TEST_CASE("with skip, images with invalid labels or beyond truncated files are omitted") {
   const Folder folder;
   const auto images = folder.file("t10k-images-idx3-ubyte");
   const auto labels = folder.file("t10k-labels-idx1-ubyte");
@@ -189,7 +189,7 @@ TEST_CASE("with skip images whose label is none, and what files that are cut off
             " has label 12 for sample 0: expected a label from 0 to 9");
 }
 
-TEST_CASE("sizes that disagree are refused before anything is unpacked: a small file may hold gigabytes") {
+TEST_CASE("inconsistent sizes are refused before decompression, because a small file may hold gigabytes") {
   const Folder folder;
   const auto images = folder.file("train-images-idx3-ubyte");
   const auto labels = folder.file("train-labels-idx1-ubyte.gz");

@@ -44,7 +44,7 @@ int64_t own_memory() {
 
 }  // namespace
 
-TEST_CASE("what NumPy wrote is read with its dtype, shape and values") {
+TEST_CASE("NumPy's files are read with dtype, shape and values") {
   const auto six = torch::arange(6, torch::kLong).view({2, 3});
   const auto same = [](const std::string& name, const at::Tensor& expected) {
     CAPTURE(name);
@@ -71,7 +71,7 @@ TEST_CASE("what NumPy wrote is read with its dtype, shape and values") {
   CHECK(u8.view(torch::kLong).equal(six + std::numeric_limits<int64_t>::min()));
 }
 
-TEST_CASE("all versions of the header, numbers, empty arrays and columns in either order are read") {
+TEST_CASE("all header versions, scalars, empty arrays, and C and Fortran order are read") {
   const auto six = torch::arange(6, torch::kFloat).view({2, 3});
   CHECK(map_npy(recorded_arrays / "version2.npy").equal(six));
   CHECK(map_npy(recorded_arrays / "version3.npy").equal(six));
@@ -96,7 +96,7 @@ TEST_CASE("batches of every dtype are gathered from the mapped files") {
   }
 }
 
-TEST_CASE("a batch and the mapped tensor may be changed; the file stays as it is") {
+TEST_CASE("a batch and the mapped tensor may be changed without an effect on the file") {
   const Folder folder;
   fs::copy(recorded_arrays / "i4.npy", folder.path / "x.npy");
   const auto before = read(folder.path / "x.npy");
@@ -109,7 +109,7 @@ TEST_CASE("a batch and the mapped tensor may be changed; the file stays as it is
   CHECK(read(folder.path / "x.npy") == before);
 }
 
-TEST_CASE("a tensor keeps its file mapped, also when the file is gone by name") {
+TEST_CASE("a tensor keeps its file mapped, also after the file is removed") {
   const Folder folder;
   fs::copy(recorded_arrays / "f4.npy", folder.path / "x.npy");
   const auto row = map_npy(folder.path / "x.npy")[1];
@@ -117,7 +117,7 @@ TEST_CASE("a tensor keeps its file mapped, also when the file is gone by name") 
   CHECK(row.equal(torch::tensor({0.75F, 1.0F, 1.25F})));
 }
 
-TEST_CASE("a mapped file is the system's memory, shared by all who read it, and not this process's own") {
+TEST_CASE("a mapped file uses shared page cache, not memory of the process") {
   const Folder folder;
   const std::string megabyte(1 << 20, '\1');
   std::ofstream out(folder.path / "x.bin", std::ios::binary);
@@ -131,7 +131,7 @@ TEST_CASE("a mapped file is the system's memory, shared by all who read it, and 
   CHECK(own_memory() - before < 16 * 1024);
 }
 
-TEST_CASE("raw numbers have the dtype and shape that are given") {
+TEST_CASE("raw files have the given dtype and shape") {
   const Folder folder;
   write(folder.path / "x", "head" + bytes<float>({1, 2, 3, 4, 5, 6, 7, 8}));
   const auto tensor = map_raw({.path = folder.path / "x", .sample_shape = {2, 2}, .header_bytes = 4});
@@ -143,7 +143,7 @@ TEST_CASE("raw numbers have the dtype and shape that are given") {
   CHECK(loader.begin()->target.equal(torch::tensor({1, 0}, torch::kLong)));
 }
 
-TEST_CASE("arrays that LibTorch cannot map are refused with the call that saves them otherwise") {
+TEST_CASE("arrays that LibTorch cannot map are refused with the call that saves them differently") {
   const auto says = [](const std::string& name) { return refused(recorded_arrays / (name + ".npy")); };
   const auto path = [](const std::string& name) { return "npy: " + (recorded_arrays / (name + ".npy")).string(); };
   CHECK(says("fortran") ==
@@ -160,7 +160,7 @@ TEST_CASE("arrays that LibTorch cannot map are refused with the call that saves 
         path("records") + " holds records of several fields: expected numbers; save each field alone");
 }
 
-TEST_CASE("a broken .npy file is refused with path, expected and found") {
+TEST_CASE("an invalid .npy file is refused with path, expected and found") {
   const Folder folder;
   const auto path = folder.file("x.npy");
   const auto says = [&](const std::string& content) {
@@ -197,7 +197,7 @@ TEST_CASE("a broken .npy file is refused with path, expected and found") {
         "npy: " + path + " is too long: expected 24 bytes after the header, [2, 3] float32, found 25");
 }
 
-TEST_CASE("a header that lies about its numbers allocates nothing and is refused") {
+TEST_CASE("a header with wrong sizes is refused without an allocation") {
   const Folder folder;
   const auto path = folder.file("x.npy");
   const auto says = [&](const std::string& shape) {
@@ -225,7 +225,7 @@ TEST_CASE("a .npy file cut at any length is an Error") {
   }
 }
 
-TEST_CASE("files that are not there, folders, pipes and misplaced numbers are refused") {
+TEST_CASE("missing files, folders, pipes and misaligned data are refused") {
   const Folder folder;
   CHECK(message([] { (void)map_npy("/nowhere/x.npy"); }, ErrorKind::io) ==
         "npy: /nowhere/x.npy cannot be opened: No such file or directory");
@@ -245,7 +245,7 @@ TEST_CASE("files that are not there, folders, pipes and misplaced numbers are re
             "numpy.save");
 }
 
-TEST_CASE("raw files that are no whole number of samples, and wrong descriptions of them, are refused") {
+TEST_CASE("raw files with an incomplete sample, and invalid descriptions, are refused") {
   const Folder folder;
   const auto path = folder.file("x.bin");
   write(path, std::string(50, 'x'));
@@ -264,7 +264,7 @@ TEST_CASE("raw files that are no whole number of samples, and wrong descriptions
         "map_raw: sample_shape is [2, 0], must be the shape of at least one number");
 }
 
-TEST_CASE("counts that disagree, no samples and labels outside the classes are refused with file and sample") {
+TEST_CASE("inconsistent counts, empty files and labels out of range are refused with file and sample") {
   const Folder folder;
   const auto x = (recorded_arrays / "f4.npy").string();
   const auto y = folder.file("y.npy");
@@ -296,7 +296,7 @@ TEST_CASE("counts that disagree, no samples and labels outside the classes are r
         "npy: classes is 3, but target is not set");
 }
 
-TEST_CASE("with skip samples whose label is none are left out, counted and logged once; a file cut off is refused") {
+TEST_CASE("with skip, samples with invalid labels are omitted, counted and logged once; a truncated file is refused") {
   const Folder folder;
   const auto x = folder.file("x.npy"), y = folder.file("y.npy");
   const auto array = [](const std::string& shape, const std::string& numbers) {

@@ -33,7 +33,7 @@ std::string refused(const TokenFile& file, ErrorKind kind = ErrorKind::data) {
 
 }  // namespace
 
-TEST_CASE("a block is T tokens and the same shifted by one; the rest that fills none is dropped and counted") {
+TEST_CASE("a block is T tokens and the same shifted by one; the incomplete rest is dropped and counted") {
   const Folder folder;
   write_tokens<uint16_t>(folder.path / "x.bin", 65000, 11);
   const TokenBlocks blocks({.path = folder.path / "x.bin", .block_size = 3});
@@ -46,7 +46,7 @@ TEST_CASE("a block is T tokens and the same shifted by one; the rest that fills 
   CHECK(batch.data.dtype() == torch::kLong);
 }
 
-TEST_CASE("numbers of blocks may be a column of others; those that are none are refused") {
+TEST_CASE("block indices may be a strided column, and indices out of range are refused") {
   const Folder folder;
   write_tokens<uint16_t>(folder.path / "x.bin", 0, 40);
   const TokenBlocks blocks({.path = folder.path / "x.bin", .block_size = 3});
@@ -60,7 +60,7 @@ TEST_CASE("numbers of blocks may be a column of others; those that are none are 
             ErrorKind::usage) == "text_blocks: sample 99 is requested, there are 10 samples");
 }
 
-TEST_CASE("a batch is what NumPy's reshape of the tokens gives, whatever the numbers in the file") {
+TEST_CASE("a batch equals NumPy's reshape of the tokens, for every dtype of the file") {
   const Folder folder;
   write_tokens<uint16_t>(folder.path / "16", 60000, 100);
   write_tokens<uint32_t>(folder.path / "32", 4000000000U, 100);
@@ -92,7 +92,7 @@ TEST_CASE("with a stride of T every token but the first is a target once") {
   CHECK(one.dropped_tokens() == 0);
 }
 
-TEST_CASE("data and target are memory of their own: the one may be changed without the other") {
+TEST_CASE("data and target have separate memory, so one may be changed without the other") {
   const Folder folder;
   write_tokens<uint16_t>(folder.path / "x.bin", 0, 8);
   const TokenBlocks blocks({.path = folder.path / "x.bin", .block_size = 3});
@@ -102,7 +102,7 @@ TEST_CASE("data and target are memory of their own: the one may be changed witho
   CHECK(blocks.read(longs({0}, {1})).data.equal(longs({0, 1, 2}, {1, 3})));
 }
 
-TEST_CASE("tokens in a .npy file have its dtype") {
+TEST_CASE("tokens in a .npy file use its dtype") {
   const Folder folder;
   const std::string dict = "{'descr': '<u4', 'fortran_order': False, 'shape': (4,), }";
   std::string header = dict + std::string(128 - 10 - 1 - dict.size(), ' ') + "\n";
@@ -116,7 +116,7 @@ TEST_CASE("tokens in a .npy file have its dtype") {
         "text_blocks: " + (recorded / "i8.npy").string() + " has 2 dimensions: expected 1, one token after another");
 }
 
-TEST_CASE("the log says how many blocks there are and how many tokens are left over") {
+TEST_CASE("the log contains the number of blocks and of remaining tokens") {
   const Folder folder;
   write_tokens<uint16_t>(folder.path / "x.bin", 0, 11);
   std::vector<std::string> lines;
@@ -130,7 +130,7 @@ TEST_CASE("the log says how many blocks there are and how many tokens are left o
                                           " has 11 tokens: 2 blocks of 3 and the token after, 3 left over"});
 }
 
-TEST_CASE("files too short for a block, cut within a token, and wrong numbers are refused") {
+TEST_CASE("files shorter than a block or cut within a token, and invalid options, are refused") {
   const Folder folder;
   const auto path = folder.file("x.bin");
   write(path, std::string(6, '\0'));
@@ -154,7 +154,7 @@ TEST_CASE("files too short for a block, cut within a token, and wrong numbers ar
         "text_blocks: vocabulary is -5, must be at least 1");
 }
 
-TEST_CASE("a token outside the vocabulary is named with its place when its block is read") {
+TEST_CASE("a token outside the vocabulary is refused with its position when its block is read") {
   const Folder folder;
   const auto path = folder.file("x.bin");
   const auto says = [&](const TokenFile& file, int64_t block) {
@@ -171,7 +171,7 @@ TEST_CASE("a token outside the vocabulary is named with its place when its block
   CHECK(says(file, 0) == "text_blocks: " + path + " has token -1 at place 3, in block 0: expected 0 to 5");
 }
 
-TEST_CASE("with skip blocks with a token outside the vocabulary are left out, counted and logged once") {
+TEST_CASE("with skip, blocks with a token outside the vocabulary are omitted, counted and logged once") {
   const Folder folder;
   const auto path = folder.file("x.bin");
   write(path, bytes<int64_t>({0, 1, 2, 9, 4, 5, 3, 3, 3, 1, -1, 1, 5}));

@@ -29,7 +29,7 @@ TEST_CASE("Normalize is bit-equal to torchvision's") {
   CHECK(half.to(torch::kFloat).equal(torch::tensor(halves).view({1, 3, 2, 2})));
 }
 
-TEST_CASE("Normalize takes one value for all channels, and leaves its input as it was") {
+TEST_CASE("Normalize accepts one value for all channels, and does not change its input") {
   const auto images = torch::rand({2, 3, 4, 4});
   const auto before = images.clone();
   CHECK(Normalize({0.5}, {0.25})(images).equal((images - 0.5F) / 0.25F));
@@ -60,7 +60,7 @@ TEST_CASE("a source of bytes is normalised batch by batch, on two ranks") {
   }
 }
 
-TEST_CASE("Normalize refuses what does not fit, with the values") {
+TEST_CASE("Normalize refuses invalid arguments and images with the values") {
   CHECK_THROWS_WITH(Normalize({0.5}, {0.5, 0.5}),
                     "normalize: mean has 1 values, std 2; both must have one for each channel");
   CHECK_THROWS_WITH(Normalize({}, {}), "normalize: mean has 0 values, std 0; both must have one for each channel");
@@ -78,7 +78,7 @@ TEST_CASE("Normalize refuses what does not fit, with the values") {
                     "normalize: the images are Byte, must be of floating point; ToFloat makes them");
 }
 
-TEST_CASE("images that lie on a device are normalised there") {
+TEST_CASE("Normalize works on images on a device") {
   const auto images = torch::empty({2, 3, 4, 4}, torch::TensorOptions().device(torch::kMeta));
   CHECK(Normalize(kMean, kDeviation)(images).is_meta());
 }

@@ -40,7 +40,7 @@ std::map<std::pair<int64_t, int64_t>, int> windows(const at::Tensor& images, con
 
 }  // namespace
 
-TEST_CASE("each crop is a window of its padded image, all windows as likely") {
+TEST_CASE("each crop is a window of its padded image, and all windows are equally likely") {
   const auto images = torch::arange(600 * 2 * 4 * 5, torch::kFloat).view({600, 2, 4, 5}) + 1;
   const RandomCrop crop({.size = {4, 5}, .padding = 1, .fill = -1});
   const auto crops = crop(images, cropped_pass(600));
@@ -52,7 +52,7 @@ TEST_CASE("each crop is a window of its padded image, all windows as likely") {
   CHECK_FALSE(crop(images, cropped_pass(600, 1)).equal(crops));
 }
 
-TEST_CASE("a crop may be smaller than the image, larger than it with padding, or the whole") {
+TEST_CASE("a crop may be smaller than the image, the whole image, or larger with padding") {
   const auto images = torch::arange(50 * 3 * 6 * 7).view({50, 3, 6, 7}) + 1;
   CHECK(windows(images, RandomCrop({.size = {5, 6}})(images, cropped_pass(50))).size() == 4);
   CHECK(windows(padded(images, 2, 0), RandomCrop({.size = {9, 11}, .padding = 2})(images, cropped_pass(50))).size() ==
@@ -76,7 +76,7 @@ TEST_CASE("images of any dtype and layout are cropped") {
   CHECK(crop(images.narrow(0, 0, 0), cropped_pass(0)).sizes() == at::IntArrayRef{0, 3, 8, 8});
 }
 
-TEST_CASE("the same windows at any batch size, world size and number of workers") {
+TEST_CASE("crops do not depend on batch size, world size and number of workers") {
   const auto images = torch::arange(10 * 16).view({10, 1, 4, 4}) + 1;
   const auto source =
       data::transform(data::memory_source(images, torch::arange(10)), RandomCrop({.size = {4, 4}, .padding = 2}));
@@ -94,7 +94,7 @@ TEST_CASE("the same windows at any batch size, world size and number of workers"
   }
 }
 
-TEST_CASE("RandomCrop refuses what does not fit, with both sizes") {
+TEST_CASE("RandomCrop refuses invalid sizes with both sizes") {
   CHECK_THROWS_WITH(RandomCrop({.size = {0, 4}}), "random_crop: size is 0x4, must be at least 1x1");
   CHECK_THROWS_WITH(RandomCrop({.size = {4, 4}, .padding = -1}), "random_crop: padding is -1, must be at least 0");
   const RandomCrop crop({.size = {8, 9}, .padding = 1});

@@ -26,7 +26,7 @@ int mirrored(const at::Tensor& images, const at::Tensor& flipped) {
 
 }  // namespace
 
-TEST_CASE("each image is mirrored or not, as often as p says, and differently in another epoch") {
+TEST_CASE("each image is mirrored with probability p, and differently in another epoch") {
   const auto images = torch::arange(1000 * 6).view({1000, 1, 2, 3});
   const auto before = images.clone();
   const auto flipped = RandomHorizontalFlip()(images, flipped_pass(1000));
@@ -41,7 +41,7 @@ TEST_CASE("each image is mirrored or not, as often as p says, and differently in
   CHECK(RandomHorizontalFlip()(images.narrow(0, 0, 0), flipped_pass(0)).size(0) == 0);
 }
 
-TEST_CASE("the same images are mirrored at any batch size and world size") {
+TEST_CASE("flips do not depend on batch size and world size") {
   const auto images = torch::arange(10 * 4).view({10, 2, 2});
   const auto source = data::transform(data::memory_source(images, torch::arange(10)), RandomHorizontalFlip());
   const auto all = source->read_in_pass(torch::arange(10), {.seed = 3, .epoch = 0}).data;
@@ -57,7 +57,7 @@ TEST_CASE("the same images are mirrored at any batch size and world size") {
   }
 }
 
-TEST_CASE("RandomHorizontalFlip refuses what does not fit, with the values") {
+TEST_CASE("RandomHorizontalFlip refuses invalid arguments and images with the values") {
   CHECK_THROWS_WITH(RandomHorizontalFlip(1.5), "random_horizontal_flip: p is 1.5, must be 0 to 1");
   CHECK_THROWS_WITH(RandomHorizontalFlip(-0.5), "random_horizontal_flip: p is -0.5, must be 0 to 1");
   CHECK_THROWS_WITH((void)RandomHorizontalFlip()(torch::zeros({2, 4}), flipped_pass(3)),

@@ -38,7 +38,7 @@ std::map<int64_t, int64_t> drawn_by(const data::SourcePtr<data::Batch>& source, 
 
 }  // namespace
 
-TEST_CASE("transforms go over each batch's first tensor, one after another; the rest stays") {
+TEST_CASE("transforms apply in order to each batch's first tensor and leave the rest unchanged") {
   const auto changed = data::transform(numbers(5), add_one, [](const at::Tensor& rows) { return rows * 100; });
   CHECK(changed->size() == 5);
   const auto batch = changed->read(index({4, 0, 4}));
@@ -48,7 +48,7 @@ TEST_CASE("transforms go over each batch's first tensor, one after another; the 
   CHECK_THROWS_WITH((void)changed->read(index({5})), "transform: sample 5 is requested, there are 5 samples");
 }
 
-TEST_CASE("another tensor is named by a member or a function") {
+TEST_CASE("a member or a function can select another tensor") {
   const auto target = data::transform(numbers(5), &data::Batch::target, add_one);
   CHECK(list(target->read(index({2})).target) == Numbers{21});
   CHECK(list(target->read(index({2})).data) == Numbers{2});
@@ -75,14 +75,14 @@ TEST_CASE("the random numbers of a sample depend only on the seed, the epoch and
   CHECK(values.size() > 30);
 }
 
-TEST_CASE("a loader of a random transform is seeded, shuffled or not, so that prepare() gives it rank 0's seed") {
+TEST_CASE("a loader with a random transform is seeded, shuffled or not, so that prepare() sets rank 0's seed") {
   CHECK(data::LoaderOf(data::transform(numbers(4), draw)).shuffles());
   CHECK_FALSE(data::LoaderOf(data::transform(numbers(4), add_one)).shuffles());
   CHECK(data::transform(numbers(4), draw)->thread_safe());
   CHECK_FALSE(data::transform(std::make_shared<PassSource>(), add_one)->thread_safe());
 }
 
-TEST_CASE("random layers draw apart from one another, in one transform() and in several over one another") {
+TEST_CASE("random layers draw independently, in one transform() and in nested ones") {
   const auto add = [](const at::Tensor& rows, const data::TransformContext& context) {
     return rows + 1000 * draw(rows, context);
   };
@@ -99,7 +99,7 @@ TEST_CASE("random layers draw apart from one another, in one transform() and in 
   CHECK(over % 1000 == drawn(two) / 1000);
 }
 
-TEST_CASE("a repeated sample is drawn for anew above repeat, and alike below it") {
+TEST_CASE("a transform above repeat() draws anew for each repetition, one below draws once") {
   const auto numbers_of = [](const auto& source) {
     return list(source->read_in_pass(index({1, 6}), {.seed = 5, .epoch = 2}).data);
   };
@@ -109,13 +109,13 @@ TEST_CASE("a repeated sample is drawn for anew above repeat, and alike below it"
   CHECK(below[0] == below[1]);
 }
 
-TEST_CASE("an image and its mask, zipped, are drawn for alike") {
+TEST_CASE("an image and its mask in zip get the same draws") {
   const auto both = data::zip(data::transform(numbers(5), draw), data::transform(numbers(5, 50), draw));
   const auto [image, mask] = both->read_in_pass(index({4, 1}), {.seed = 5, .epoch = 2});
   CHECK(image.data.equal(mask.data));
 }
 
-TEST_CASE("draws are Philox4x32-10, and as likely as they should be") {
+TEST_CASE("draws equal Philox4x32-10 and have the expected frequencies") {
   // Random123's known answer for key 0 and counter 0.
   data::SampleRandom known({}, 0);
   for (const uint32_t word : {0x6627e8d5U, 0xe169c58dU, 0xbc57ac4cU, 0x9b00dbd8U}) {
