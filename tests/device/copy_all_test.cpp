@@ -7,7 +7,7 @@
 using accelerate::device::copy_all;
 using accelerate::device::CopyPair;
 
-TEST_CASE("each tensor takes its values, whatever its size, layout, dtype and place in memory") {
+TEST_CASE("copy_all() writes every tensor, for any size, layout, dtype and memory offset") {
   constexpr int64_t large = (int64_t{9} << 20) / 4 + 3;  // more than two blocks of float32
   const auto source = torch::randn({large});
   const auto square = torch::randn({2048, 1024});
@@ -30,14 +30,14 @@ TEST_CASE("each tensor takes its values, whatever its size, layout, dtype and pl
   CHECK(torch::equal(source, before));
 }
 
-TEST_CASE("of two values for one memory the last one stays") {
+TEST_CASE("the last of two values for one memory remains") {
   constexpr int64_t large = 2 << 20;
   const auto to = torch::zeros({large});
   copy_all({{to, torch::ones({large})}, {to.view({2, -1}), torch::full({2, large / 2}, 2.0F)}});
   CHECK(to.eq(2).all().item<bool>());
 }
 
-TEST_CASE("a leaf that wants gradients takes values, and autograd sees that it was changed") {
+TEST_CASE("a leaf that requires grad is written, and autograd detects the change") {
   constexpr int64_t large = 2 << 20;
   auto weight = torch::zeros({large}, torch::requires_grad());
   auto loss = (weight * weight).sum();

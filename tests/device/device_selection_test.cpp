@@ -30,19 +30,19 @@ std::string refusal(const ProcessEnv& process, const Settings& settings, const d
 
 }  // namespace
 
-TEST_CASE("a rank gets the GPU of its local rank") {
+TEST_CASE("a rank uses the GPU of its local rank") {
   CHECK(device::select_device(local(0, 1), {}, gpus(1)) == c10::Device("cuda:0"));
   CHECK(device::select_device(local(3, 4), {}, gpus(4)) == c10::Device("cuda:3"));
   const ProcessEnv second_node{.rank = 5, .world_size = 8, .local_rank = 1, .local_world_size = 4};
   CHECK(device::select_device(second_node, {}, gpus(4)) == c10::Device("cuda:1"));
 }
 
-TEST_CASE("the CPU is taken where it is requested or there is no GPU, however many ranks") {
+TEST_CASE("the CPU is used on request or without a GPU, for any number of ranks") {
   CHECK(device::select_device(local(3, 4), {}, gpus(0)) == c10::Device("cpu"));
   CHECK(device::select_device(local(3, 4), {.cpu = true}, gpus(2)) == c10::Device("cpu"));
 }
 
-TEST_CASE("more local ranks than GPUs are refused with both counts, unless allowed") {
+TEST_CASE("more local ranks than GPUs are refused with both counts unless allowed") {
   CHECK(refusal(local(1, 4), {}, gpus(2)) ==
         "device: [rank 1 of 4, gpu-a] device: 4 ranks on this machine, 2 GPUs visible; start at most 2, run on the CPU "
         "(ACCELERATE_USE_CPU=1), or set ACCELERATE_ALLOW_SHARED_GPUS=1, which is also right where every rank sees only "
@@ -52,13 +52,13 @@ TEST_CASE("more local ranks than GPUs are refused with both counts, unless allow
   CHECK(device::select_device(local(3, 4), {.allow_shared_gpus = true}, gpus(2)) == c10::Device("cuda:1"));
 }
 
-TEST_CASE("a device given by name is taken exactly, before everything else") {
+TEST_CASE("a device by name has priority over everything else") {
   CHECK(device::select_device(local(0, 1), {.device = cuda(1)}, gpus(2)) == c10::Device("cuda:1"));
   CHECK(device::select_device(local(3, 4), {.device = cuda(1)}, gpus(2)) == c10::Device("cuda:1"));
   CHECK(device::select_device(local(1, 4), {.device = DeviceName{}}, gpus(2)) == c10::Device("cpu"));
 }
 
-TEST_CASE("cuda without a number is the GPU of the local rank, with the usual count") {
+TEST_CASE("cuda without an index is the GPU of the local rank, with the usual check of the count") {
   CHECK(device::select_device(local(3, 4), {.device = cuda()}, gpus(4)) == c10::Device("cuda:3"));
   CHECK(refusal(local(1, 4), {.device = cuda()}, gpus(2)).find("4 ranks on this machine, 2 GPUs visible;") !=
         std::string::npos);
@@ -66,7 +66,7 @@ TEST_CASE("cuda without a number is the GPU of the local rank, with the usual co
         c10::Device("cuda:1"));
 }
 
-TEST_CASE("a GPU by name that is not there is refused with the count and what to do") {
+TEST_CASE("a missing GPU by name is refused with the count and the remedy") {
   const std::string who = "device: [rank 0 of 1, gpu-a] device: ";
   const std::string where =
       " is requested (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in the config file), ";
@@ -101,7 +101,7 @@ TEST_CASE("the accelerator may have any type, and errors contain its name") {
         std::string::npos);
 }
 
-TEST_CASE("a device that a call names is the CPU, or there, or refused with the count and what to do") {
+TEST_CASE("check_visible() accepts CPU and visible devices, and refuses others with the count and the remedy") {
   const auto refused = [](const char* name, const device::AcceleratorType& accelerator) -> std::string {
     try {
       device::check_visible(c10::Device(name), accelerator, "DataParallel");
@@ -119,7 +119,7 @@ TEST_CASE("a device that a call names is the CPU, or there, or refused with the 
   CHECK(refused("xpu:0", gpus(1)) == "DataParallel: xpu:0 is requested, 1 GPU is visible; request cuda or " + look);
 }
 
-TEST_CASE("the GPUs of this machine are counted as LibTorch counts them") {
+TEST_CASE("the GPUs of this machine are counted as by LibTorch") {
   const auto found = device::accelerator();
   CHECK((found.type == c10::kCUDA));
   CHECK(found.count == static_cast<int64_t>(torch::cuda::device_count()));

@@ -28,23 +28,23 @@ at::Tensor draws(uint64_t seed, const device::SeedOptions& options, int64_t rank
 
 }  // namespace
 
-TEST_CASE("a seed gives PyTorch's numbers") {
+TEST_CASE("a seed produces PyTorch's numbers") {
   device::seed_all(42);
   CHECK(torch::randperm(10).equal(torch::tensor({2, 6, 1, 8, 4, 5, 0, 9, 3, 7})));
 }
 
-TEST_CASE("one seed gives the same numbers on every rank, so that parameters start equal") {
+TEST_CASE("one seed produces the same numbers on every rank, so parameters start equal") {
   CHECK(draws(7, {}, 0).equal(draws(7, {}, 3)));
 }
 
-TEST_CASE("device_specific seeds seed + rank, so that ranks draw different numbers") {
+TEST_CASE("device_specific seeds with seed + rank, so ranks draw different numbers") {
   const auto rank3 = draws(7, {.device_specific = true}, 3);
   CHECK(rank3.equal(draws(10, {}, 0)));
   CHECK_FALSE(rank3.equal(draws(7, {.device_specific = true}, 2)));
   CHECK(device::rank_seed(7, 3) == 10);
 }
 
-TEST_CASE("parameters start equal and dropout differs when a rank's own stream begins after the model") {
+TEST_CASE("parameters start equal and dropout differs if a rank's own stream begins after the model") {
   const auto model_then_dropout = [](int64_t rank) {
     device::set_seed(7, {}, rank);
     torch::nn::Linear net(4, 4);
@@ -57,7 +57,7 @@ TEST_CASE("parameters start equal and dropout differs when a rank's own stream b
   CHECK_FALSE(dropped0.equal(dropped1));
 }
 
-TEST_CASE("a generator continues from a state that was read") {
+TEST_CASE("a generator continues from a saved state") {
   device::seed_all(1);
   torch::rand({3});
   const auto state = device::rng_state(c10::kCPU);
@@ -78,7 +78,7 @@ TEST_CASE("a state of another kind is refused with both shapes") {
         "[rank 1 of 2, a] set_rng_state: state is undefined, must be Byte [5056] on the CPU for cpu");
 }
 
-TEST_CASE("deterministic switches LibTorch's flags and leaves a workspace setting of the user's") {
+TEST_CASE("deterministic mode sets LibTorch's flags and keeps the user's workspace setting") {
   setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8", 1);
   device::set_seed(1, {.deterministic = true}, 0);
   CHECK(at::globalContext().deterministicAlgorithms());
