@@ -101,7 +101,7 @@ class Runs(unittest.TestCase):
         self.assertEqual((master[0], worker[0]), (0, 0), master[1] + worker[1])
         self.assertRegex(master[1], r"(?m)^epoch 1 step 111/111 [^\n]*\ntest accuracy 0\.9")
 
-    def test_without_the_local_variables_a_pod_ends_with_the_text_of_the_page(self):
+    def test_a_pod_without_the_local_variables_fails_with_the_text_of_the_page(self):
         text = "RANK=0 and WORLD_SIZE=2 from torchrun without LOCAL_RANK and LOCAL_WORLD_SIZE"
         self.assertIn(text, PAGE.read_text(encoding="utf-8"))
         master, _ = run_job(manifests()["digits"], without=("LOCAL_RANK", "LOCAL_WORLD_SIZE"))

@@ -79,7 +79,7 @@ TEST_CASE("the programs of the documentation train: the first page, the tutorial
   }
 }
 
-TEST_CASE("a batch of one's own") {
+TEST_CASE("a custom batch type") {
   accelerate::simulate(2, [] {
     Accelerator accelerator;
     // block: docs/how_to/batches.md: Use your own batch type
@@ -140,7 +140,7 @@ TEST_CASE("the loss of a large vocabulary") {
   });
 }
 
-TEST_CASE("a checkpoint, and a second start that has nothing left to do") {
+TEST_CASE("a checkpoint, and a second run that has nothing left to do") {
   const testing::TemporaryFolder folder;
   const auto run_folder = folder.path / "run";
   for (int start = 0; start < 2; ++start) {
@@ -181,7 +181,7 @@ TEST_CASE("errors and logs") {
                                           "[rank 0] the same from each, rank 0 first"});
 }
 
-TEST_CASE("loaders of others") {
+TEST_CASE("foreign loaders") {
   on_two_ranks([](Program& program) {
     Accelerator accelerator;
     auto model = accelerator.prepare(program.net);
@@ -190,7 +190,7 @@ TEST_CASE("loaders of others") {
   });
 }
 
-TEST_CASE("in a program that is there") {
+TEST_CASE("an existing program") {
   on_two_ranks([](Program& program) {
     auto& [net, adamw, digits, test_digits] = program;
     Accelerator accelerator;
@@ -219,7 +219,7 @@ TEST_CASE("a net in channels_last, and layers that add the bias within the produ
   });
 }
 
-TEST_CASE("functions that take what was prepared") {
+TEST_CASE("functions that take prepared objects") {
   on_two_ranks([](Program& program) {
     auto& [net, adamw, digits, test_digits] = program;
     Accelerator accelerator;
@@ -235,7 +235,7 @@ TEST_CASE("functions that take what was prepared") {
   });
 }
 
-TEST_CASE("a function returns what it prepared of its locals") {
+TEST_CASE("a function that returns prepared objects") {
   on_two_ranks([](Program&) {
     Accelerator accelerator;
     // block: docs/explanation/ownership.md: Ownership and lifetimes

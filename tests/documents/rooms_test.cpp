@@ -105,7 +105,7 @@ TEST_CASE("data: loaders of every kind of source") {
   CHECK(mine.size() == 2);
 }
 
-TEST_CASE("data: data sets of one's own, sources of sources, transforms") {
+TEST_CASE("data: custom datasets, combinators, transforms") {
   const Texts my_texts;
   const std::pair my_struct(torch::zeros({40, 3, 32, 32}, at::kByte), torch::arange(40));
   const std::vector<double> mean{0.5, 0.5, 0.5}, std{0.2, 0.2, 0.2};
@@ -116,7 +116,7 @@ TEST_CASE("data: data sets of one's own, sources of sources, transforms") {
   for (auto& [images, labels] : loader) CHECK(images.sizes() == at::IntArrayRef({36, 3, 32, 32}));
 }
 
-TEST_CASE("data: a pass that continues") {
+TEST_CASE("data: a resumed pass") {
   auto loader = data::from_tensors(torch::arange(10), {}, {.batch_size = 2});
   for (auto& batch : loader) {
     if (batch.data[0].item<int64_t>() == 4) break;
@@ -136,7 +136,7 @@ TEST_CASE("prepared: a loop with a second loader beside it") {
   CHECK(accelerator.sync_gradients());
 }
 
-TEST_CASE("gradient: an engine by hand") {
+TEST_CASE("gradient: a gradient reducer by hand") {
   const accelerate::comm::Group group;
   const auto weight = torch::ones({2}, torch::requires_grad()), bias = torch::ones({1}, torch::requires_grad());
   torch::optim::SGD optimizer(std::vector<torch::Tensor>{weight, bias}, 0.5);
@@ -156,7 +156,7 @@ struct Prepared {
 
 }  // namespace
 
-TEST_CASE("nn: layers that know the ranks, activations that are not kept") {
+TEST_CASE("nn: SyncBatchNorm, activation checkpointing") {
   Prepared prepared;
   auto& [accelerator, resnet, model] = prepared;
   // block: accelerate/nn/README.md: Use
@@ -170,7 +170,7 @@ TEST_CASE("nn: layers that know the ranks, activations that are not kept") {
   for (const auto& parameter : net->parameters()) CHECK(parameter.grad().defined());
 }
 
-TEST_CASE("profile: a loop watched") {
+TEST_CASE("profile: a profiled loop") {
   const testing::TemporaryFolder folder;
   const auto traces = (folder.path / "traces").string();
   Prepared prepared;
@@ -182,7 +182,7 @@ TEST_CASE("profile: a loop watched") {
   CHECK(fs::exists(folder.path / "traces/profile.json"));
 }
 
-TEST_CASE("tracking: a run's numbers") {
+TEST_CASE("tracking: the values of a run") {
   const testing::TemporaryFolder folder;
   const auto logs = folder.path.string();
   const accelerate::RankContext place;
@@ -209,7 +209,7 @@ accelerate::Metrics accuracy(const accelerate::EvalPrediction& prediction) {
 
 }  // namespace of_trainer
 
-TEST_CASE("trainer: a loop that is written for you") { of_trainer::train({}, {}); }
+TEST_CASE("trainer: training without an own loop") { of_trainer::train({}, {}); }
 
 namespace of_tree {
 

@@ -26,12 +26,12 @@ class SitePages(unittest.TestCase):
         for readme in (TOP / "accelerate").rglob("README.md"):
             self.assertIn(readme.relative_to(TOP).as_posix(), pages)
 
-    def test_a_link_to_a_page_leads_to_its_place_in_the_site(self):
+    def test_a_link_to_a_page_refers_to_the_page_of_the_site(self):
         self.assertEqual(rewritten("[comm](accelerate/comm/README.md#files)", "README.md"), "[comm](components/comm.md#files)")
         self.assertEqual(rewritten("[top](../../README.md)", "accelerate/comm/README.md"), "[top](../readme.md)")
         self.assertEqual(rewritten("[comm](../../accelerate/comm/README.md)", "docs/design/step.md"), "[comm](../components/comm.md)")
 
-    def test_a_link_to_another_file_leads_to_the_repository_or_becomes_text(self):
+    def test_a_link_to_another_file_refers_to_the_repository_or_becomes_text(self):
         self.assertEqual(rewritten("[license](LICENSE)", "README.md"), f"[license]({URL}/blob/main/LICENSE)")
         self.assertEqual(rewritten("[license](LICENSE)", "README.md", url=""), "license")
 
