@@ -8,7 +8,7 @@
 
 using namespace accelerate::env;
 
-TEST_CASE("the names of the backends are one table; for a device only those that carry its tensors") {
+TEST_CASE("one table has the names of the backends, and those that support a device's tensors") {
   CHECK(backend_choice() == "mpi, gloo or nccl");
   CHECK(backend_choice("cpu") == "mpi or gloo");
   CHECK(backend_choice("cuda") == "nccl");
@@ -19,7 +19,7 @@ TEST_CASE("the names of the backends are one table; for a device only those that
   CHECK_FALSE(is_backend(""));
 }
 
-TEST_CASE("a row alone makes a backend's name known to settings and launcher") {
+TEST_CASE("a row alone adds a backend's name to settings and launcher") {
   const std::vector<std::string> arguments{"--backend", "carrier_pigeon", "train"};
   CHECK_THROWS_WITH(accelerate::launch::parse(arguments),
                     "accelerate_launch: --backend is 'carrier_pigeon', must be mpi, gloo or nccl");
@@ -32,7 +32,7 @@ TEST_CASE("a row alone makes a backend's name known to settings and launcher") {
   CHECK(backend_choice() == "mpi, gloo, nccl or carrier_pigeon");
 }
 
-TEST_CASE("which backend needs GPUs is the row's to say, not a name's") {
+TEST_CASE("the table row, not the name, determines if a backend needs GPUs") {
   add_backend({"semaphore", "cuda"});
   const auto options = accelerate::launch::parse({"--backend", "semaphore", "train"}).options;
   CHECK(accelerate::launch::needs_gpus(options));

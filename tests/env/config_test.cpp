@@ -19,7 +19,7 @@ std::pair<ErrorKind, std::string> parse_refusal(const char* text) {
 
 }  // namespace
 
-TEST_CASE("a config file is keys and values, comments and gaps") {
+TEST_CASE("a config file contains keys and values, comments and empty lines") {
   const auto config =
       env::parse_config("# mine\ncpu: true\n\ntimeout: 30  # s\nbackend: \"gloo\"\ndebug:\n", "job.yaml");
   CHECK(config.path == "job.yaml");
@@ -28,7 +28,7 @@ TEST_CASE("a config file is keys and values, comments and gaps") {
   CHECK(env::parse_config("# nothing\n", "job.yaml").values.empty());
 }
 
-TEST_CASE("an unknown key is refused with the one that was probably meant, else with the known ones") {
+TEST_CASE("an unknown key is refused with the closest known key, else with all known keys") {
   CHECK(parse_refusal("cpus: 2\n") ==
         std::pair{ErrorKind::environment,
                   std::string("settings: job.yaml has the unknown key 'cpus'; did you mean cpu?")});
@@ -45,7 +45,7 @@ TEST_CASE("an unknown key is refused with the one that was probably meant, else 
                     "redirects, local_ranks_filter, label, quiet, hang_timeout")});
 }
 
-TEST_CASE("YAML that is not flat is refused") {
+TEST_CASE("nested YAML is refused") {
   using Refusal = std::pair<ErrorKind, std::string>;
   CHECK(parse_refusal("- cpu\n") ==
         Refusal{ErrorKind::environment, "settings: job.yaml must hold lines like 'cpu: true'"});
@@ -60,7 +60,7 @@ TEST_CASE("YAML that is not flat is refused") {
         Refusal{ErrorKind::environment, "settings: job.yaml line 2 is not YAML: no value begins with this"});
 }
 
-TEST_CASE("the config file is the one ACCELERATE_CONFIG_FILE names") {
+TEST_CASE("ACCELERATE_CONFIG_FILE names the config file") {
   const auto path = std::filesystem::temp_directory_path() / "accelerate_config_test.yaml";
   std::ofstream(path) << "gradient_accumulation_steps: 6\n";
   const env::Variables variables{{"ACCELERATE_CONFIG_FILE", path.string()}};

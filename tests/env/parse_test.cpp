@@ -5,7 +5,7 @@
 
 namespace env = accelerate::env;
 
-TEST_CASE("an integer is digits and a sign, nothing around it") {
+TEST_CASE("an integer consists of digits and a sign") {
   CHECK(env::parse_integer("0") == 0);
   CHECK(env::parse_integer("-12") == -12);
   CHECK(env::parse_integer("9223372036854775807") == INT64_MAX);
@@ -15,7 +15,7 @@ TEST_CASE("an integer is digits and a sign, nothing around it") {
   }
 }
 
-TEST_CASE("booleans are Accelerate's twelve words, in any case") {
+TEST_CASE("booleans are Accelerate's twelve words in any case") {
   for (const char* text : {"y", "yes", "t", "true", "on", "1", "True", "YES"}) CHECK(env::parse_bool(text) == true);
   for (const char* text : {"n", "no", "f", "false", "off", "0", "False", "OFF"}) CHECK(env::parse_bool(text) == false);
   for (const char* text : {"", "2", "ja", "true ", "yess"}) CHECK(env::parse_bool(text) == std::nullopt);
@@ -28,7 +28,7 @@ TEST_CASE("an empty variable counts as not set") {
   CHECK(env::find(variables, "C") == std::nullopt);
 }
 
-TEST_CASE("a device is cpu, or an accelerator's name with or without its number") {
+TEST_CASE("a device is cpu, or an accelerator's name with an optional index") {
   using env::DeviceName;
   CHECK(env::parse_device("cpu") == DeviceName{});
   CHECK(env::parse_device("cpu:0") == DeviceName{});

@@ -69,12 +69,12 @@ struct Lines {
 
 }  // namespace
 
-TEST_CASE("no variables are one process") {
+TEST_CASE("without variables there is one process") {
   CHECK(env::read({}) == ProcessEnv{});
   CHECK(env::read({{"HOME", "/root"}, {"MASTER_ADDR", "x"}, {"RANK", ""}}) == ProcessEnv{});
 }
 
-TEST_CASE("every launcher's complete set is read") {
+TEST_CASE("the complete variables of every launcher are read") {
   CHECK(env::read(torchrun) == ProcessEnv{.source = Source::torchrun,
                                           .rank = 3,
                                           .world_size = 4,
@@ -106,12 +106,12 @@ TEST_CASE("every launcher's complete set is read") {
                                        .job_id = "100.0"});
 }
 
-TEST_CASE("a set of one process may leave out the local names") {
+TEST_CASE("variables of a single process may omit the local names") {
   CHECK(env::read({{"RANK", "0"}, {"WORLD_SIZE", "1"}}) == ProcessEnv{.source = Source::torchrun});
   CHECK(env::read({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}) == ProcessEnv{.source = Source::pmi});
 }
 
-TEST_CASE("the first complete set wins, half a set before it does not") {
+TEST_CASE("the first complete launcher's variables are used, incomplete ones are not") {
   CHECK(env::read(with(slurm, torchrun)).source == Source::torchrun);
   CHECK(env::read(with(open_mpi, torchrun)).source == Source::torchrun);
   CHECK(env::read(with(slurm, open_mpi)).source == Source::open_mpi);
@@ -121,7 +121,7 @@ TEST_CASE("the first complete set wins, half a set before it does not") {
   CHECK(env::read(with(open_mpi, {{"LOCAL_RANK", "1"}})).source == Source::open_mpi);
 }
 
-TEST_CASE("another set that differs is reported in one debug line, one that agrees is not") {
+TEST_CASE("other launcher variables are reported in one debug line if they differ") {
   {
     Lines lines;
     env::read(with(slurm, torchrun));
@@ -142,7 +142,7 @@ TEST_CASE("another set that differs is reported in one debug line, one that agre
   }
 }
 
-TEST_CASE("another set that differs is reported once, however often the variables are read") {
+TEST_CASE("different launcher variables are reported once, however often they are read") {
   Lines lines;
   env::read(with(slurm, torchrun));
   env::read(with(slurm, torchrun));
@@ -158,7 +158,7 @@ const Variables one_task_step{{"SLURM_JOB_ID", "100"},
                               {"SLURM_STEP_TASKS_PER_NODE", "1"},
                               {"SLURM_STEP_NODELIST", "node01"}};
 
-TEST_CASE("RANK and WORLD_SIZE that differ are refused when the rest is missing, whatever other set is complete") {
+TEST_CASE("incomplete RANK and WORLD_SIZE that differ from complete variables are refused") {
   CHECK(refusal(with(one_task_step, {{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}})) ==
         "environment: RANK=3, WORLD_SIZE=4 and LOCAL_RANK=1 from torchrun without LOCAL_WORLD_SIZE; set the missing "
         "variables, or unset all of them to run as one process");
@@ -167,7 +167,7 @@ TEST_CASE("RANK and WORLD_SIZE that differ are refused when the rest is missing,
   CHECK(refusal(with(open_mpi, {{"RANK", "one"}, {"WORLD_SIZE", "2"}})).find("RANK=one") != std::string::npos);
 }
 
-TEST_CASE("half a set beside the one that is taken is reported in one debug line, unless it agrees or is always half") {
+TEST_CASE("incomplete launcher variables are reported in one debug line if they differ and are usually complete") {
   const auto describe_variables = [](const Variables& variables) {
     Lines lines;
     env::read(variables);
@@ -192,7 +192,7 @@ TEST_CASE("half a set beside the one that is taken is reported in one debug line
   CHECK(describe_variables(with(torchrun, {{"PMI_RANK", "9"}, {"MPI_LOCALRANKID", "7"}})).size() == 1);
 }
 
-TEST_CASE("sets are looked for in the order torchrun, Open MPI, PMI, PMIx, MVAPICH, Slurm") {
+TEST_CASE("launcher variables are searched in the order torchrun, Open MPI, PMI, PMIx, MVAPICH, Slurm") {
   const std::vector<std::pair<Source, std::vector<std::string>>> order{
       {Source::torchrun, {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}},
       {Source::open_mpi,
@@ -212,7 +212,7 @@ TEST_CASE("sets are looked for in the order torchrun, Open MPI, PMI, PMIx, MVAPI
   }
 }
 
-TEST_CASE("MASTER_ADDR and MASTER_PORT are read beside every set") {
+TEST_CASE("MASTER_ADDR and MASTER_PORT are read for every launcher") {
   const ProcessEnv process = env::read(with(open_mpi, {{"MASTER_ADDR", "::1"}, {"MASTER_PORT", "0"}}));
   CHECK(process.master_addr == "::1");
   CHECK(process.master_port == 0);
@@ -228,7 +228,7 @@ TEST_CASE("torchrun's restart count and agent store are read") {
   CHECK_FALSE(env::read(with(torchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}})).agent_store);
 }
 
-TEST_CASE("an incomplete set is refused with the present and missing variables and the remedy") {
+TEST_CASE("incomplete variables are refused with the present and missing ones and the remedy") {
   CHECK(refusal({{"WORLD_SIZE", "2"}}) ==
         "environment: WORLD_SIZE=2 from torchrun without RANK, LOCAL_RANK and LOCAL_WORLD_SIZE; set the missing "
         "variables, or unset all of them to run as one process");
@@ -267,7 +267,7 @@ TEST_CASE("text instead of a number is refused with the text") {
         "environment: SLURM_STEP_NODELIST is 'node[1', must be a list of hosts, like node[01-04,7]");
 }
 
-TEST_CASE("a rank outside its world is refused with both values") {
+TEST_CASE("a rank that is not below the world size is refused with both values") {
   CHECK(refusal(with(torchrun, {{"RANK", "4"}})) ==
         "environment: RANK is 4, must be at least 0 and below WORLD_SIZE, which is 4");
   CHECK(refusal(with(torchrun, {{"RANK", "-1"}})) ==
@@ -279,7 +279,7 @@ TEST_CASE("a rank outside its world is refused with both values") {
         "environment: OMPI_COMM_WORLD_RANK is 2, must be at least 0 and below OMPI_COMM_WORLD_SIZE, which is 2");
 }
 
-TEST_CASE("a contradiction inside one set is refused with all four values") {
+TEST_CASE("contradicting variables of one launcher are refused with all four values") {
   CHECK(
       refusal({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}}) ==
       "environment: RANK=0, WORLD_SIZE=1, LOCAL_RANK=0 and LOCAL_WORLD_SIZE=2 contradict one another: no such process "
@@ -306,7 +306,7 @@ TEST_CASE("the shell of an sbatch or salloc job is one process, not rank 0 of al
   CHECK(env::read(with(sbatch, {{"SLURM_STEP_ID", "0"}})).world_size == 8);
 }
 
-TEST_CASE("the job id is our own, otherwise the launcher's, otherwise empty") {
+TEST_CASE("the job id is ours, otherwise the launcher's, otherwise empty") {
   const auto id = [](const Variables& variables) { return env::read(variables).job_id; };
   CHECK(id(torchrun).empty());
   CHECK(id(with(torchrun, {{"TORCHELASTIC_RUN_ID", "run-7"}})) == "run-7");
@@ -320,7 +320,7 @@ TEST_CASE("the job id is our own, otherwise the launcher's, otherwise empty") {
   CHECK(id(with(torchrun, slurm)).empty());
 }
 
-TEST_CASE("the step's own number of tasks counts, not the job's") {
+TEST_CASE("the number of tasks of the Slurm step counts, not that of the job") {
   const ProcessEnv process = env::read(
       with(slurm, {{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "1"}}));
   CHECK(process.world_size == 1);
@@ -360,7 +360,7 @@ TEST_CASE("written variables are torchrun's names") {
                   {"TORCHELASTIC_USE_AGENT_STORE", "False"}});
 }
 
-TEST_CASE("this process's variables are copied whole, values with = in them too") {
+TEST_CASE("this process's variables are copied, including values with =") {
   setenv("ACCELERATE_TEST_VARIABLE", "a=b=c", 1);
   CHECK(env::current_variables().at("ACCELERATE_TEST_VARIABLE") == "a=b=c");
   unsetenv("ACCELERATE_TEST_VARIABLE");

@@ -43,7 +43,7 @@ Settings through_the_launcher(const std::string& option) {
 
 }  // namespace
 
-TEST_CASE("the table: key of the config file, variable, option") {
+TEST_CASE("the table contains config key, variable and option of every setting") {
   std::string text;
   env::for_each_setting([&](const auto& row) {
     text += fmt::format("{} {} --{} {}\n", row.key, row.variable, row.option.name, row.option.value_name);
@@ -63,7 +63,7 @@ TEST_CASE("the table: key of the config file, variable, option") {
         "cudnn_benchmark ACCELERATE_CUDNN_BENCHMARK --cudnn_benchmark \n");
 }
 
-TEST_CASE("every setting has one value, whether code, variable, config file or the launcher's option says it") {
+TEST_CASE("every setting has the same value from code, variable, config file and option") {
   env::for_each_setting([](const auto& row) {
     const std::string name(row.name);
     const std::string text = sample(row.type);
@@ -98,7 +98,7 @@ TEST_CASE("every setting refuses an invalid text with its source and the expecte
   });
 }
 
-TEST_CASE("every member has a row of its own") {
+TEST_CASE("every member has its own row") {
   const GivenSettings given;
   const auto& [a, b, c, d, e, f, g, h, i, j, k, l] = given;
   const std::set<const void*> members{&a, &b, &c, &d, &e, &f, &g, &h, &i, &j, &k, &l};
@@ -107,7 +107,7 @@ TEST_CASE("every member has a row of its own") {
   CHECK(rows == members);
 }
 
-TEST_CASE("the README of env names every setting as the table does") {
+TEST_CASE("the README of env lists every setting of the table") {
   std::ifstream file(TEST_SOURCE_DIR "/accelerate/env/README.md");
   std::stringstream text;
   text << file.rdbuf();

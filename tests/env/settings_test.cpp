@@ -42,20 +42,20 @@ const Variables variable{{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "8"}};
 
 }  // namespace
 
-TEST_CASE("nothing given are the defaults") {
+TEST_CASE("without any source the defaults are used") {
   CHECK(env::resolve_settings({}, {}, {}) == Settings{});
   CHECK(Settings{}.gradient_accumulation_steps == 1);
   CHECK(Settings{}.timeout == seconds(600));
   CHECK_FALSE(Settings{}.cpu);
 }
 
-TEST_CASE("code wins over the environment, the environment over the file, the file over the default") {
+TEST_CASE("code overrides the environment, the environment the file, the file the default") {
   CHECK(env::resolve_settings({.gradient_accumulation_steps = 3}, variable, file).gradient_accumulation_steps == 3);
   CHECK(env::resolve_settings({}, variable, file).gradient_accumulation_steps == 8);
   CHECK(env::resolve_settings({}, {}, file).gradient_accumulation_steps == 2);
 }
 
-TEST_CASE("backend auto is a choice like the others, wherever it stands") {
+TEST_CASE("backend auto is a choice like the others in every source") {
   const Variables gloo{{"ACCELERATE_BACKEND", "gloo"}};
   const Config names_gloo{.path = "f", .values = {{"backend", "gloo"}}};
   CHECK(env::resolve_settings({.backend = "auto"}, gloo, names_gloo).backend == "auto");
@@ -65,12 +65,12 @@ TEST_CASE("backend auto is a choice like the others, wherever it stands") {
         std::vector<std::string>{"settings: backend is auto from the code; not used: gloo in ACCELERATE_BACKEND"});
 }
 
-TEST_CASE("given as the default wins too") {
+TEST_CASE("a given default value overrides weaker sources too") {
   CHECK(env::resolve_settings({.gradient_accumulation_steps = 1}, variable, {}).gradient_accumulation_steps == 1);
   CHECK_FALSE(env::resolve_settings({.cpu = false}, {{"ACCELERATE_USE_CPU", "1"}}, {}).cpu);
 }
 
-TEST_CASE("every setting can come from the code, from its variable and from the file") {
+TEST_CASE("every setting can be set by code, by its variable and by the file") {
   const Settings expected{.gradient_accumulation_steps = 4,
                           .mixed_precision = env::Precision::bf16,
                           .cpu = true,
@@ -126,7 +126,7 @@ TEST_CASE("every setting can come from the code, from its variable and from the 
                                           {"cudnn_benchmark", "false"}}}) == expected);
 }
 
-TEST_CASE("a conflict is reported in one line on rank 0, agreement is not") {
+TEST_CASE("a conflict is reported in one line on rank 0, equal values are not") {
   CHECK(warnings({.gradient_accumulation_steps = 3}, variable, {}) ==
         std::vector<std::string>{"settings: gradient_accumulation_steps is 3 from the code; not used: 8 in "
                                  "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"});
@@ -146,7 +146,7 @@ TEST_CASE("a conflict is reported in one line on rank 0, agreement is not") {
   CHECK(warnings({.gradient_accumulation_steps = 3}, variable, {}, {.rank = 1, .world_size = 2, .host = "a"}).empty());
 }
 
-TEST_CASE("a value that cannot be is refused with where it came from") {
+TEST_CASE("an invalid value is refused with its source") {
   using Refusal = std::pair<ErrorKind, std::string>;
   CHECK(refusal({}, {{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "many"}}) ==
         Refusal{ErrorKind::environment,
@@ -172,7 +172,7 @@ TEST_CASE("a value that cannot be is refused with where it came from") {
         Refusal{ErrorKind::usage, "settings: backend is '', must be mpi, gloo or nccl"});
 }
 
-TEST_CASE("a bound is reported with the value beyond it, and is itself allowed") {
+TEST_CASE("a value out of range is reported with the bound, which is itself allowed") {
   using Refusal = std::pair<ErrorKind, std::string>;
   CHECK(refusal({}, {{"ACCELERATE_TIMEOUT", "1000000001"}}) ==
         Refusal{ErrorKind::environment,
@@ -188,7 +188,7 @@ TEST_CASE("a bound is reported with the value beyond it, and is itself allowed")
   CHECK(env::resolve_settings({.threads_per_rank = 65536}, {}, {}).threads_per_rank == 65536);
 }
 
-TEST_CASE("a backend and a device are checked under the name that whoever gave them used") {
+TEST_CASE("the error about a backend or device uses the name in its source") {
   using Refusal = std::pair<ErrorKind, std::string>;
   CHECK(refusal({}, {{"ACCELERATE_BACKEND", "nonsense"}}) ==
         Refusal{ErrorKind::environment, "settings: ACCELERATE_BACKEND is 'nonsense', must be mpi, gloo or nccl"});
@@ -207,7 +207,7 @@ TEST_CASE("a backend and a device are checked under the name that whoever gave t
   }
 }
 
-TEST_CASE("cpu and a GPU by name: the one from the stronger place holds, cpu where both come from the same") {
+TEST_CASE("the stronger source decides between cpu and a GPU by name; cpu overrides within one source") {
   const Variables cuda{{"ACCELERATE_TORCH_DEVICE", "cuda"}};
   const Variables use_cpu{{"ACCELERATE_USE_CPU", "1"}};
   const Variables both{{"ACCELERATE_TORCH_DEVICE", "cuda"}, {"ACCELERATE_USE_CPU", "1"}};
@@ -237,7 +237,7 @@ TEST_CASE("cpu and a GPU by name: the one from the stronger place holds, cpu whe
   CHECK(warnings({.cpu = true, .device = "cpu"}, {}, {}).empty());
 }
 
-TEST_CASE("a conflict is reported once, however many Accelerators meet it") {
+TEST_CASE("a conflict is reported once for any number of Accelerators") {
   std::vector<std::string> lines;
   base::reset_log_once();
   const auto before = base::set_log_handler([&](base::LogLevel, std::string_view line) { lines.emplace_back(line); });
@@ -248,7 +248,7 @@ TEST_CASE("a conflict is reported once, however many Accelerators meet it") {
   CHECK(lines.size() == 1);
 }
 
-TEST_CASE("modes of the process are unset unless given; a wrong name is refused with the choice") {
+TEST_CASE("process-wide modes are unset by default, and a wrong name is refused with the choices") {
   const Settings none = env::resolve_settings({}, {}, {});
   CHECK_FALSE(none.float32_matmul_precision.has_value());
   CHECK_FALSE(none.cudnn_benchmark.has_value());
