@@ -8,7 +8,7 @@
 #include "tests/refusal.hpp"
 #include "tests/temporary_folder.hpp"
 
-TEST_CASE("the network is the course's: so many parameters, logits per image, weights normal with deviation 0.01") {
+TEST_CASE("the network matches the course: number of parameters, logits per image, weights with deviation 0.01") {
   torch::manual_seed(3);
   auto net = resnet18();
   int64_t parameters = 0;
@@ -31,7 +31,7 @@ TEST_CASE("the network is the course's: so many parameters, logits per image, we
   CHECK(net->forward(torch::zeros({2, 1, 8, 8})).sizes() == at::IntArrayRef{2, 10});
 }
 
-TEST_CASE("the curve grows with each epoch, in the terminal and as a line through its points") {
+TEST_CASE("the curve grows with each epoch, in the terminal and as a line in the SVG") {
   const testing::TemporaryFolder folder;
   Animator animator("test accuracy", 4, folder / "curve.svg");
   animator.add(0.1);
@@ -47,7 +47,7 @@ TEST_CASE("the curve grows with each epoch, in the terminal and as a line throug
   CHECK(points == 3);
 }
 
-TEST_CASE("a file for the curve that cannot be written is reported with its name, before the first epoch too") {
+TEST_CASE("a curve file that cannot be written is reported with its name before the first epoch") {
   const testing::TemporaryFolder folder;
   const std::string file = folder / "none/curve.svg";
   CHECK(testing::refusal<std::runtime_error>([&] { Animator("test accuracy", 4, file).write(); }) ==
@@ -57,7 +57,7 @@ TEST_CASE("a file for the curve that cannot be written is reported with its name
   CHECK(testing::text_of(folder / "curve.svg") == animator.svg());
 }
 
-TEST_CASE("ranks of a machine have devices of their own, and more than it has are refused with both numbers") {
+TEST_CASE("ranks of a machine have separate devices, and too many ranks are refused with both numbers") {
   using Devices = std::vector<torch::Device>;
   const torch::Device cpu("cpu"), first("cuda:0"), second("cuda:1");
   CHECK(devices_of_rank(cpu, 2, 4, 0) == Devices{cpu, cpu});
@@ -74,7 +74,7 @@ TEST_CASE("ranks of a machine have devices of their own, and more than it has ar
         "--num_devices is 3 for each of 2 ranks of this machine, which has 5 cuda devices; give at most 2");
 }
 
-TEST_CASE("the network learns: in a few steps it tells four noisy patterns apart, those that it has not seen too") {
+TEST_CASE("the network learns four noisy patterns in a few steps and classifies unseen samples") {
   torch::manual_seed(0);
   auto net = resnet18();
   const auto labels = torch::arange(8) % 4;
