@@ -19,7 +19,7 @@ TORCH_MODULE(Hungry);
 
 }  // namespace
 
-TEST_CASE("out of memory comes as an Error of the device with what is known there, and a smaller batch goes on") {
+TEST_CASE("out of memory is an Error of the device with known tensors, and a smaller batch continues") {
   accelerate::Accelerator accelerator({.device = "cuda"});
   Hungry net;
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::AdamW(net->parameters(), 1e-3));

@@ -55,7 +55,7 @@ std::vector<at::Tensor> train(Precision precision, bool graphs, double dropout =
 
 }  // namespace
 
-TEST_CASE("a graph trains as the plain step does: float32, bf16, fp16, clipping, a schedule") {
+TEST_CASE("a graph trains like the plain step: float32, bf16, fp16, clipping, a schedule") {
   for (const auto precision : {Precision::no, Precision::bf16, Precision::fp16}) {
     CAPTURE(accelerate::env::mixed_precision_name(precision));
     const auto plain = train(precision, false), graphed = train(precision, true);

@@ -8,7 +8,7 @@
 #include "accelerate/accelerate.hpp"
 #include "tests/temporary_folder.hpp"
 
-TEST_CASE("device times are of all that the trace has on the GPU, and of the operators that started it") {
+TEST_CASE("device times cover all GPU kernels of the trace and the operators that started them") {
   const testing::TemporaryFolder folder;
   accelerate::Accelerator accelerator({.device = "cuda"});
   torch::nn::Linear layer(2048, 2048);

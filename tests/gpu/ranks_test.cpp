@@ -77,7 +77,7 @@ std::vector<at::Tensor> gpu_losses(bool graphs) {
 
 }  // namespace
 
-TEST_CASE("collectives carry the GPUs' tensors") {
+TEST_CASE("collectives work on GPU tensors") {
   Accelerator accelerator(over_nccl(), {});
   REQUIRE(accelerator.device().is_cuda());
   const int64_t rank = accelerator.process_index(), ranks = accelerator.num_processes();
@@ -92,7 +92,7 @@ TEST_CASE("collectives carry the GPUs' tensors") {
   CHECK(torch::equal(sum.cpu(), torch::full({1, 2}, ranks * (ranks - 1) / 2, torch::kFloat)));
 }
 
-TEST_CASE("ranks on GPUs train as one process with the whole batch, with SyncBatchNorm") {
+TEST_CASE("ranks on GPUs train like one process with the whole batch, with SyncBatchNorm") {
   Accelerator accelerator(over_nccl(), {});
   REQUIRE(accelerator.device().is_cuda());
   const auto options = torch::optim::SGDOptions(0.1).momentum(0.9);
@@ -116,7 +116,7 @@ TEST_CASE("ranks on GPUs train as one process with the whole batch, with SyncBat
   check_close(net->buffers(), whole->buffers(), 1e-10);
 }
 
-TEST_CASE("ranks that run out of batches before others join their reductions over nccl") {
+TEST_CASE("ranks with fewer batches join the others' reductions over nccl") {
   Accelerator accelerator(over_nccl(), {.even_batches = false});
   REQUIRE(accelerator.device().is_cuda());
   const int64_t samples = 3, rank = accelerator.process_index(), ranks = accelerator.num_processes();
@@ -147,7 +147,7 @@ TEST_CASE("ranks that run out of batches before others join their reductions ove
   CHECK(net->w.item<double>() == doctest::Approx(w).epsilon(1e-12));
 }
 
-TEST_CASE("communication hooks give the mean within their precision over nccl") {
+TEST_CASE("communication hooks compute the mean within their precision over nccl") {
   using namespace accelerate::gradient;
   const auto plain = gpu_gradients({});
   check_close(gpu_gradients(fp16_compress_hook()), plain, 1e-3);
@@ -156,6 +156,6 @@ TEST_CASE("communication hooks give the mean within their precision over nccl") 
   check_close(gpu_gradients(power_sgd_hook(exact)), plain, 1e-3);
 }
 
-TEST_CASE("a graph with its all-reduce over nccl trains as the plain step does") {
+TEST_CASE("a graph with its all-reduce over nccl trains like the plain step") {
   check_close(gpu_losses(true), gpu_losses(false), 1e-2);
 }
