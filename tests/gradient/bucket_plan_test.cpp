@@ -53,7 +53,7 @@ TEST_CASE("parameters share a bucket in order of arrival, up to the cap") {
   }
 }
 
-TEST_CASE("dtypes and devices never share a bucket, and the bucket that is complete first is reduced first") {
+TEST_CASE("buckets have one dtype and device, and the first complete bucket is reduced first") {
   const std::vector<BucketItem> items{{10, f}, {20, b}, {10, f}, {20, b}, {10, f}};
   const std::vector<int64_t> order{4, 3, 2, 1, 0};
   CHECK(to_string(plan_buckets(items, order)) == "BFloat16 cpu 40 bytes: 3 1 | Float cpu 30 bytes: 4 2 0");

@@ -60,7 +60,7 @@ std::string refusal(GradientReducerOptions options, at::ScalarType last = at::kD
 
 }  // namespace
 
-TEST_CASE("a reducer is asked for each bucket in order, start before finish, the last with the counts of use") {
+TEST_CASE("buckets are reduced in order, start before finish, the last with the usage counts") {
   run_threads(2, [](const Group& group) {
     Strings calls;
     auto net = built(make_net);
@@ -84,7 +84,7 @@ TEST_CASE("a reducer is asked for each bucket in order, start before finish, the
   });
 }
 
-TEST_CASE("buckets that the options give are there before the first reduction, which requests no layout") {
+TEST_CASE("buckets from the options are used from the first reduction, without a new layout") {
   check_means(3, make_net, [](const NetPtr& net, int64_t rank) { net->with_extra(batch(rank)).sum().backward(); },
               {.plan = plan_of({{5, 0}, {4, 1, 2, 3}})});
   check_means(2, make_net,
@@ -110,7 +110,7 @@ TEST_CASE("buckets that the options give are there before the first reduction, w
   });
 }
 
-TEST_CASE("a plan that leaves out, repeats or mixes parameters is refused, and so is one with static_graph") {
+TEST_CASE("an incomplete, repeated or mixed plan, and one with static_graph, are refused") {
   CHECK(refusal({.plan = plan_of({{0, 1, 2, 3}, {5}})}) ==
         "prepare: the bucket plan lists parameter 4 (extra.weight) 0 times; list it once");
   CHECK(refusal({.plan = plan_of({{0, 1, 2, 3}, {5, 4, 0}})}) ==

@@ -59,7 +59,7 @@ TEST_CASE("gradients below the limit keep every bit") {
   CHECK(torch::equal(before, flat_gradient(ours)));
 }
 
-TEST_CASE("an infinite limit only measures, a norm that is infinite too") {
+TEST_CASE("an infinite limit only measures, also an infinite norm") {
   const auto ours = parameters(2.0);
   for (const double element : {1.0, kInf}) {
     ours[1].mutable_grad()[2] = element;
@@ -69,7 +69,7 @@ TEST_CASE("an infinite limit only measures, a norm that is infinite too") {
   }
 }
 
-TEST_CASE("bfloat16 and float32 gradients have one norm, taken in float32") {
+TEST_CASE("bfloat16 and float32 gradients have one norm in float32") {
   auto mixed = parameters(2.0, at::kFloat);
   const auto half = parameters(3.0, at::kBFloat16);
   mixed.insert(mixed.end(), half.begin(), half.end());
@@ -114,7 +114,7 @@ TEST_CASE("a sparse gradient counts by its coalesced values and stays sparse") {
   CHECK(embedding->weight.grad().to_dense().abs().max().item<double>() == doctest::Approx(0.01));
 }
 
-TEST_CASE("without any gradient the norm is zero") {
+TEST_CASE("the norm is zero without any gradient") {
   CHECK(clip_norm_of(dense_gradients({torch::zeros({2}, torch::requires_grad())}), 1.0).item<double>() == 0.0);
   CHECK(clip_norm_of({}, 1.0).item<double>() == 0.0);
 }
@@ -130,7 +130,7 @@ TEST_CASE("clip_value_of clamps like LibTorch's, on parameters and on one flat b
   CHECK(torch::equal(flat, flat_gradient(theirs)));
 }
 
-TEST_CASE("scale_gradients multiplies what is there") {
+TEST_CASE("scale_gradients multiplies the existing gradients") {
   const auto ours = parameters(1.0);
   const at::Tensor before = flat_gradient(ours).clone();
   scale_gradients(ours, 2.0);
@@ -138,7 +138,7 @@ TEST_CASE("scale_gradients multiplies what is there") {
   CHECK_FALSE(ours[2].grad().defined());
 }
 
-TEST_CASE("limits that mean nothing are refused, with the value in the message") {
+TEST_CASE("invalid limits are refused with the value in the message") {
   CHECK_THROWS_WITH(clip_norm_of({}, -1.0),
                     "clip_grad_norm_: max_norm is -1, must be at least 0; infinity only measures");
   CHECK_THROWS_WITH(clip_norm_of({}, 1.0, 0.0),

@@ -33,7 +33,7 @@ bool all_are(const std::vector<at::Tensor>& tensors, double value) {
 
 }  // namespace
 
-TEST_CASE("broadcast_tensors makes any mix of dtypes root's, in pieces of any size") {
+TEST_CASE("broadcast_tensors copies root's values of any mix of dtypes, in slices of any size") {
   for (const int64_t cap : {int64_t{1}, int64_t{30}, int64_t{1} << 20}) {
     run_threads(3, [&](const Group& group) {
       for (const int64_t root : {0, 2}) {
@@ -48,7 +48,7 @@ TEST_CASE("broadcast_tensors makes any mix of dtypes root's, in pieces of any si
   CHECK(all_are(alone, 5));
 }
 
-TEST_CASE("buffers become rank 0's at every call, whatever their dtypes") {
+TEST_CASE("each call broadcasts rank 0's buffers of all dtypes") {
   run_threads(3, [](const Group& group) {
     torch::nn::BatchNorm1d norm(4);
     std::vector<NamedTensor> buffers;
@@ -96,7 +96,7 @@ TEST_CASE("buffers that differ between ranks are refused by name") {
   });
 }
 
-TEST_CASE("average_parameters leaves the mean in every floating tensor and integers alone") {
+TEST_CASE("average_parameters averages every floating-point tensor and does not change integers") {
   run_threads(4, [](const Group& group) {
     auto tensors = tensors_of(static_cast<double>(group.rank() + 1));
     average_parameters(group, tensors);

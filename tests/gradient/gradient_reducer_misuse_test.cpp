@@ -32,7 +32,7 @@ struct CountingHook : torch::autograd::PostAccumulateGradHook {
 
 }  // namespace
 
-TEST_CASE("gradients that user code drops, replaces or detaches are taken back into the buckets") {
+TEST_CASE("gradients that user code drops, replaces or detaches are copied back into the buckets") {
   const Grads expected = truth(2, make_net, plain_step);
   run_threads(2, [&](const Group& group) {
     auto net = built(make_net);
@@ -57,7 +57,7 @@ TEST_CASE("gradients that user code drops, replaces or detaches are taken back i
   });
 }
 
-TEST_CASE("the buckets that clipping sees follow what user code did to the gradients") {
+TEST_CASE("clipping on buckets includes the user's changes to the gradients") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
     GradientReducer gradient_reducer(group, named(net), small_buckets());
@@ -76,7 +76,7 @@ TEST_CASE("the buckets that clipping sees follow what user code did to the gradi
   });
 }
 
-TEST_CASE("gradients written by hand count as used") {
+TEST_CASE("gradients that user code writes count as used") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
     GradientReducer gradient_reducer(group, named(net), small_buckets());
@@ -90,7 +90,7 @@ TEST_CASE("gradients written by hand count as used") {
   });
 }
 
-TEST_CASE("somebody else's post-accumulate hook keeps working, and its change is reduced") {
+TEST_CASE("the user's post-accumulate hook still runs, and its change is reduced") {
   Grads expected = truth(2, make_net, plain_step);
   expected[0] = expected[0] * 2;
   run_threads(2, [&](const Group& group) {
@@ -113,7 +113,7 @@ TEST_CASE("somebody else's post-accumulate hook keeps working, and its change is
   });
 }
 
-TEST_CASE("a backward that throws half-way leaves the next one right, plain and through run_backward") {
+TEST_CASE("a backward that throws does not affect the next one, plain and through run_backward") {
   const Grads expected = truth(2, make_net, plain_step);
   const auto exploding = [](const NetPtr& net, int64_t rank) {
     // second's and extra's gradients arrive, first's do not.
@@ -149,7 +149,7 @@ TEST_CASE("a backward that throws half-way leaves the next one right, plain and 
   }
 }
 
-TEST_CASE("a step on gradients that were never reduced is refused, unless local steps are wanted") {
+TEST_CASE("a step on gradients that were never reduced is refused unless local steps are enabled") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
     GradientReducer gradient_reducer(group, named(net), small_buckets());
@@ -176,7 +176,7 @@ TEST_CASE("a step on gradients that were never reduced is refused, unless local 
   });
 }
 
-TEST_CASE("two backwards inside one reduction are refused where the first is on its way already") {
+TEST_CASE("a second backward in one reduction is refused if the first has already started it") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
     GradientReducer gradient_reducer(group, named(net), small_buckets());
@@ -198,7 +198,7 @@ TEST_CASE("two backwards inside one reduction are refused where the first is on 
   });
 }
 
-TEST_CASE("static_graph on a graph that is not static is an error on the rank that sees it") {
+TEST_CASE("static_graph with a changing graph is an error on the rank that detects it") {
   GradientReducerOptions options = small_buckets();
   options.static_graph = true;
   run_threads(2, [&](const Group& group) {
@@ -221,7 +221,7 @@ TEST_CASE("static_graph on a graph that is not static is an error on the rank th
   });
 }
 
-TEST_CASE("a lost peer comes out of backward as an Error of kind peer, and the gradients are not stepped on") {
+TEST_CASE("backward throws an Error of kind peer for a lost peer, and a step on the gradients is refused") {
   std::atomic<int> threw = 0;
   try {
     run_threads(
@@ -248,7 +248,7 @@ TEST_CASE("a lost peer comes out of backward as an Error of kind peer, and the g
   CHECK(threw == 1);
 }
 
-TEST_CASE("an engine that is gone leaves its parameters as LibTorch knows them, and another may follow") {
+TEST_CASE("a destroyed gradient reducer leaves plain parameters, and another one may be created") {
   const Grads expected = truth(2, make_net, plain_step);
   run_threads(2, [&](const Group& group) {
     auto net = built(make_net);
@@ -268,7 +268,7 @@ TEST_CASE("an engine that is gone leaves its parameters as LibTorch knows them, 
   });
 }
 
-TEST_CASE("two engines on one parameter are refused by its name, until the first retires") {
+TEST_CASE("a second gradient reducer on a parameter is refused by its name until the first is destroyed") {
   const Grads expected = truth(2, make_net, plain_step);
   run_threads(2, [&](const Group& group) {
     auto net = built(make_net);
@@ -286,7 +286,7 @@ TEST_CASE("two engines on one parameter are refused by its name, until the first
   });
 }
 
-TEST_CASE("after a reduction that broke off, zeroing part by part is enough") {
+TEST_CASE("zeroing in parts is sufficient after an incomplete reduction") {
   run_threads(2, [](const Group& group) {
     GradientReducerOptions options = small_buckets();
     options.static_graph = true;
@@ -316,7 +316,7 @@ TEST_CASE("a parameter that is not a leaf is refused by name") {
   });
 }
 
-TEST_CASE("ranks whose models differ get one error on every rank, made by the engine") {
+TEST_CASE("the constructor throws the same error on every rank if the models differ") {
   run_threads(2, [](const Group& group) {
     auto net = built([] { return torch::nn::Linear(4, 3); });
     if (group.rank() == 1) net = built([] { return torch::nn::Linear(5, 3); });
@@ -327,7 +327,7 @@ TEST_CASE("ranks whose models differ get one error on every rank, made by the en
   });
 }
 
-TEST_CASE("buckets of no bytes are refused when the engine is made") {
+TEST_CASE("the constructor refuses a bucket cap of zero bytes") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
     CHECK(text_of([&] { const GradientReducer gradient_reducer(group, named(net), {.buckets = {.cap_bytes = 0}}); }) ==

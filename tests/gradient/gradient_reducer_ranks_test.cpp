@@ -29,14 +29,14 @@ void check_on(const Group& group, const Make& make, const Backward& backward) {
 
 }  // namespace
 
-TEST_CASE("processes with batch B train like one with batch N*B: SGD, momentum, AdamW, within 1e-12 over 50 steps") {
+TEST_CASE("ranks with batch B train like one with batch N*B: SGD, momentum, AdamW, within 1e-12 over 50 steps") {
   const Group& group = testing::world();
   check_equivalence(group.duplicate(), sgd);
   check_equivalence(group.duplicate(), momentum);
   check_equivalence(group.duplicate(), adamw);
 }
 
-TEST_CASE("gradients are the mean, also where one rank leaves out parameters or the whole model") {
+TEST_CASE("gradients are the mean, also if one rank omits parameters or the whole model") {
   const Group& group = testing::world();
   check_on(group, make_net, [](const NetPtr& net, int64_t rank) { net->with_extra(batch(rank)).sum().backward(); });
   check_on(group, make_net, [](const NetPtr& net, int64_t rank) {
@@ -108,7 +108,7 @@ TEST_CASE("ranks with different numbers of batches end equal") {
   CHECK(bit_equal(group, net->parameters()));
 }
 
-TEST_CASE("buffers become rank 0's, and parameters their mean") {
+TEST_CASE("buffers are rank 0's, and parameters are averaged") {
   const Group& group = testing::world();
   const auto mine = static_cast<double>(group.rank());
   const at::Tensor mean = torch::full({4}, mine, at::kFloat);
@@ -122,7 +122,7 @@ TEST_CASE("buffers become rank 0's, and parameters their mean") {
   CHECK(weight.eq((static_cast<double>(group.size()) - 1) / 2).all().item<bool>());
 }
 
-TEST_CASE("models that differ are reported to every rank") {
+TEST_CASE("different models are reported on every rank") {
   const Group& group = testing::world();
   if (group.size() == 1) return;
   const std::vector<NamedTensor> parameters{{"weight", torch::zeros({group.rank() == 1 ? 3 : 2})}};

@@ -64,19 +64,19 @@ struct Recompute : torch::autograd::Function<Recompute> {
 
 }  // namespace
 
-TEST_CASE("a backward leaves the mean of the ranks' gradients, the same bits on every rank") {
+TEST_CASE("a backward computes the mean of the ranks' gradients, with the same bits on every rank") {
   for (const int64_t ranks : {1, 2, 3, 4}) {
     CAPTURE(ranks);
     check_means(ranks, make_net, plain);
   }
 }
 
-TEST_CASE("one bucket and a bucket per parameter give the same") {
+TEST_CASE("one bucket and one bucket per parameter produce the same gradients") {
   check_means(2, make_net, plain, {});
   check_means(2, make_net, plain, {.buckets = {.cap_bytes = 1, .first_cap_bytes = 1}});
 }
 
-TEST_CASE("the buckets follow rank 0's order of arrival from the first reduction on") {
+TEST_CASE("buckets follow rank 0's order of arrival after the first reduction") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
     GradientReducer gradient_reducer(group, named(net), {.buckets = {.cap_bytes = 1, .first_cap_bytes = 1}});
@@ -92,7 +92,7 @@ TEST_CASE("the buckets follow rank 0's order of arrival from the first reduction
   });
 }
 
-TEST_CASE("reduced gradients are views into the buckets, and so are those that wait for a reduction") {
+TEST_CASE("reduced and pending gradients are views into the buckets") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
     GradientReducer gradient_reducer(group, named(net));
@@ -109,7 +109,7 @@ TEST_CASE("reduced gradients are views into the buckets, and so are those that w
   });
 }
 
-TEST_CASE("weights that are used twice, and listed twice, are reduced once") {
+TEST_CASE("weights that are used twice or listed twice are reduced once") {
   check_means(
       2, [] { return std::make_shared<Tied>(); },
       [](const std::shared_ptr<Tied>& net, int64_t rank) {
@@ -169,7 +169,7 @@ TEST_CASE("gradients accumulated without synchronisation are reduced with the ne
   }
 }
 
-TEST_CASE("bfloat16 and float32 parameters lie in buckets of their own and lose nothing") {
+TEST_CASE("bfloat16 and float32 parameters have separate buckets and lose no precision") {
   const auto make = [] { return std::make_shared<Mixed>(); };
   const auto backward = [](const std::shared_ptr<Mixed>& net, int64_t rank) {
     net->forward(numbers({5, 4}, rank, at::kFloat)).pow(2).sum().backward();
@@ -208,7 +208,7 @@ TEST_CASE("float16 buckets are divided before they are summed, so that large gra
   });
 }
 
-TEST_CASE("a channels-last parameter gets a gradient with its strides") {
+TEST_CASE("a channels-last parameter has a gradient with the same strides") {
   run_threads(2, [](const Group& group) {
     auto conv = built([] { return torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 4, 3)); });
     conv->to(torch::kDouble);
@@ -223,7 +223,7 @@ TEST_CASE("a channels-last parameter gets a gradient with its strides") {
   });
 }
 
-TEST_CASE("parameters start as rank 0's, frozen ones and any dtype included") {
+TEST_CASE("the constructor broadcasts rank 0's parameters, frozen ones and all dtypes included") {
   run_threads(3, [](const Group& group) {
     const auto mine = static_cast<double>(group.rank());
     const at::Tensor trained = torch::full({2, 3}, mine, torch::dtype(at::kDouble).requires_grad(true));
@@ -241,7 +241,7 @@ TEST_CASE("parameters start as rank 0's, frozen ones and any dtype included") {
   });
 }
 
-TEST_CASE("a GAN's two models are reduced by two engines, also where one backward reaches both") {
+TEST_CASE("two gradient reducers reduce a GAN's models, also if one backward reaches both") {
   const auto make = [] { return std::make_shared<NetImpl>(); };
   const auto truth_of = [&](bool of_generator) {
     std::vector<Grads> per_rank;
@@ -280,8 +280,7 @@ TEST_CASE("a GAN's two models are reduced by two engines, also where one backwar
   }
 }
 
-TEST_CASE(
-    "a backward inside the backward (activation checkpointing) is reduced right, plain and through run_backward") {
+TEST_CASE("a nested backward (activation checkpointing) is reduced correctly, plain and by run_backward") {
   const auto loss_of = [](const NetPtr& net, int64_t rank) {
     // extra is reached by the outer backward, the rest by two inner ones over the same weights.
     const at::Tensor x = batch(rank).requires_grad_(true);
@@ -340,7 +339,7 @@ TEST_CASE("the parameters of a torch::jit::Module are reduced like any") {
   });
 }
 
-TEST_CASE("an infinite gradient that was clipped leaves nothing in the norms of later steps") {
+TEST_CASE("an infinite gradient that was clipped does not affect the norms of later steps") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
     GradientReducer gradient_reducer(group, named(net), small_buckets());
@@ -354,8 +353,7 @@ TEST_CASE("an infinite gradient that was clipped leaves nothing in the norms of 
   });
 }
 
-TEST_CASE(
-    "nor does one of NaN, in the place of a parameter that the step did not use, which another rank may use later") {
+TEST_CASE("a NaN of a parameter that a later step does not use does not affect its norm") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
     GradientReducer gradient_reducer(group, named(net), small_buckets());
@@ -372,7 +370,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("a gradient in the bucket's memory that is its conjugate or negative is taken as what it shows") {
+TEST_CASE("a conjugate or negative view of the bucket's memory counts with its values") {
   const auto filled = [](double number) {
     return torch::full({3}, c10::complex<double>(number, -2 * number), torch::kComplexDouble);
   };

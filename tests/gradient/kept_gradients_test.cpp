@@ -33,7 +33,7 @@ std::vector<const void*> gradient_identities(const NetPtr& net) {
 
 }  // namespace
 
-TEST_CASE("a gradient kept across zeroing keeps its value: 2 stays 2 when the next gradient is 5") {
+TEST_CASE("a gradient kept across zeroing keeps its value: 2 stays 2 if the next gradient is 5") {
   for (const DroppedBy zeroing : {DroppedBy::gradient_reducer, DroppedBy::stock, DroppedBy::by_hand}) {
     run_threads(2, [&](const Group& group) {
       const at::Tensor w = torch::ones({1}, torch::dtype(at::kDouble).requires_grad(true));
@@ -126,7 +126,7 @@ TEST_CASE("zero_grad(false) zeroes a kept gradient in place, and later backwards
   }
 }
 
-TEST_CASE("in one bucket, a dropped gradient keeps its values while one that was not dropped accumulates in place") {
+TEST_CASE("in one bucket a dropped gradient keeps its values while another one accumulates in place") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
     GradientReducer gradient_reducer(group, named(net));  // one bucket
@@ -222,7 +222,7 @@ TEST_CASE("PowerSGD reduces the same numbers whether or not gradients are kept")
   run_threads(2, [&](const Group& group) { CHECK(same(train(group, true), train(group, false), 0)); });
 }
 
-TEST_CASE("the memory of gradients is reused as long as nobody holds them, and the buckets never move") {
+TEST_CASE("gradient memory is reused if no other tensor refers to it, and the buckets never move") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
     GradientReducer gradient_reducer(group, named(net), small_buckets());

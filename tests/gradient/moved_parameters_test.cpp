@@ -17,7 +17,7 @@ enum class Noticed { at_forward, by_run_backward, at_join };
 
 }  // namespace
 
-TEST_CASE("parameters of another dtype are averaged again, in buckets of that dtype, before and after the first step") {
+TEST_CASE("parameters are averaged in buckets of their new dtype, before and after the first step") {
   const Grads expected = truth(2, make_net, loss_backward);
   for (const int steps_before : {0, 2}) {
     for (const Noticed noticed : {Noticed::at_forward, Noticed::by_run_backward, Noticed::at_join}) {
@@ -48,7 +48,7 @@ TEST_CASE("parameters of another dtype are averaged again, in buckets of that dt
   }
 }
 
-TEST_CASE("a dtype and back loses the accumulators too") {
+TEST_CASE("a change of dtype and back resets the hooks too") {
   const Grads expected = truth(2, make_net, loss_backward);
   run_threads(2, [&](const Group& group) {
     auto net = built(make_net);
@@ -64,7 +64,7 @@ TEST_CASE("a dtype and back loses the accumulators too") {
   });
 }
 
-TEST_CASE("gradients follow their parameters: reduced ones may be stepped on, local ones are reduced with the next") {
+TEST_CASE("gradients follow their parameters to a new dtype: reduced ones step, local ones are reduced later") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
     GradientReducer gradient_reducer(group, named(net), small_buckets());
@@ -87,7 +87,7 @@ TEST_CASE("gradients follow their parameters: reduced ones may be stepped on, lo
   });
 }
 
-TEST_CASE("a step after a backward that nobody saw, because the parameters had moved, is refused") {
+TEST_CASE("a step after a backward without hooks, because the parameters changed, is refused") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
     GradientReducer gradient_reducer(group, named(net), small_buckets());
@@ -99,7 +99,7 @@ TEST_CASE("a step after a backward that nobody saw, because the parameters had m
   });
 }
 
-TEST_CASE("a parameter that is frozen while it moves is hooked when it learns again") {
+TEST_CASE("a parameter that is frozen during a dtype change is hooked once it is unfrozen") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
     GradientReducer gradient_reducer(group, named(net), small_buckets());

@@ -30,7 +30,7 @@ void with_engine(const std::function<void(const NetPtr&, GradientReducer&, const
 
 }  // namespace
 
-TEST_CASE("pieces are the whole parameters with their gradients, in the order of the buckets") {
+TEST_CASE("parameter shards cover whole parameters with gradients, in the order of the buckets") {
   with_engine([](const NetPtr& net, GradientReducer& gradient_reducer, const Group&) {
     const auto parameter_shards = gradient_reducer.parameter_shards();
     const auto parameters = net->named_parameters();
@@ -55,7 +55,7 @@ TEST_CASE("pieces are the whole parameters with their gradients, in the order of
   });
 }
 
-TEST_CASE("before the first reduction pieces come in the parameters' order") {
+TEST_CASE("before the first reduction parameter shards are in the parameters' order") {
   accelerate::comm::run_threads(
       2,
       [&](const Group& group) {
@@ -66,7 +66,7 @@ TEST_CASE("before the first reduction pieces come in the parameters' order") {
       kTimeout);
 }
 
-TEST_CASE("zeroing in place is one fill for each bucket, and the next gradients are the means") {
+TEST_CASE("zeroing in place is one fill per bucket, and the next gradients are the means") {
   with_engine([](const NetPtr& net, GradientReducer& gradient_reducer, const Group& group) {
     const auto buckets = static_cast<int64_t>(gradient_reducer.plan().buckets.size());
     REQUIRE(buckets > 1);
@@ -88,7 +88,7 @@ TEST_CASE("zeroing in place is one fill for each bucket, and the next gradients 
   });
 }
 
-TEST_CASE("zeroing a part in place leaves the others' gradients alone") {
+TEST_CASE("zeroing a part in place keeps the other gradients") {
   with_engine([](const NetPtr& net, GradientReducer& gradient_reducer, const Group& group) {
     const Grads before = gradients_of(net->parameters());
     const std::vector<at::Tensor> part{net->first->weight, net->second->bias};
@@ -124,7 +124,7 @@ TEST_CASE("a gradient under another view of its bucket is not zeroed with the bu
       kTimeout);
 }
 
-TEST_CASE("an engine of frozen parameters takes part in what others reduce, and has nothing to give") {
+TEST_CASE("a gradient reducer of frozen parameters joins reductions and returns no gradients") {
   accelerate::comm::run_threads(
       2,
       [&](const Group& group) {

@@ -34,7 +34,7 @@ void on_three_ranks(const std::function<void(const Group&)>& test) { accelerate:
 
 }  // namespace
 
-TEST_CASE("parts are clipped by the norm of all, on ranks without a part too") {
+TEST_CASE("shards are clipped by their total norm, also on ranks without a shard") {
   for (const double norm_type : {1.0, 2.0, 3.5, kInfinity}) {
     const double expected = torch::linalg_vector_norm(whole(), norm_type).item<double>();
     on_three_ranks([&](const Group& group) {
@@ -48,7 +48,7 @@ TEST_CASE("parts are clipped by the norm of all, on ranks without a part too") {
   }
 }
 
-TEST_CASE("where one rank's part is not finite, the norm is not on any") {
+TEST_CASE("the norm is not finite on any rank if one rank's shard is not") {
   for (const double bad : {kInfinity, -kInfinity, std::nan("")}) {
     on_three_ranks([&](const Group& group) {
       auto mine = part_of(group.rank());
@@ -59,7 +59,7 @@ TEST_CASE("where one rank's part is not finite, the norm is not on any") {
   }
 }
 
-TEST_CASE("the norm is one all-reduce of one number: a rank that makes just that stays in step") {
+TEST_CASE("the norm needs one all-reduce of one number") {
   on_three_ranks([](const Group& group) {
     const auto mine = part_of(group.rank());
     if (group.rank() == 2) {
@@ -71,7 +71,7 @@ TEST_CASE("the norm is one all-reduce of one number: a rank that makes just that
   });
 }
 
-TEST_CASE("ranges of a gradient are unscaled where they are; inf or NaN in one of them is found on every rank") {
+TEST_CASE("ranges of a gradient are unscaled in place; inf or NaN in one is detected on every rank") {
   for (const double bad : {0.0, kInfinity, -kInfinity, std::nan("")}) {
     on_three_ranks([&](const Group& group) {
       CAPTURE(bad);
@@ -98,7 +98,7 @@ TEST_CASE("ranges of a gradient are unscaled where they are; inf or NaN in one o
   }
 }
 
-TEST_CASE("pieces give their gradients, sparse ones coalesced") {
+TEST_CASE("parameter shards return their gradients, sparse ones coalesced") {
   const at::Tensor table = torch::zeros({4, 2}, torch::requires_grad());
   const at::Tensor plain = torch::zeros({3}, torch::requires_grad()), unused = torch::zeros({3});
   const auto indices = torch::tensor({{1, 1}}), values = torch::ones({2, 2});
@@ -116,7 +116,7 @@ TEST_CASE("pieces give their gradients, sparse ones coalesced") {
   CHECK(plain.grad()[0].item<double>() == 0.5);
 }
 
-TEST_CASE("a norm that is not finite is reported with the parameter's name; a finite one passes") {
+TEST_CASE("a norm that is not finite is reported with the parameter's name") {
   const at::Tensor first = torch::zeros({3}, torch::requires_grad()),
                    second = torch::zeros({2, 2}, torch::requires_grad());
   first.mutable_grad() = torch::ones({3});

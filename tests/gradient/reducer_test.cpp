@@ -74,7 +74,7 @@ void compare(int64_t ranks, const LossOf& loss_of, int64_t accumulate = 1, bool 
 
 }  // namespace
 
-TEST_CASE("eight steps give the same bits as c10d::Reducer, on two and four ranks") {
+TEST_CASE("eight steps have the same bits as c10d::Reducer, on two and four ranks") {
   for (const int64_t ranks : {2, 4}) {
     compare(ranks, [](const NetPtr& net, int64_t rank, int64_t round) {
       return net->with_extra(batch(rank, round)).pow(2).mean();
@@ -82,14 +82,14 @@ TEST_CASE("eight steps give the same bits as c10d::Reducer, on two and four rank
   }
 }
 
-TEST_CASE("no_sync windows give the same bits as c10d::Reducer") {
+TEST_CASE("no_sync windows have the same bits as c10d::Reducer") {
   compare(
       2,
       [](const NetPtr& net, int64_t rank, int64_t round) { return net->with_extra(batch(rank, round)).pow(2).mean(); },
       3);
 }
 
-TEST_CASE("unused parameters give the same bits as c10d::Reducer that looks for them") {
+TEST_CASE("unused parameters have the same bits as c10d::Reducer with find_unused_parameters") {
   compare(
       2,
       [](const NetPtr& net, int64_t rank, int64_t round) {
@@ -99,7 +99,7 @@ TEST_CASE("unused parameters give the same bits as c10d::Reducer that looks for 
       1, true);
 }
 
-TEST_CASE("several forwards and one backward give the same bits as c10d::Reducer") {
+TEST_CASE("several forwards and one backward have the same bits as c10d::Reducer") {
   compare(2, [](const NetPtr& net, int64_t rank, int64_t round) {
     return net->with_extra(batch(rank, round)).pow(2).mean() + net->forward(batch(rank, round + 100)).pow(2).mean();
   });

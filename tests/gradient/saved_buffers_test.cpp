@@ -18,7 +18,7 @@ at::Tensor leaf_of_ones() { return torch::ones({3}, torch::dtype(at::kDouble).re
 
 }  // namespace
 
-TEST_CASE("a graph that saved a buffer throws in backward if the broadcast changed the buffer, and only then") {
+TEST_CASE("a graph with a saved buffer throws in backward only if the broadcast changed the buffer") {
   run_threads(3, [](const Group& group) {
     const at::Tensor scale = filled_with(0);
     BufferBroadcast buffers(group, {{"scale", scale}});
@@ -74,7 +74,7 @@ TEST_CASE("constant buffers may be used by several forwards before one backward,
   });
 }
 
-TEST_CASE("statistics of batch normalisation that ranks hold apart leave the graphs of training forwards usable") {
+TEST_CASE("batch normalisation statistics that differ per rank keep graphs of training forwards usable") {
   run_threads(2, [](const Group& group) {
     auto norm = built([] { return torch::nn::BatchNorm1d(4); });
     norm->to(torch::kDouble);
@@ -94,7 +94,7 @@ TEST_CASE("statistics of batch normalisation that ranks hold apart leave the gra
   });
 }
 
-TEST_CASE("statistics that a graph of an evaluation forward saved make it throw if the broadcast changes them") {
+TEST_CASE("a graph of an evaluation forward throws if the broadcast changes its saved statistics") {
   run_threads(3, [](const Group& group) {
     auto norm = built([] { return torch::nn::BatchNorm1d(4); });
     norm->to(torch::kDouble);
@@ -124,7 +124,7 @@ TEST_CASE("statistics that a graph of an evaluation forward saved make it throw 
   });
 }
 
-TEST_CASE("a buffer named like a statistic that user code writes in forward is no exception") {
+TEST_CASE("a buffer with a statistic's name that user code writes in forward is no exception") {
   run_threads(2, [](const Group& group) {
     const at::Tensor running_var = filled_with(1);
     BufferBroadcast buffers(group, {{"scaler.running_var", running_var}});
@@ -141,7 +141,7 @@ TEST_CASE("a buffer named like a statistic that user code writes in forward is n
   });
 }
 
-TEST_CASE("parameters that are averaged or made equal over the ranks make graphs that saved them throw") {
+TEST_CASE("averaging or broadcasting parameters makes graphs that saved them throw") {
   for (const bool averages : {true, false}) {
     run_threads(2, [&](const Group& group) {
       const at::Tensor w = leaf_of_ones();

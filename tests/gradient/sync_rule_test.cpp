@@ -29,7 +29,7 @@ std::string backwards(const std::string& program) {
 
 }  // namespace
 
-TEST_CASE("a backward is reduced unless no_sync or a local window holds it back") {
+TEST_CASE("a backward is reduced except in no_sync or in a local window") {
   CHECK(backwards("b") == "S");
   CHECK(backwards("FbFb") == "SS");
   CHECK(backwards("(fb)Fb") == "lS");
@@ -37,14 +37,14 @@ TEST_CASE("a backward is reduced unless no_sync or a local window holds it back"
   CHECK(backwards("Lfb)WFb)") == "lS");
 }
 
-TEST_CASE("no_sync counts where it is open at the forward") {
+TEST_CASE("no_sync applies if it is open at the forward") {
   CHECK(backwards("(f)b") == "l");
   CHECK(backwards("(fff)bbFb") == "llS");
   CHECK(backwards("F(f)bb") == "Sl");  // A synchronised, B under no_sync; backward of A, then of B
   CHECK(backwards("F(fb)b") == "SS");
 }
 
-TEST_CASE("a rank that leaves the model out decides as the others, whose program has the forwards") {
+TEST_CASE("a rank that omits the model decides as the other ranks") {
   for (const std::string program : {"(fb)Fb", "(fbfb)FbFb", "(f)b", "Lfb)Lfb)WFb)Lfb)", "WFb)(fb)Fb", "Lf)bWF)b"}) {
     CAPTURE(program);
     std::string without;
@@ -55,4 +55,4 @@ TEST_CASE("a rank that leaves the model out decides as the others, whose program
   }
 }
 
-TEST_CASE("a window holds whatever forwards came before it") { CHECK(backwards("FLfb)WFb)") == "lS"); }
+TEST_CASE("a local window applies regardless of earlier forwards") { CHECK(backwards("FLfb)WFb)") == "lS"); }

@@ -30,7 +30,7 @@ using Epochs = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("accumulate counts as Accelerate does") {
+TEST_CASE("accumulate counts as in Accelerate") {
   const std::string ten = "0,1 0,2 0,3 1,4 0,5 0,6 0,7 1,8 0,9 1,0";
   CHECK(run(10, {.steps = 4}, 2) == Epochs{ten, ten});
   CHECK(run(10, {.steps = 4, .sync_with_dataloader = false}, 2) ==
@@ -52,12 +52,12 @@ TEST_CASE("a short last window is multiplied by k/m on its last micro-batch only
   CHECK(scales == std::vector<double>{1, 1, 1, 1, 1, 2});
 }
 
-TEST_CASE("Accelerate's division leaves a short last window as it is") {
+TEST_CASE("Accelerate's division does not scale a short last window") {
   const SyncOptions options{.steps = 4, .short_window = ShortWindow::full_length};
   CHECK(next_micro_batch({.step = 4, .window = 1}, options, true).scale == 1.0);
 }
 
-TEST_CASE("a full last window is not multiplied, also when windows cross epochs") {
+TEST_CASE("a full last window is not scaled, also if windows span epochs") {
   CHECK(next_micro_batch({.step = 3, .window = 3}, {.steps = 4}, true) ==
         SyncDecision{.sync = true, .reduce = true, .scale = 1.0, .next = {.step = 0, .window = 0}});
   const SyncOptions crossing{.steps = 4, .sync_with_dataloader = false};
@@ -72,13 +72,13 @@ TEST_CASE("sync_each_batch reduces every micro-batch and still steps at the ends
   CHECK(next_micro_batch(first.next, options, false).sync);
 }
 
-TEST_CASE("the number of micro-batches may change between calls, and a window that it cuts is scaled") {
+TEST_CASE("the number of micro-batches may change between calls, and a shortened window is scaled") {
   const SyncDecision decision = next_micro_batch({.step = 3, .window = 1}, {.steps = 4}, false);
   CHECK(decision.sync);
   CHECK(decision.scale == 2.0);
 }
 
-TEST_CASE("zero micro-batches a step are refused, with the value in the message") {
+TEST_CASE("zero micro-batches per step are refused with the value in the message") {
   const RankContext here{.rank = 0, .world_size = 2, .host = "gpu-a"};
   CHECK_THROWS_WITH((void)next_micro_batch({}, {.steps = 0}, false, here),
                     "[rank 0 of 2, gpu-a] accumulate: gradient_accumulation_steps is 0, must be at least 1");

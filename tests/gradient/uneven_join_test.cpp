@@ -82,7 +82,7 @@ TEST_CASE("ranks with different numbers of batches train without hanging and end
   }
 }
 
-TEST_CASE("after the region training continues in step") {
+TEST_CASE("training continues in step after the join") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
     GradientReducer gradient_reducer(group, named(net), small_buckets());
@@ -101,7 +101,7 @@ TEST_CASE("after the region training continues in step") {
   });
 }
 
-TEST_CASE("buffer broadcasts in the region come from a rank that still has batches, and end equal") {
+TEST_CASE("buffer broadcasts in the join use a rank with batches left, and buffers end equal") {
   run_threads(3, [](const Group& group) {
     auto net = built([] { return std::make_shared<NormedImpl>(); });
     GradientReducer gradient_reducer(group, named(net), small_buckets());
@@ -120,7 +120,7 @@ TEST_CASE("buffer broadcasts in the region come from a rank that still has batch
   });
 }
 
-TEST_CASE("a model whose gradients another engine averages takes part with its buffers alone") {
+TEST_CASE("a model without its own gradient reducer joins with its buffers alone") {
   run_threads(2, [](const Group& group) {
     auto net = built([] { return std::make_shared<NormedImpl>(); });
     BufferBroadcast buffers(group.duplicate(), buffers_of(*net));
@@ -135,7 +135,7 @@ TEST_CASE("a model whose gradients another engine averages takes part with its b
   });
 }
 
-TEST_CASE("no_sync windows and run_backward work in the region") {
+TEST_CASE("no_sync windows and run_backward work in the join") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
     GradientReducer gradient_reducer(group, named(net), small_buckets());
@@ -174,7 +174,7 @@ TEST_CASE("ranks with different numbers of steps throw on every rank") {
   CHECK(told == 3);
 }
 
-TEST_CASE("a model can be in one region at a time") {
+TEST_CASE("a model can be in one join at a time") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
     GradientReducer gradient_reducer(group, named(net));
@@ -189,7 +189,7 @@ TEST_CASE("a model can be in one region at a time") {
   });
 }
 
-TEST_CASE("in one process the region does nothing") {
+TEST_CASE("the join does nothing in one process") {
   UnevenJoin join({}, {});
   join.finish();
 }

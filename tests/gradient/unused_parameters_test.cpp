@@ -25,18 +25,18 @@ at::Tensor sentence(int64_t rank) { return torch::tensor({rank, int64_t{3}, int6
 
 }  // namespace
 
-TEST_CASE("a parameter that no rank used keeps an undefined gradient") {
+TEST_CASE("a parameter that no rank used has an undefined gradient") {
   check_means(2, make_net, [](const NetPtr& net, int64_t rank) { net->forward(batch(rank)).pow(2).sum().backward(); });
 }
 
-TEST_CASE("a parameter that one rank used gets the mean on every rank, the others counting as zeros") {
+TEST_CASE("a parameter that one rank used has the mean on every rank, with zeros of the others") {
   check_means(3, make_net, [](const NetPtr& net, int64_t rank) {
     const auto out = rank == 1 ? net->with_extra(batch(rank)) : net->forward(batch(rank));
     out.pow(2).sum().backward();
   });
 }
 
-TEST_CASE("a head that runs in forward and misses the loss counts as unused") {
+TEST_CASE("a head that runs in forward but is not part of the loss counts as unused") {
   check_means(2, make_net, [](const NetPtr& net, int64_t rank) {
     const auto hidden = torch::tanh(net->first(batch(rank)));
     const auto head = net->extra(hidden);
@@ -45,7 +45,7 @@ TEST_CASE("a head that runs in forward and misses the loss counts as unused") {
   });
 }
 
-TEST_CASE("use may change from step to step, on each rank for itself") {
+TEST_CASE("the used parameters may change from step to step, on each rank separately") {
   // Bit r of a step: rank r uses extra.
   const std::vector<int> steps{0b00, 0b11, 0b01, 0b00, 0b10, 0b11, 0b00};
   const auto backward = [](const NetPtr& net, int64_t rank, int uses) {
@@ -90,7 +90,7 @@ TEST_CASE("a parameter used in an earlier micro-batch of the window counts as us
   });
 }
 
-TEST_CASE("a parameter frozen before the engine was made stays out of it") {
+TEST_CASE("a parameter that is frozen before construction is not reduced") {
   check_means(
       2,
       [] {
@@ -101,7 +101,7 @@ TEST_CASE("a parameter frozen before the engine was made stays out of it") {
       [](const NetPtr& net, int64_t rank) { net->with_extra(batch(rank)).pow(2).sum().backward(); });
 }
 
-TEST_CASE("a parameter frozen afterwards has no gradient and does not drift under weight decay") {
+TEST_CASE("a parameter that is frozen later has no gradient and no weight decay") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
     torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(0.1).weight_decay(0.5));
@@ -122,7 +122,7 @@ TEST_CASE("a parameter frozen afterwards has no gradient and does not drift unde
   });
 }
 
-TEST_CASE("a step right after zeroing sees no gradients, so that nothing decays") {
+TEST_CASE("a step right after zeroing has no gradients, so no weight decay applies") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
     torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(0.1).weight_decay(0.5));
@@ -137,7 +137,7 @@ TEST_CASE("a step right after zeroing sees no gradients, so that nothing decays"
   });
 }
 
-TEST_CASE("zeroing some parameters leaves the others' gradients alone") {
+TEST_CASE("zeroing some parameters keeps the other gradients") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
     GradientReducer gradient_reducer(group, named(net), small_buckets());
@@ -157,7 +157,7 @@ TEST_CASE("zeroing some parameters leaves the others' gradients alone") {
   });
 }
 
-TEST_CASE("a rank whose graph misses the model joins the others' reduction") {
+TEST_CASE("a rank without the model in its graph joins the others' reduction") {
   const auto backward = [](const NetPtr& net, int64_t rank) {
     if (rank != 1) net->with_extra(batch(rank)).pow(2).sum().backward();
   };
@@ -182,7 +182,7 @@ TEST_CASE("a rank whose graph misses the model joins the others' reduction") {
   }
 }
 
-TEST_CASE("with several models every rank's graph may miss another one, and what all miss is not reduced") {
+TEST_CASE("ranks may omit different models, and a model that all omit is not reduced") {
   // Round 0: rank 0 uses a and b, rank 1 only b. Round 1: rank 0 only a, rank 1 only b. Round 2: no rank uses b.
   const auto reaches_a = [](int round, int64_t rank) { return rank == 0 || round == 2; };
   const auto reaches_b = [](int round, int64_t rank) { return round == 0 || (round == 1 && rank == 1); };
@@ -221,7 +221,7 @@ TEST_CASE("with several models every rank's graph may miss another one, and what
   });
 }
 
-TEST_CASE("a rank that accumulated locally and then misses the model still contributes what it has") {
+TEST_CASE("a rank that accumulated locally and then omits the model contributes its gradients") {
   const auto window = [](const NetPtr& net, int64_t rank) {
     net->forward(batch(rank, 0)).pow(2).sum().backward();
     if (rank == 0) net->forward(batch(rank, 1)).pow(2).sum().backward();
@@ -262,7 +262,7 @@ TEST_CASE("a sparse embedding's gradient stays sparse and is the mean") {
   });
 }
 
-TEST_CASE("a sparse embedding that one rank did not use, that none used, and that is all there is") {
+TEST_CASE("a sparse embedding that one rank or none used, and a model with nothing else") {
   check_means(2, make_words, [](const WordsPtr& net, int64_t rank) {
     const auto in = rank == 0 ? net->words(sentence(0)) : numbers({4, 4}, 5);
     net->out(in).pow(2).sum().backward();
@@ -317,7 +317,7 @@ TEST_CASE("sparse gradients accumulate without synchronisation, and over two red
   });
 }
 
-TEST_CASE("an embedding that is dense on one rank and sparse on another becomes dense and right") {
+TEST_CASE("an embedding that is dense on one rank and sparse on another becomes dense") {
   const auto backward = [](const WordsPtr& net, int64_t rank) {
     auto loss = net->forward(sentence(rank)).pow(2).sum();
     if (rank == 0) loss = loss + net->words->weight.pow(2).sum();
@@ -326,7 +326,7 @@ TEST_CASE("an embedding that is dense on one rank and sparse on another becomes 
   check_means(2, make_words, backward);
 }
 
-TEST_CASE("static_graph leaves what was unused unused, without counting") {
+TEST_CASE("static_graph keeps unused parameters unused without counting") {
   GradientReducerOptions options = small_buckets();
   options.static_graph = true;
   check_means(

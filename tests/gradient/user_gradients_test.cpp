@@ -24,7 +24,7 @@ struct LateBomb : torch::autograd::Function<LateBomb> {
 
 }  // namespace
 
-TEST_CASE("a gradient that user code assigned is stepped on only after a reduction, clipping or not") {
+TEST_CASE("a gradient that user code assigned is used only after a reduction, with and without clipping") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
     GradientReducer gradient_reducer(group, named(net), small_buckets());
@@ -57,7 +57,7 @@ TEST_CASE("a gradient that user code assigned is stepped on only after a reducti
   });
 }
 
-TEST_CASE("a sparse gradient is known as reduced, another one in its place is not") {
+TEST_CASE("a reduced sparse gradient is recognised, a replacement is not") {
   run_threads(2, [](const Group& group) {
     auto net = built([] {
       auto table = torch::nn::Embedding(torch::nn::EmbeddingOptions(6, 3).sparse(true));
@@ -77,8 +77,7 @@ TEST_CASE("a sparse gradient is known as reduced, another one in its place is no
   });
 }
 
-TEST_CASE(
-    "a step that passes an accumulation window by is reported at the next backward, SGD's through data() as well") {
+TEST_CASE("a step within a window is reported at the next backward, also through data() as in SGD") {
   enum class StateAccessor { sgd, adam, sgd_and_zero, none, after_zeroing };
   for (const StateAccessor way : {StateAccessor::sgd, StateAccessor::adam, StateAccessor::sgd_and_zero,
                                   StateAccessor::none, StateAccessor::after_zeroing}) {
@@ -116,7 +115,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a parameter listed twice in zero() leaves the others' gradients alone") {
+TEST_CASE("zero() with a parameter listed twice keeps the other gradients") {
   run_threads(2, [](const Group& group) {
     auto net = built(make_net);
     GradientReducer gradient_reducer(group, named(net), small_buckets());
@@ -128,7 +127,7 @@ TEST_CASE("a parameter listed twice in zero() leaves the others' gradients alone
   });
 }
 
-TEST_CASE("create_graph on averaged gradients is reported once: their graph does not go over the ranks") {
+TEST_CASE("create_graph on averaged gradients is reported once, because their graph does not span ranks") {
   std::mutex mutex;
   std::vector<std::string> lines;
   auto previous = accelerate::base::set_log_handler([&](auto, std::string_view line) {
@@ -159,8 +158,7 @@ TEST_CASE("create_graph on averaged gradients is reported once: their graph does
   CHECK(said(lines[1]));
 }
 
-TEST_CASE(
-    "a backward that throws with every bucket on its way: zeroing carries the reduction out, the peer continues") {
+TEST_CASE("zeroing completes the reduction of a backward that threw late, so the peer continues") {
   const Grads expected = truth(2, make_net, use);
   run_threads(2, [&](const Group& group) {
     auto net = built(make_net);

@@ -26,7 +26,7 @@ struct Row {
 
 }  // namespace
 
-TEST_CASE("the first difference is named with both descriptions and the rank, on every rank") {
+TEST_CASE("every rank reports the first difference with both descriptions and the rank") {
   const std::vector<Row> rows{
       {"a shape",
        {zeros("a", {2}), zeros("b", {2, 3})},
@@ -76,14 +76,14 @@ TEST_CASE("the first difference is named with both descriptions and the rank, on
   }
 }
 
-TEST_CASE("values may differ, and nothing at all is the same everywhere") {
+TEST_CASE("different values and empty lists are accepted") {
   run_threads(2, [](const Group& group) {
     verify_parameters(group, "buffer", {{"mean", torch::full({3}, static_cast<double>(group.rank()))}});
     verify_parameters(group, "parameter", {});
   });
 }
 
-TEST_CASE("a buffer is not called frozen") {
+TEST_CASE("a buffer's description never contains frozen") {
   CHECK(describe_tensor(zeros("mean", {3}, at::kFloat, false), "buffer") == "mean [3] Float");
   CHECK(describe_tensor(zeros("w", {}, at::kLong, false), "parameter") == "w [] Long, frozen");
 }

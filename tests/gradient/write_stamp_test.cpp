@@ -7,7 +7,7 @@
 
 using accelerate::gradient::WriteWatch;
 
-TEST_CASE("an armed watch finds writes with and without a new version, until it is armed again") {
+TEST_CASE("an armed watch detects writes with and without a new version until it is armed again") {
   const at::NoGradGuard no_grad;
   const at::Tensor parameter = torch::zeros({100}, torch::requires_grad());
   WriteWatch watch;
@@ -24,7 +24,7 @@ TEST_CASE("an armed watch finds writes with and without a new version, until it 
   CHECK_FALSE(watch.has_changed(parameter));
 }
 
-TEST_CASE("writes of a forward do not count, earlier ones still do") {
+TEST_CASE("writes of a forward do not count, earlier ones do") {
   const at::NoGradGuard no_grad;
   const at::Tensor parameter = torch::zeros({4}, torch::requires_grad());
   WriteWatch watch;
@@ -39,7 +39,7 @@ TEST_CASE("writes of a forward do not count, earlier ones still do") {
   CHECK(watch.has_changed(parameter));
 }
 
-TEST_CASE("a parameter that moved to another dtype has not changed") {
+TEST_CASE("a change of a parameter's dtype is not a write") {
   const at::NoGradGuard no_grad;
   at::Tensor parameter = torch::ones({4}, torch::requires_grad());
   WriteWatch watch;

@@ -14,7 +14,7 @@ at::Tensor mean_over(int64_t ranks, const std::function<at::Tensor(int64_t)>& of
 
 }  // namespace
 
-TEST_CASE("in 16 bits gradients are the mean within their precision, the same bits on all ranks, at half the bytes") {
+TEST_CASE("16-bit gradients are the mean within their precision, equal on all ranks, at half the bytes") {
   const auto gradient = [](int64_t rank) { return numbers({40, 20}, rank, at::kFloat); };
   run_threads(3, [&](const Group& group) {
     Hooked plain(group, {{40, 20}}, {}, at::kFloat);
@@ -31,7 +31,7 @@ TEST_CASE("in 16 bits gradients are the mean within their precision, the same bi
   });
 }
 
-TEST_CASE("gradients are divided before they are made smaller: float16 overflows where the mean does") {
+TEST_CASE("gradients are divided before compression: float16 overflows only if the mean does") {
   run_threads(2, [](const Group& group) {
     Hooked hooked(group, {{4}}, fp16_compress_hook(), at::kFloat);
     CHECK(torch::equal(hooked.reduced({torch::full({4}, 60000.0F)})[0], torch::full({4}, 60000.0F)));
@@ -41,7 +41,7 @@ TEST_CASE("gradients are divided before they are made smaller: float16 overflows
   });
 }
 
-TEST_CASE("bfloat16 parameters go as they are, bit for bit") {
+TEST_CASE("bfloat16 parameters are sent unchanged, bit for bit") {
   run_threads(2, [](const Group& group) {
     const auto gradient = numbers({9}, group.rank(), at::kBFloat16);
     Hooked plain(group, {{9}}, {}, at::kBFloat16);

@@ -29,7 +29,7 @@ auto failing_once(bool& fails) {
 
 }  // namespace
 
-TEST_CASE("a function reduces each bucket, and what it returns are the gradients") {
+TEST_CASE("a hook function reduces each bucket and returns the gradients") {
   run_threads(2, [](const Group& group) {
     int64_t calls = 0;
     Hooked hooked(group, {{2, 3}, {4}}, comm_hook([&](const GradientBucket& bucket, const Group& own) {
@@ -61,7 +61,7 @@ TEST_CASE("bytes that a hook writes between the parameters do not affect gradien
   });
 }
 
-TEST_CASE("a function that returns another shape, dtype or nothing, or that is empty, is told so") {
+TEST_CASE("a function with a wrong result is reported: other shape, other dtype, undefined; an empty one too") {
   const std::string told = "; return a tensor like bucket.gradients";
   const std::string bucket = " for bucket 0, which is [8] Double on cpu";
   const std::string who =
@@ -75,7 +75,7 @@ TEST_CASE("a function that returns another shape, dtype or nothing, or that is e
   CHECK_THROWS_WITH(comm_hook({}), "comm_hook: the function is empty, must reduce a bucket");
 }
 
-TEST_CASE("an exception of the function comes out of backward, and the next backward is right") {
+TEST_CASE("backward throws the function's exception, and the next backward is correct") {
   run_threads(2, [](const Group& group) {
     bool fails = true;
     Hooked hooked(group, {{3}}, failing_once(fails));
@@ -85,7 +85,7 @@ TEST_CASE("an exception of the function comes out of backward, and the next back
   });
 }
 
-TEST_CASE("gradients that are unreduced because the hook threw are not used by a step until they are zeroed") {
+TEST_CASE("a step does not use gradients that the hook left unreduced by an exception, until they are zeroed") {
   run_threads(2, [](const Group& group) {
     bool fails = false;
     Hooked hooked(group, {{3}}, failing_once(fails));
@@ -101,7 +101,7 @@ TEST_CASE("gradients that are unreduced because the hook threw are not used by a
   });
 }
 
-TEST_CASE("gradients that the stock zero_grad() dropped after it threw need no zeroing of ours") {
+TEST_CASE("gradients that the stock zero_grad() dropped after an exception need no further zeroing") {
   run_threads(2, [](const Group& group) {
     bool fails = false;
     Hooked hooked(group, {{3}}, failing_once(fails));
@@ -124,7 +124,7 @@ TEST_CASE("gradients that the stock zero_grad() dropped after it threw need no z
   });
 }
 
-TEST_CASE("what other ranks had put where this one has nothing is gone after it threw") {
+TEST_CASE("other ranks' values for an unused parameter are removed after an exception") {
   run_threads(2, [](const Group& group) {
     int64_t calls = 0;
     const auto hook = comm_hook([&](const GradientBucket& bucket, const Group& own) {

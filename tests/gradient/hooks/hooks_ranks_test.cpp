@@ -6,7 +6,7 @@
 
 using namespace gradient_testing;
 
-TEST_CASE("hooks give the mean within their precision, with the same bits on every rank, step after step") {
+TEST_CASE("hooks compute the mean within their precision, with the same bits on every rank in every step") {
   const Group& group = testing::world();
   const PowerSgdOptions exact{.matrix_approximation_rank = group.size(), .start_step = 2};
   // 64 is at least the rank of a bucket's square matrix

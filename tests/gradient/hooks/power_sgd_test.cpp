@@ -41,7 +41,7 @@ void check_within(double tolerance, const CommHook& hook, bool with_factors) {
 
 }  // namespace
 
-TEST_CASE("reductions before the start step are plain, bit for bit; from it on a gradient of that rank is exact") {
+TEST_CASE("reductions before the start step are plain, bit for bit; later a low-rank gradient is exact") {
   run_threads(2, [](const Group& group) {
     const auto gradient = [&](int64_t step) { return low_rank(40, 20, 1, 10 * step + group.rank()); };
     Hooked plain(group, {{40, 20}, {7}}, {});
@@ -60,7 +60,7 @@ TEST_CASE("reductions before the start step are plain, bit for bit; from it on a
   });
 }
 
-TEST_CASE("convolutions, also in channels-last memory, are matrices of their output channels") {
+TEST_CASE("convolutions, also in channels-last memory, are matrices by output channels") {
   run_threads(2, [](const Group& group) {
     const auto gradient = low_rank(8, 36, 1, 3).view({8, 4, 3, 3});
     Hooked hooked(group, {{8, 4, 3, 3}}, power_sgd_hook(from_step(0)));
@@ -73,7 +73,7 @@ TEST_CASE("convolutions, also in channels-last memory, are matrices of their out
   });
 }
 
-TEST_CASE("bytes are those of the formula: factors where they save enough, the rest as it is, and the counts") {
+TEST_CASE("bytes match the formula: factors if they save enough, other parameters unchanged, and the counts") {
   const std::vector<std::vector<int64_t>> shapes{{40, 20}, {7}, {3, 3}, {8, 4, 3, 3}};
   const std::vector<at::IntArrayRef> refs(shapes.begin(), shapes.end());
   CHECK(power_sgd_numbers(refs, {.matrix_approximation_rank = 2}) == 2 * (40 + 20) + 7 + 9 + 2 * (8 + 36));
@@ -92,7 +92,7 @@ TEST_CASE("bytes are those of the formula: factors where they save enough, the r
   });
 }
 
-TEST_CASE("batched, a bucket that is a matrix of that rank is exact from the start step on") {
+TEST_CASE("batched: a bucket that is a low-rank matrix is exact from the start step on") {
   run_threads(2, [](const Group& group) {
     const auto gradient = [&](int64_t step) { return low_rank(32, 32, 1, 10 * step + group.rank()); };
     Hooked plain(group, {{32, 32}}, {});  // 8 KB: no padding, so the bucket is the square
@@ -108,7 +108,7 @@ TEST_CASE("batched, a bucket that is a matrix of that rank is exact from the sta
   });
 }
 
-TEST_CASE("with error feedback training arrives, without it stays far away in the same steps") {
+TEST_CASE("training converges with error feedback, and does not in the same steps without") {
   const double exact = distance_after_training({});
   const double with_feedback = distance_after_training(power_sgd_hook(from_step(0)));
   PowerSgdOptions without = from_step(0);
@@ -120,7 +120,7 @@ TEST_CASE("with error feedback training arrives, without it stays far away in th
   CHECK(without_feedback > 1);
 }
 
-TEST_CASE("a warm start makes each step of a constant gradient better than the one before") {
+TEST_CASE("with a warm start each step of a constant gradient is more exact than the one before") {
   run_threads(1, [](const Group& group) {
     PowerSgdOptions options = from_step(0);
     options.use_error_feedback = false;
@@ -139,7 +139,7 @@ TEST_CASE("a warm start makes each step of a constant gradient better than the o
   });
 }
 
-TEST_CASE("a gradient of zeros, or none on any rank, does no harm; an infinite one is seen once") {
+TEST_CASE("a gradient of zeros, or of no rank, is harmless; an infinite one affects one step") {
   run_threads(2, [](const Group& group) {
     for (const auto& hook : {power_sgd_hook(from_step(0)), batched_power_sgd_hook(from_step(0)),
                              bf16_compress_wrapper(power_sgd_hook(from_step(0)))}) {
@@ -157,7 +157,7 @@ TEST_CASE("a gradient of zeros, or none on any rank, does no harm; an infinite o
   });
 }
 
-TEST_CASE("where no rank uses a parameter in a step its error stays what it was") {
+TEST_CASE("a parameter that no rank uses in a step keeps its error") {
   run_threads(2, [](const Group& group) {
     for (const auto& hook : {power_sgd_hook(from_step(0)), batched_power_sgd_hook(from_step(0)),
                              fp16_compress_wrapper(power_sgd_hook(from_step(0)))}) {
@@ -180,7 +180,7 @@ TEST_CASE("where no rank uses a parameter in a step its error stays what it was"
   });
 }
 
-TEST_CASE("PowerSGD is not recorded, within another hook neither; a cast is") {
+TEST_CASE("PowerSGD cannot be captured, within another hook neither; a cast can") {
   run_threads(1, [](const Group& group) {
     const std::string why = "PowerSGD keeps count and factors from one reduction to the next, which a replay would not";
     const Hooked plain(group, {{40, 20}}, power_sgd_hook(from_step(0)));
@@ -192,8 +192,7 @@ TEST_CASE("PowerSGD is not recorded, within another hook neither; a cast is") {
   });
 }
 
-TEST_CASE(
-    "every hook is within 1e-2 of the plain mean of 40 x 20, as Accelerate's test asks; factors of bf16 in 0.06") {
+TEST_CASE("every hook is within 1e-2 of the mean for 40 x 20, as in Accelerate's test; bf16 factors within 0.06") {
   for (const int64_t start : {1000, 0}) {
     // Full rank loses only digits; the factors are larger than the parameter.
     const PowerSgdOptions full{.matrix_approximation_rank = 29, .start_step = start, .min_compression_rate = 0.5};
@@ -213,8 +212,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE(
-    "another run continues from a saved state with the same bits: before and after the start step, in other buckets") {
+TEST_CASE("a resumed state has the same bits: before and after the start step, in other buckets") {
   for (const int64_t saved_after : {1, 2, 5}) {
     for (const auto& hook : {power_sgd_hook(from_step(2, 2)), batched_power_sgd_hook(from_step(2, 2)),
                              fp16_compress_wrapper(power_sgd_hook(from_step(2, 2)))}) {
@@ -244,7 +242,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a saved state of other shapes is passed over, and so is one where nothing is kept") {
+TEST_CASE("a saved state with other shapes is ignored, and so is one if nothing is kept") {
   run_threads(2, [](const Group& group) {
     const auto hook = power_sgd_hook(from_step(0, 2));
     Hooked saved(group, {{40, 20}}, hook), plain(group, {{40, 20}}, {});
