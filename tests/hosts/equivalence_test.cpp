@@ -16,7 +16,7 @@ torch::nn::Sequential make_net() {
 
 }  // namespace
 
-TEST_CASE("5 steps of AdamW in float64 on all ranks are those of one process with the whole batch, within 1e-12") {
+TEST_CASE("5 AdamW steps in float64 on all ranks equal those of one process with the whole batch, within 1e-12") {
   constexpr int64_t kShare = 4;
   accelerate::Accelerator accelerator(testing::world(), {.cpu = true});
   auto net = make_net();

@@ -9,7 +9,7 @@ import hosts
 
 
 class Need(unittest.TestCase):
-    def test_without_root_it_says_why_root_is_needed(self):
+    def test_without_root_the_error_explains_why_root_is_needed(self):
         with mock.patch.object(os, "geteuid", return_value=1000), self.assertRaises(hosts.Missing) as told:
             hosts.need("ip")
         self.assertEqual(str(told.exception), "tests on several hosts make network namespaces, which needs root")
@@ -21,7 +21,7 @@ class Need(unittest.TestCase):
         self.assertEqual(str(told.exception),
                          "tests on several hosts need Debian packages: apt-get install iproute2 openssh-server slurm-client")
 
-    def test_a_machine_that_has_all_is_fine(self):
+    def test_a_machine_with_all_packages_passes(self):
         with mock.patch.object(os, "geteuid", return_value=0), mock.patch.object(hosts.shutil, "which", return_value="/usr/sbin/ip"):
             hosts.need("ip", "tc")
 

@@ -113,7 +113,7 @@ class Right(Launcher):
                 for host in hosts:
                     self.check_nothing_left(host)
 
-    def test_who_failed_under_others(self):
+    def test_first_failed_rank_under_other_runners(self):
         """The report names only the rank that failed first, with its host and last lines, for any runner."""
         script = 'rank=${SLURM_PROCID:-$OMPI_COMM_WORLD_RANK}; echo up $rank; [ $rank = 1 ] || exec sleep 1000; sleep 1; echo loss nan; exit 7'
         for way in (ways.launcher_salloc, ways.launcher_sbatch_pmix, ways.launcher_mpirun):
@@ -127,7 +127,7 @@ class Right(Launcher):
                 for host in hosts:
                     self.check_nothing_left(host)
 
-    def test_scancel_asks_once(self):
+    def test_scancel_counts_as_one_request(self):
         """Slurm signals all processes of a step (launcher, guardian and rank); the ranks must have time to save."""
         script = "trap 'sleep 1; echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done"
         for way, ranks in ((ways.launcher_per_node, 2), (ways.launcher_per_task, 4)):
@@ -151,7 +151,7 @@ class Right(Launcher):
             for host in hosts:
                 self.check_nothing_left(host)
 
-    def test_hostile_names(self):
+    def test_special_characters(self):
         """Arguments and values reach ranks on other hosts unchanged, through sshd and a login shell."""
         words = ["a b", "it's", '"', "$(touch /tmp/never)", "`id`", "a\nb\n\nc", "", "\\", "-n", "*", "a=b", "!x", ";", "ä"]
         for way in (ways.launcher_ssh, ways.launcher_mpirun):
@@ -168,14 +168,14 @@ class Right(Launcher):
                 for host in hosts:
                     self.check_nothing_left(host)
 
-    def test_what_accelerate_test_says_of_two_hosts(self):
+    def test_accelerate_test_on_two_hosts(self):
         with Hosts(2, ssh=True) as hosts:
             job = ways.on_host1(hosts, [ways.LAUNCHER.parent / "accelerate_test", "--backend", "gloo", "--hosts", "host1:1,host2:1"], [], {})
             self.assertEqual(job.codes(240), [0], job.text())
             self.assertIn("2 ranks, backend gloo, device cpu\n", job.text())
             self.assertIn(" checks passed\n", job.text())
 
-    def test_labels_of_ranks_that_mpirun_started(self):
+    def test_labels_of_ranks_under_mpirun(self):
         with Hosts(2, ssh=True) as hosts:
             job = ways.launcher_mpirun(hosts, ["sh", "-c", "echo up"], options=["--label"])
             self.assertEqual(job.codes(SECONDS_TO_END), [0], job.text())
@@ -194,7 +194,7 @@ class Wrong(Launcher):
             self.check_nothing_left(host)
         return [path.read_text() for path in job.outputs]
 
-    def test_hosts_that_differ(self):
+    def test_different_hosts(self):
         with Hosts(2) as hosts:
             numbers = self.by_hand(hosts, [ways.LAUNCHER, "--num_processes", 2], [ways.LAUNCHER, "--num_processes", 4])
             for said in numbers:

@@ -57,14 +57,14 @@ class Gloo(Starts):
         self.check_all((2, ways.launcher_per_node), (3, ways.launcher_per_node), (2, ways.launcher_per_task), (3, ways.launcher_per_task),
                        (2, ways.launcher_salloc), (3, ways.launcher_salloc), (2, ways.launcher_sbatch), (3, ways.launcher_sbatch))
 
-    def test_launcher_where_slurm_counts_otherwise(self):
+    def test_launcher_with_other_slurm_task_counts(self):
         self.check_all((2, ways.launcher_ntasks_per_node), (2, ways.launcher_sbatch_nodes), (2, ways.launcher_sbatch_ntasks_per_node))
 
     def test_ipv6_alone(self):
         self.check_all((3, ways.by_hand), (2, ways.torchrun, "fd77::1"), (2, ways.srun), (2, ways.launcher_by_hand), (2, ways.launcher_ssh),
                        (2, ways.mpirun_gloo), (2, ways.srun_pmix_gloo), family=6)
 
-    def test_a_second_network_that_leads_nowhere(self):
+    def test_an_unreachable_second_network(self):
         self.check_all((3, ways.by_hand), (2, ways.srun), (2, ways.torchrun), (2, ways.launcher_by_hand), (2, ways.launcher_ssh),
                        (2, ways.mpirun_gloo), dead_network=True)
 
@@ -86,7 +86,7 @@ class Mpi(Starts):
     def test_ipv6_alone(self):
         self.check_all((2, ways.mpirun), (2, ways.srun_pmix), (2, ways.launcher_mpirun), family=6)
 
-    def test_a_second_network_that_leads_nowhere(self):
+    def test_an_unreachable_second_network(self):
         self.check_all((2, ways.mpirun), (3, ways.srun_pmix), (2, ways.launcher_mpirun), dead_network=True)
 
 
