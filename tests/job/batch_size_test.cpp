@@ -18,7 +18,7 @@ c10::OutOfMemoryError of_a_device() {
 
 }  // namespace
 
-TEST_CASE("memory that ran out is known by type, the host's too, and by LibTorch's texts") {
+TEST_CASE("out of memory is recognised by type, also on the host, and by LibTorch's texts") {
   CHECK(is_out_of_memory(std::bad_alloc()));
   CHECK(is_out_of_memory(of_a_device()));
   CHECK(is_out_of_memory(std::runtime_error("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate")));
@@ -26,14 +26,14 @@ TEST_CASE("memory that ran out is known by type, the host's too, and by LibTorch
   CHECK_FALSE(is_out_of_memory(std::runtime_error("other")));
 }
 
-TEST_CASE("a batch size is found where the host's memory runs out") {
+TEST_CASE("a batch size is found if the host runs out of memory") {
   const auto run = [](int64_t size) {
     if (size > 5) throw std::bad_alloc();
   };
   CHECK(accelerate::job::find_executable_batch_size(accelerate::comm::Group(), run, 10) == 5);
 }
 
-TEST_CASE("no size fits, or there is none to begin with: said with the size; other exceptions pass through") {
+TEST_CASE("no suitable size, or an invalid first size, is an error with the size; other exceptions propagate") {
   std::vector<int64_t> tried;
   const auto never = [&](int64_t size) {
     tried.push_back(size);
@@ -126,7 +126,7 @@ std::string text_of_error(const std::function<void()>& run) {
 
 }  // namespace
 
-TEST_CASE("the CPU's memory that runs out in forward and backward is an Error with the largest tensors and the advice" *
+TEST_CASE("out of memory on the CPU in forward or backward is an Error with the largest tensors and the remedy" *
           doctest::skip(kAllocatorGivesUp)) {
   accelerate::Accelerator accelerator({.cpu = true});
   auto model = accelerator.prepare(Greedy());
@@ -144,7 +144,7 @@ TEST_CASE("the CPU's memory that runs out in forward and backward is an Error wi
   CHECK(backward.ends_with(advice));
 }
 
-TEST_CASE("what each optimizer keeps is added up by itself" * doctest::skip(kAllocatorGivesUp)) {
+TEST_CASE("the state of each optimizer is summed separately" * doctest::skip(kAllocatorGivesUp)) {
   accelerate::Accelerator accelerator({.cpu = true});
   torch::nn::Linear first(2, 2), second(3, 3);
   torch::optim::Adam adam(first->parameters(), 0.1);
@@ -161,7 +161,7 @@ TEST_CASE("what each optimizer keeps is added up by itself" * doctest::skip(kAll
                   "48 bytes), the largest ") != std::string::npos);
 }
 
-TEST_CASE("a batch size is found where the CPU's own allocation fails" * doctest::skip(kAllocatorGivesUp)) {
+TEST_CASE("a batch size is found if a CPU allocation fails" * doctest::skip(kAllocatorGivesUp)) {
   const auto run = [](int64_t size) {
     if (size > 5) static_cast<void>(more_than_there_is(size));
   };

@@ -7,7 +7,7 @@
 
 using accelerate::job::PreemptionGuard;
 
-TEST_CASE("SIGTERM and SIGUSR1 are heard and end nothing, as long as the notice lives") {
+TEST_CASE("the preemption guard records SIGTERM and SIGUSR1, and the process continues") {
   for (const int signal : {SIGTERM, SIGUSR1}) {
     const PreemptionGuard notice;
     CHECK_FALSE(notice.requested());
@@ -18,7 +18,7 @@ TEST_CASE("SIGTERM and SIGUSR1 are heard and end nothing, as long as the notice 
   CHECK_FALSE(again.requested());
 }
 
-TEST_CASE("there is one at a time; signals do again what they did before") {
+TEST_CASE("a second guard is refused, and the destructor restores the signal handlers") {
   static int received = 0;
   const auto before = std::signal(SIGUSR1, [](int) { ++received; });
   {
@@ -40,7 +40,7 @@ TEST_CASE("there is one at a time; signals do again what they did before") {
   std::signal(SIGUSR1, before);
 }
 
-TEST_CASE("a signal that is named twice does again what it did before, too") {
+TEST_CASE("the destructor restores the handler of a signal that is listed twice, too") {
   static int received = 0;
   const auto before = std::signal(SIGUSR1, [](int) { ++received; });
   { const PreemptionGuard notice({SIGUSR1, SIGUSR1}); }

@@ -44,7 +44,7 @@ struct KeepThreads {
 
 }  // namespace
 
-TEST_CASE("a backend or device that cannot be is refused on one process too, by the name its giver used") {
+TEST_CASE("an invalid backend or device is refused for one process too, under the name in its source") {
   {
     const Variable backend("ACCELERATE_BACKEND", "nonsense");
     CHECK(refusal_of_start({}) == "environment: settings: ACCELERATE_BACKEND is 'nonsense', must be mpi, gloo or nccl");
@@ -61,12 +61,12 @@ TEST_CASE("a backend or device that cannot be is refused on one process too, by 
   CHECK(missing.ends_with("look at nvidia-smi and CUDA_VISIBLE_DEVICES"));
 }
 
-TEST_CASE("cpu in the code wins over a GPU in the environment") {
+TEST_CASE("cpu in the code overrides a GPU in the environment") {
   const Variable name("ACCELERATE_TORCH_DEVICE", "cuda:1000");
   CHECK(Accelerator({.cpu = true}).device() == torch::kCPU);
 }
 
-TEST_CASE("the code's number of threads reaches LibTorch in a process of its own, and in ranks that are threads") {
+TEST_CASE("the code's number of threads is set in a process and in thread ranks") {
   const KeepThreads keep;
   Accelerator alone({.cpu = true, .threads_per_rank = 3});
   CHECK(at::get_num_threads() == 3);
@@ -76,7 +76,7 @@ TEST_CASE("the code's number of threads reaches LibTorch in a process of its own
   });
 }
 
-TEST_CASE("a single rank stays on its cores and does not raise the program's own number of threads") {
+TEST_CASE("a single rank keeps its cores and does not increase the program's number of threads") {
   const KeepThreads keep;
   unsetenv("OMP_NUM_THREADS");  // from the environment of the test run
   const auto share = accelerate::device::threads_per_rank(accelerate::device::physical_cores(), 1, {});
@@ -92,7 +92,7 @@ TEST_CASE("a single rank stays on its cores and does not raise the program's own
   }
 }
 
-TEST_CASE("ranks that are threads compute on the CPU, unless an accelerator that is there is requested by name") {
+TEST_CASE("thread ranks compute on the CPU unless an existing accelerator is requested by name") {
   accelerate::simulate(2, [] {
     CHECK(Accelerator().device() == torch::kCPU);
     CHECK(Accelerator({.device = "cpu"}).device() == torch::kCPU);
