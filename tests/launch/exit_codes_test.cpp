@@ -63,7 +63,7 @@ Texts longest_parts(const std::string& cell) {
 
 }  // namespace
 
-TEST_CASE("every row of the table of exit codes is in the tests that it names, in its words") {
+TEST_CASE("the texts of every row of the exit code table are in the tests that the row names") {
   const auto all = rows();
   CHECK(all.size() >= 20);
   for (const auto& cells : all) {

@@ -11,7 +11,7 @@
 
 using testing::launch;
 
-TEST_CASE("where no rank moves any more, the one that is missing is named, and what the others wait in") {
+TEST_CASE("if no rank makes progress, the missing rank and the operation of the others are named") {
   // A debugger is slow, so it runs only once.
   accelerate::env::Variables variables;
   for (const std::string backend : {TEST_BACKENDS}) {
@@ -33,7 +33,7 @@ TEST_CASE("where no rank moves any more, the one that is missing is named, and w
 }
 
 #if TEST_WITH_GLOO
-TEST_CASE("over several machines the missing rank of the whole job is named on each of them") {
+TEST_CASE("each of several machines names the missing rank of the whole job") {
   const auto port = std::to_string(accelerate::launch::ReservedPort(0).number());
   const auto machine = [&](const std::string& rank) {
     return testing::launcher({"--backend", "gloo", "--num_machines", "2", "--machine_rank", rank, "--main_process_ip",
@@ -60,7 +60,7 @@ TEST_CASE("over several machines the missing rank of the whole job is named on e
   CHECK(second.err.find("); all were stopped. ") != std::string::npos);
 }
 
-TEST_CASE("a rank that waits for one of another machine that gets on does not hang") {
+TEST_CASE("a rank that waits for another machine with progress is not stalled") {
   const auto port = std::to_string(accelerate::launch::ReservedPort(0).number());
   const auto machine = [&](const std::string& rank) {
     return testing::launcher({"--backend", "gloo", "--num_machines", "2", "--machine_rank", rank, "--main_process_ip",
@@ -77,13 +77,13 @@ TEST_CASE("a rank that waits for one of another machine that gets on does not ha
 }
 #endif
 
-TEST_CASE("ranks that get on, however slowly as a whole, are left alone; so are those that know nothing of us") {
+TEST_CASE("slow ranks, and programs without the library, do not count as stalled") {
   const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "--hang_timeout", "0.2", "sleep", "1"});
   CHECK(ran.code == 0);
   CHECK(ran.err == "");
 }
 
-TEST_CASE("files of a job are readable by its user only") {
+TEST_CASE("only the user can read a job's files") {
   const testing::Scratch scratch;
   auto variables = scratch.variables();
   const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "--hang_timeout", "60", "sh", "-c",

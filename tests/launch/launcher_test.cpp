@@ -42,7 +42,7 @@ Words sleepers(const std::string& before = "") {
 
 }  // namespace
 
-TEST_CASE("ranks see their place and their settings") {
+TEST_CASE("ranks get their rank variables and their settings") {
   const auto ran = launch({"--cpu", "--num-processes", "2", "--backend", "gloo", "--debug",
                            "--gradient_accumulation_steps", "4", "--num_cpu_threads_per_process", "3", "--", "sh", "-c",
                            "sleep 0.$((RANK * 3)); echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR "
@@ -57,7 +57,7 @@ TEST_CASE("ranks see their place and their settings") {
   CHECK(ran.out == "0 2 0 2 127.0.0.1 1 gloo 1 4 3 --cpu\n1 2 1 2 127.0.0.1 1 gloo 1 4 3 --cpu\n");
 }
 
-TEST_CASE("the launcher starts without LibTorch, a GPU's library or MPI: it links none") {
+TEST_CASE("the launcher does not link LibTorch, a GPU library or MPI") {
   const auto ran = Child({"readelf", "--dynamic", "--wide", TEST_BINARY_DIR "/bin/accelerate_launch"}).wait();
   REQUIRE(ran.code == 0);
   std::istringstream lines(ran.out);
@@ -75,7 +75,7 @@ TEST_CASE("the launcher starts without LibTorch, a GPU's library or MPI: it link
   }
 }
 
-TEST_CASE("ranks share one free port, which a listener can take") {
+TEST_CASE("ranks share one free port that a listener can use") {
   const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "sh", "-c", "echo port $MASTER_PORT"});
   const auto ports = numbers(ran.out, "port");
   REQUIRE(ports.size() == 2);
@@ -83,7 +83,7 @@ TEST_CASE("ranks share one free port, which a listener can take") {
   CHECK(ports[0] > 0);
 }
 
-TEST_CASE("ranks share an id that no other job has") {
+TEST_CASE("ranks share a unique job id") {
   const auto id = [] {
     const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "sh", "-c", "echo $ACCELERATE_JOB_ID"});
     REQUIRE(ran.out.size() == 2 * 33);  // 32 digits and the end of the line
@@ -94,7 +94,7 @@ TEST_CASE("ranks share an id that no other job has") {
   CHECK(id() != id());
 }
 
-TEST_CASE("two jobs that are told one port do not share it") {
+TEST_CASE("two jobs cannot share a requested port") {
   const std::string port = std::to_string(accelerate::launch::ReservedPort(0).number());
   Child first(launcher({"--backend", "gloo", "--main_process_port", port, "sh", "-c", "echo up; exec sleep 300"}));
   REQUIRE(first.wait_for("up"));  // and no process listens
@@ -103,7 +103,7 @@ TEST_CASE("two jobs that are told one port do not share it") {
   CHECK(second.err.find("is in use on 127.0.0.1") != std::string::npos);
 }
 
-TEST_CASE("a launch that cannot start says so with a shell's exit code") {
+TEST_CASE("a launch that cannot start is reported with a shell's exit code") {
   const auto missing = launch({"--num_processes", "1", "./no_such_program"});
   CHECK(missing.code == 127);
   CHECK(missing.err == "accelerate_launch: ./no_such_program not found: No such file or directory\n");
@@ -127,7 +127,7 @@ TEST_CASE("a file that the system cannot execute is refused") {
                        " cannot be run: it has no #! line, or is built for another machine\n");
 }
 
-TEST_CASE("a port in use is refused when requested") {
+TEST_CASE("a requested port that is in use is refused") {
   const int holder = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -144,7 +144,7 @@ TEST_CASE("a port in use is refused when requested") {
                        std::to_string(getpid()) + "); give another, or 0 for a free one\n");
 }
 
-TEST_CASE("signals reach the ranks, and their end is the launcher's") {
+TEST_CASE("signals are forwarded to the ranks, and the launcher exits with their code") {
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
     CAPTURE(number);
     Child child(sleepers());
@@ -160,7 +160,7 @@ TEST_CASE("signals reach the ranks, and their end is the launcher's") {
   }
 }
 
-TEST_CASE("ranks that end well on a signal make the launcher end well") {
+TEST_CASE("the launcher exits with 0 if the ranks exit with 0 after a signal") {
   Child child(sleepers("trap 'echo saved; exit 0' TERM; "));
   REQUIRE(child.wait_for("ready"));
   kill(child.pid(), SIGTERM);
@@ -170,7 +170,7 @@ TEST_CASE("ranks that end well on a signal make the launcher end well") {
   CHECK(ran.out.find("saved\n") != std::string::npos);
 }
 
-TEST_CASE("a second signal does not wait for stubborn ranks") {
+TEST_CASE("a second signal kills ranks that ignore the first") {
   Child child(sleepers("trap '' INT; "));
   REQUIRE(child.wait_for("ready"));
   kill(child.pid(), SIGINT);
@@ -179,7 +179,7 @@ TEST_CASE("a second signal does not wait for stubborn ranks") {
   CHECK(child.wait().code == 128 + SIGKILL);
 }
 
-TEST_CASE("a signal to all processes of a job, as Slurm sends it, counts as one request") {
+TEST_CASE("a signal to all processes of a job, as from Slurm, counts as one request") {
   Child child(
       launcher({"--backend", "gloo", "--main_process_port", "0", "sh", "-c",
                 "trap 'sleep 0.5; echo saved; exit 0' TERM; echo guardian $PPID; while :; do sleep 0.1; done"}));
@@ -193,9 +193,7 @@ TEST_CASE("a signal to all processes of a job, as Slurm sends it, counts as one 
   CHECK(ran.out.ends_with("saved\n"));
 }
 
-TEST_CASE(
-    "ranks of a killed launcher keep their grace time, although another process requests the end too, as under "
-    "mpirun") {
+TEST_CASE("ranks of a killed launcher have their grace time, although another process requests the end too") {
   Child child(
       launcher({"--backend", "gloo", "--main_process_port", "0", "sh", "-c",
                 "trap 'echo heard; sleep 0.5; echo saved; exit 0' TERM; echo guardian $PPID; while :; do sleep 0.1; "
@@ -209,7 +207,7 @@ TEST_CASE(
   CHECK(child.wait().out.ends_with("saved\n"));
 }
 
-TEST_CASE("a signal that comes twice at once, as from timeout(1), is one request") {
+TEST_CASE("a signal that arrives twice at once, as from timeout(1), is one request") {
   Child child(sleepers("trap 'sleep 0.5; echo saved; exit 0' TERM; "));
   REQUIRE(child.wait_for("ready"));
   kill(child.pid(), SIGTERM);
@@ -220,7 +218,7 @@ TEST_CASE("a signal that comes twice at once, as from timeout(1), is one request
   CHECK(ran.out.find("saved\n") != std::string::npos);
 }
 
-TEST_CASE("SIGHUP of a terminal that closes comes from the shell and from the system, and is one request") {
+TEST_CASE("SIGHUP of a closed terminal, from the shell and the system, is one request") {
   Child child(sleepers("trap 'echo heard; sleep 0.5; echo saved; exit 0' HUP; "));
   REQUIRE(child.wait_for("ready"));
   kill(child.pid(), SIGHUP);
@@ -231,14 +229,14 @@ TEST_CASE("SIGHUP of a terminal that closes comes from the shell and from the sy
   CHECK(ran.out.find("saved\n") != ran.out.rfind("saved\n"));  // both ranks
 }
 
-TEST_CASE("the grace time is the user's") {
+TEST_CASE("the user can set the grace time") {
   const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "--grace_time", "0.1", "sh", "-c",
                            "trap '' TERM; [ $RANK = 0 ] && sleep 0.5 && exit 5; sleep 3; echo the default is longer"});
   CHECK(ran.code == 5);
   CHECK(ran.out == "");
 }
 
-TEST_CASE("after a failure all ranks start again with a new port and job id, and know it") {
+TEST_CASE("all ranks restart after a failure with a new port, job id and restart count") {
   const auto ran =
       launch({"--num_processes", "2", "--backend", "gloo", "--max_restarts", "2", "sh", "-c",
               "echo start $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS; echo port $MASTER_PORT; "
@@ -255,7 +253,7 @@ TEST_CASE("after a failure all ranks start again with a new port and job id, and
   CHECK(lines.size() == 6);  // two starts, two ports, two ids
 }
 
-TEST_CASE("a job that fails at once again and again is not started any more, and the reason is reported") {
+TEST_CASE("repeated early failures stop the restarts, and the reason is reported") {
   const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "--max_restarts", "9", "false"});
   CHECK(ran.code == 1);
   CHECK(
@@ -263,7 +261,7 @@ TEST_CASE("a job that fails at once again and again is not started any more, and
                         "of 9 restarts are left unused\n"));
 }
 
-TEST_CASE("ranks that end with the resume code have saved: none is stopped, and all start again") {
+TEST_CASE("ranks may end with the resume code without being stopped, and all restart") {
   const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "--resume_code", "75", "sh", "-c",
                            "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; [ $RANK = 0 ] && exit 75; "
                            "trap 'echo stopped' TERM; sleep 1 & wait $!; echo saved; exit 75"});
@@ -272,21 +270,21 @@ TEST_CASE("ranks that end with the resume code have saved: none is stopped, and 
   CHECK(ran.err == "accelerate_launch: the ranks requested a restart (exit code 75) in 0.5 s\n");
 }
 
-TEST_CASE("a rank that fails is a failure, whatever the others asked for") {
+TEST_CASE("a failed rank is a failure, also if others request a restart") {
   const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "--resume_code", "75", "sh", "-c",
                            "[ $RANK = 0 ] && exit 75; sleep 0.5; exit 3"});
   CHECK(ran.code == 3);
   CHECK(ran.err.find(") failed first, exit code 3, after worker 0 had ended") != std::string::npos);
 }
 
-TEST_CASE("ranks that only ask are not started for ever") {
+TEST_CASE("repeated early restart requests end the job") {
   const auto ran = launch({"--resume_code", "75", "--backend", "gloo", "--num_processes", "1", "sh", "-c", "exit 75"});
   CHECK(ran.code == 75);
   CHECK(
       ran.err.ends_with("accelerate_launch: no restart: the last 3 starts ended within 10 s, all with exit code 75\n"));
 }
 
-TEST_CASE("after a signal the resume code is the launcher's own, for whoever starts the job") {
+TEST_CASE("after a signal the launcher exits with the resume code") {
   for (const int number : {SIGTERM, SIGUSR1}) {
     CAPTURE(number);
     Child child(launcher({"--num_processes", "2", "--backend", "gloo", "--main_process_port", "0", "--resume_code",
@@ -304,7 +302,7 @@ TEST_CASE("after a signal the resume code is the launcher's own, for whoever sta
   }
 }
 
-TEST_CASE("a job is not restarted after a request to end it") {
+TEST_CASE("a job does not restart after a request to end it") {
   Child child(launcher({"--backend", "gloo", "--main_process_port", "0", "--max_restarts", "3", "sh", "-c",
                         "echo ready; exec sleep 300"}));
   REQUIRE(child.wait_for("ready"));
@@ -314,7 +312,7 @@ TEST_CASE("a job is not restarted after a request to end it") {
   CHECK(ran.err.find("restart") == std::string::npos);
 }
 
-TEST_CASE("SIGUSR1 and SIGUSR2 reach the ranks and end nothing, however often they come") {
+TEST_CASE("SIGUSR1 and SIGUSR2 reach the ranks without ending the job, any number of times") {
   Child child(launcher({"--num_processes", "2", "--backend", "gloo", "--main_process_port", "0", "sh", "-c",
                         "n=0; trap 'n=$((n+1))' USR1; trap 'echo rank $RANK had $n; exit 0' USR2; echo up; "
                         "[ $RANK = 1 ] && sleep 0.5 && echo ready; while :; do sleep 0.1; done"}));
@@ -331,7 +329,7 @@ TEST_CASE("SIGUSR1 and SIGUSR2 reach the ranks and end nothing, however often th
   CHECK(ran.out.find("rank 1 had 3\n") != std::string::npos);
 }
 
-TEST_CASE("a variable of the user's that the command line overrides is reported, once") {
+TEST_CASE("a user's variable that the command line overrides is reported once") {
   const auto ran = launch({"--num_processes", "1", "--gradient_accumulation_steps", "2", "sh", "-c",
                            "echo $ACCELERATE_GRADIENT_ACCUMULATION_STEPS"},
                           {{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "8"}});
@@ -341,14 +339,14 @@ TEST_CASE("a variable of the user's that the command line overrides is reported,
         "ACCELERATE_GRADIENT_ACCUMULATION_STEPS\n");
 }
 
-TEST_CASE("a setting in the environment that cannot be is refused before a rank starts") {
+TEST_CASE("an invalid setting in the environment is refused before a rank starts") {
   const auto ran = launch({"echo", "started"}, {{"ACCELERATE_BACKEND", "nonsense"}});
   CHECK(ran.code == 1);
   CHECK(ran.out == "");
   CHECK(ran.err == "accelerate_launch: settings: ACCELERATE_BACKEND is 'nonsense', must be mpi, gloo or nccl\n");
 }
 
-TEST_CASE("of ranks that ended while the launcher had no time, the first is named") {
+TEST_CASE("the first failed rank is named if several end while the launcher is suspended") {
   Child child(launcher({"--num_processes", "2", "--backend", "gloo", "--main_process_port", "0", "sh", "-c",
                         "echo rank$RANK $$; [ $RANK = 1 ] && sleep 0.5 && echo ready; exec sleep 300"}));
   REQUIRE(child.wait_for("ready"));
@@ -368,7 +366,7 @@ TEST_CASE("of ranks that ended while the launcher had no time, the first is name
   CHECK(ran.err.starts_with("accelerate_launch: worker 1 ("));
 }
 
-TEST_CASE("ends are noticed where SIGCHLD is inherited as ignored") {
+TEST_CASE("exited ranks are detected if SIGCHLD is inherited as ignored") {
   struct sigaction ignore {};
   struct sigaction before {};
   ignore.sa_handler = SIG_IGN;
@@ -379,7 +377,7 @@ TEST_CASE("ends are noticed where SIGCHLD is inherited as ignored") {
   CHECK(child.wait(std::chrono::seconds(20)).code == 3);
 }
 
-TEST_CASE("a soft limit of open files is raised for the launcher, and stays for the ranks") {
+TEST_CASE("the soft limit of open files is raised for the launcher only") {
   const auto ran = Child({"sh", "-c",
                           "ulimit -Sn 40; exec " TEST_BINARY_DIR
                           "/bin/accelerate_launch --main_process_port 0 --backend gloo --num_processes 20 sh -c "
@@ -392,7 +390,7 @@ TEST_CASE("a soft limit of open files is raised for the launcher, and stays for 
   CHECK(ran.out == expected);
 }
 
-TEST_CASE("too few open files are an error before a rank starts") {
+TEST_CASE("a too low file limit is an error before a rank starts") {
   const auto ran =
       Child({"sh", "-c",
              "ulimit -n 100; exec " TEST_BINARY_DIR
@@ -405,7 +403,7 @@ TEST_CASE("too few open files are an error before a rank starts") {
       "hard limit (ulimit -Hn)\n"));
 }
 
-TEST_CASE("a limit that leaves no pipe is named, with what is needed") {
+TEST_CASE("a file limit without room for a pipe is refused with the required number") {
   for (const char* limit : {"8", "10", "12"}) {
     CAPTURE(limit);
     const auto ran = Child({"sh", "-c",
@@ -422,7 +420,7 @@ TEST_CASE("a limit that leaves no pipe is named, with what is needed") {
   }
 }
 
-TEST_CASE("a dry run in a folder that was removed reports it") {
+TEST_CASE("a dry run in a removed folder reports the folder") {
   const testing::Scratch scratch;
   const auto folder = scratch.path + "/gone";
   const auto ran =
@@ -437,7 +435,7 @@ TEST_CASE("a dry run in a folder that was removed reports it") {
         "that is there\n");
 }
 
-TEST_CASE("no rank outlives a launcher that was killed") {
+TEST_CASE("no rank survives a killed launcher") {
   std::vector<pid_t> ranks;
   {
     Child child(launcher({"--num_processes", "2", "--backend", "gloo", "--main_process_port", "0", "sh", "-c",
@@ -450,13 +448,13 @@ TEST_CASE("no rank outlives a launcher that was killed") {
   CHECK(ranks.size() == 2);
 }
 
-TEST_CASE("output is live: the beginning of a line comes through while the rank runs") {
+TEST_CASE("output is live: an incomplete line is forwarded while the rank runs") {
   Child child(launcher({"--num_processes", "2", "--backend", "gloo", "--main_process_port", "0", "sh", "-c",
                         "[ $RANK = 0 ] && printf '\\r 10 %%'; exec sleep 300"}));
   CHECK(child.wait_for("\r 10 %"));
 }
 
-TEST_CASE("rank 0 reads the launcher's stdin, the others none") {
+TEST_CASE("rank 0 gets the launcher's stdin, the others none") {
   Child child({"sh", "-c",
                "echo hello | " TEST_BINARY_DIR
                "/bin/accelerate_launch --main_process_port 0 --backend gloo --num_processes 2 "
@@ -465,14 +463,14 @@ TEST_CASE("rank 0 reads the launcher's stdin, the others none") {
   CHECK(ran.out == "0 hello\n1\n");
 }
 
-TEST_CASE("a reader that goes away ends the ranks by SIGPIPE, as without a launcher") {
+TEST_CASE("ranks end with SIGPIPE if the reader exits, as without a launcher") {
   Child child({"sh", "-c",
                TEST_BINARY_DIR "/bin/accelerate_launch --main_process_port 0 --backend gloo --num_processes 2 "
                                "sh -c 'while :; do echo line || exit; sleep 0.01; done' | head -n 1"});
   CHECK(child.wait().out == "line\n");
 }
 
-TEST_CASE("ranks see a terminal where the launcher has one") {
+TEST_CASE("ranks have a terminal if the launcher has one") {
   const auto test = Words{"sh", "-c", "if [ -t 1 ]; then echo terminal; else echo pipe; fi"};
   Words piped{"--backend", "gloo"};
   piped.insert(piped.end(), test.begin(), test.end());
@@ -518,7 +516,7 @@ TEST_CASE("a dry run prints a script that starts the same ranks, and starts none
   CHECK(ran.out == launch(job).out);
 }
 
-TEST_CASE("a config file is read from --config_file, and reaches the ranks as variables") {
+TEST_CASE("a config file is read from --config_file, and its settings reach the ranks as variables") {
   char name[] = "/tmp/launcher_test.XXXXXX";
   close(mkstemp(name));
   std::ofstream(name) << "num_processes: 2\nuse_cpu: true\nmixed_precision: bf16\nbackend: gloo\n";
@@ -537,7 +535,7 @@ TEST_CASE("a config file is read from --config_file, and reaches the ranks as va
                            ", which --config_file names: No such file or directory\n");
 }
 
-TEST_CASE("ranks are bound to processors when asked") {
+TEST_CASE("ranks are bound to processors on request") {
   const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "--enable_cpu_affinity", "sh", "-c",
                            "grep Cpus_allowed_list /proc/self/status"});
   CHECK(ran.code == 0);
@@ -546,7 +544,7 @@ TEST_CASE("ranks are bound to processors when asked") {
   if (std::thread::hardware_concurrency() > 1) CHECK(ran.out.substr(0, middle) != ran.out.substr(middle + 1, middle));
 }
 
-TEST_CASE("a log line states the values that were chosen by default") {
+TEST_CASE("a log line lists the values that were chosen by default") {
   const auto ran = launch({"--cpu", "true"});
   CHECK(ran.code == 0);
   CHECK(ran.err == "accelerate_launch: 1 rank on the CPU; --num_processes N starts more\n");

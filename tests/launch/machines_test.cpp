@@ -48,7 +48,7 @@ std::vector<Ran> run_all(int machines, const std::string& script) {
 
 }  // namespace
 
-TEST_CASE("ranks of two machines are one job: their places, one address, one port, one id") {
+TEST_CASE("ranks of two machines form one job with consecutive ranks, one address, one port and one id") {
   const auto ran = run_all(2,
                            "sleep 0.$((LOCAL_RANK * 3)); echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE; "
                            "echo $MASTER_ADDR $MASTER_PORT $ACCELERATE_JOB_ID >&2");
@@ -60,7 +60,7 @@ TEST_CASE("ranks of two machines are one job: their places, one address, one por
   CHECK(ran[0].err == ran[1].err);
 }
 
-TEST_CASE("when a rank fails, the ranks of all machines are stopped and all launchers end with its code") {
+TEST_CASE("a failed rank stops the ranks of all machines, and all launchers exit with its code") {
   const auto ran = run_all(3, "[ $RANK = 3 ] && exit 7; exec sleep 300");
   for (const auto& each : ran) CHECK(each.code == 7);
   CHECK(ran[1].err.find("accelerate_launch: worker 3 (") != std::string::npos);
@@ -73,14 +73,14 @@ TEST_CASE("when a rank fails, the ranks of all machines are stopped and all laun
   }
 }
 
-TEST_CASE("a machine that ended well waits for the others, and learns how they end") {
+TEST_CASE("a machine with exited ranks waits for the other machines and gets their result") {
   const auto ran = run_all(2, "[ $RANK = 2 ] && sleep 1 && exit 9; exit 0");
   CHECK(ran[0].code == 9);
   CHECK(ran[1].code == 9);
   CHECK(ran[0].err.ends_with("): worker 2, exit code 9\n"));  // nothing was stopped
 }
 
-TEST_CASE("a machine that cannot start its ranks tells the others why, and all end with its code") {
+TEST_CASE("a machine that cannot start its ranks reports it to the others, and all exit with its code") {
   const std::string port = free_port();
   auto words = machine(1, 2, port, "");
   words.resize(words.size() - 3);
@@ -97,7 +97,7 @@ TEST_CASE("a machine that cannot start its ranks tells the others why, and all e
   CHECK(other.err == "accelerate_launch: no_such_program not found in PATH\n");
 }
 
-TEST_CASE("machines whose ranks end with the resume code wait for one another, and end with it") {
+TEST_CASE("machines with ranks that end with the resume code wait for one another and exit with it") {
   const std::string port = free_port();
   const std::string script = "[ $RANK = 0 ] || sleep 1; echo saved; exit 75";
   Child zero(machine(0, 2, port, script, {"--num_processes=2", "--resume_code=75"}));
@@ -110,7 +110,7 @@ TEST_CASE("machines whose ranks end with the resume code wait for one another, a
   }
 }
 
-TEST_CASE("where ranks of one machine end with the resume code, all machines do") {
+TEST_CASE("all machines exit with the resume code if the ranks of one do") {
   for (const std::string asking : {"0", "1"}) {
     CAPTURE(asking);
     const std::string port = free_port();
@@ -122,7 +122,7 @@ TEST_CASE("where ranks of one machine end with the resume code, all machines do"
   }
 }
 
-TEST_CASE("when a launcher is killed, the others say so and end") {
+TEST_CASE("if a launcher is killed, the others report it and end") {
   for (const int victim : {0, 1}) {
     CAPTURE(victim);
     const std::string port = free_port();
@@ -153,7 +153,7 @@ TEST_CASE("a signal to one launcher ends the job on all machines") {
   CHECK(zero.wait().code == 128 + SIGINT);
 }
 
-TEST_CASE("a launcher that only waits for the other machines ends on a signal, and the others with it") {
+TEST_CASE("a signal ends a launcher that only waits for the other machines, and the others too") {
   const std::string port = free_port();
   const std::string script = "echo up; [ $RANK = 0 ] && exit 0; exec sleep 300";
   Child zero(machine(0, 2, port, script, {"--num_processes=2"}));
@@ -193,7 +193,7 @@ TEST_CASE("a machine that does not join is named after the timeout") {
                        "network\n");
 }
 
-TEST_CASE("after a failure on one machine the ranks of all start again, with a new port and id") {
+TEST_CASE("after a failure on one machine all ranks restart with a new port and id") {
   const std::string port = free_port();
   const std::string script =
       "echo start $TORCHELASTIC_RESTART_COUNT; echo $MASTER_PORT $ACCELERATE_JOB_ID >&2; "
@@ -218,7 +218,7 @@ TEST_CASE("after a failure on one machine the ranks of all start again, with a n
   CHECK(line(first.err, false) != line(first.err, true));
 }
 
-TEST_CASE("restarts over several machines are used up, and a signal to one launcher is the end") {
+TEST_CASE("restarts over several machines are limited, and a signal to one launcher ends the job") {
   const Words once{"--num_processes=2", "--max_restarts=1"};
   const std::string port = free_port();
   Child zero(machine(0, 2, port, "[ $RANK = 1 ] && exit 7; exec sleep 300", once));
@@ -245,7 +245,7 @@ TEST_CASE("restarts over several machines are used up, and a signal to one launc
   }
 }
 
-TEST_CASE("MPI over several machines is left to mpirun and srun, and that is reported") {
+TEST_CASE("mpi over several machines is refused with mpirun and srun as remedies") {
   const auto ran = Child(machine(0, 2, free_port(), "echo started", {"--backend=mpi"})).wait();
   CHECK(ran.code == 2);
   CHECK(ran.err ==

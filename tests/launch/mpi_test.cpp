@@ -54,7 +54,7 @@ const accelerate::env::Variables as_root{{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI
 
 }  // namespace
 
-TEST_CASE("ranks know their number and the job's size, with every thread level") {
+TEST_CASE("ranks have MPI's rank and world size, with every thread level") {
   for (const int ranks : {1, 2, 4}) {
     const Scratch scratch;
     const auto ran =
@@ -66,7 +66,7 @@ TEST_CASE("ranks know their number and the job's size, with every thread level")
   }
 }
 
-TEST_CASE("a machine may have the longest name there is") {
+TEST_CASE("a host name may have the maximum length") {
   const auto ran = launch({"--backend", "mpi", "--num_processes", "2", program},
                           {{"LD_PRELOAD", TEST_BINARY_DIR "/tests/launch/libfake_host.so"},
                            {"FAKE_HOST", std::string(64, 'a')},
@@ -76,7 +76,7 @@ TEST_CASE("a machine may have the longest name there is") {
   CHECK(sorted_lines(ran.out, "rank ") == hello(2));
 }
 
-TEST_CASE("mpi is what several CPU ranks get without being asked") {
+TEST_CASE("mpi is the default for several CPU ranks") {
   const auto ran = launch({"--cpu", "--num_processes", "2", program});
   CHECK(ran.code == 0);
   CHECK(sorted_lines(ran.out, "rank ") == hello(2));
@@ -88,7 +88,7 @@ TEST_CASE("the environment selects mpi without an option") {
   CHECK(sorted_lines(ran.out, "rank ") == hello(2));
 }
 
-TEST_CASE("a libpmix that is broken, too old or does not answer as it should is reported, and nothing is left") {
+TEST_CASE("a broken, old or failing libpmix is reported, and nothing remains") {
   const auto with = [](const std::string& folder, const std::string& fault) {
     const Scratch scratch;
     auto variables = scratch.variables();
@@ -112,7 +112,7 @@ TEST_CASE("a libpmix that is broken, too old or does not answer as it should is 
       "4 is needed), and mpirun is not in PATH; backend gloo works without\n");
 }
 
-TEST_CASE("without libpmix mpirun starts the ranks that want mpi; without both it is an error; unasked it is gloo") {
+TEST_CASE("without libpmix mpirun starts mpi ranks; without both mpi is an error, and gloo the default") {
   const Scratch scratch;
   std::ofstream(scratch.path + "/libpmix.so.2") << "not a library";
   accelerate::env::Variables variables{{"LD_LIBRARY_PATH", scratch.path}, {"PATH", scratch.path}};
@@ -142,7 +142,7 @@ TEST_CASE("without libpmix mpirun starts the ranks that want mpi; without both i
         "than mpi on one machine\n");
 }
 
-TEST_CASE("more ranks than processors cause one warning, yield to one another, and finish") {
+TEST_CASE("more ranks than processors cause one warning, yield, and finish") {
   const auto on_one = [](std::vector<std::string> words) {
     words.insert(words.begin(), {"taskset", "-c", "0", TEST_BINARY_DIR "/bin/accelerate_launch", "--main_process_port",
                                  "0", "--backend", "mpi", "--num_processes", "3"});
@@ -155,7 +155,7 @@ TEST_CASE("more ranks than processors cause one warning, yield to one another, a
   CHECK(on_one({"sh", "-c", "echo $OMPI_MCA_mpi_yield_when_idle"}).out == "1\n1\n1\n");
 }
 
-TEST_CASE("mpirun starts ranks where that is requested, with labels and log files by launchers of ours around them") {
+TEST_CASE("mpirun starts ranks on request, and a launcher around each adds labels and log files") {
   const Scratch scratch;
   const auto ran = launch(
       {"--runner", "mpirun", "--backend", "mpi", "--num_processes", "2", "--label", "--log_dir", scratch.path, program},
@@ -169,9 +169,7 @@ TEST_CASE("mpirun starts ranks where that is requested, with labels and log file
   CHECK(log.str() == hello(2)[1] + "\n");
 }
 
-TEST_CASE(
-    "a rank that mpirun started fails: its number, host, process, last lines and error are reported, and mpirun's "
-    "end") {
+TEST_CASE("a failed rank under mpirun is reported with number, host, process, last lines, error and mpirun's code") {
   const auto failed =
       launch({"--runner", "mpirun", "--backend", "mpi", "--num_processes", "2", program, "exit"}, as_root);
   CAPTURE(failed.err);
@@ -184,7 +182,7 @@ TEST_CASE(
   CHECK(failed.err.find(") ended with exit code 3.\n") != std::string::npos);
 }
 
-TEST_CASE("each rank of mpirun's has an error file of its own, which goes with it") {
+TEST_CASE("each rank under mpirun has an error file, which is removed at its end") {
   const testing::Scratch scratch;
   auto variables = as_root;
   variables["TMPDIR"] = scratch.path;
@@ -202,7 +200,7 @@ TEST_CASE("each rank of mpirun's has an error file of its own, which goes with i
   CHECK(scratch.empty());
 }
 
-TEST_CASE("ranks of mpirun stay on their shares of the processors on request, and too many ranks cause a warning") {
+TEST_CASE("ranks under mpirun are bound to processors on request, and too many ranks cause a warning") {
   const auto ran = launch({"--runner", "mpirun", "--backend", "mpi", "--num_processes", "2", "--enable_cpu_affinity",
                            "sh", "-c", "grep Cpus_allowed_list /proc/self/status"},
                           as_root);
@@ -216,7 +214,7 @@ TEST_CASE("ranks of mpirun stay on their shares of the processors on request, an
   CHECK(crowd.err.starts_with("accelerate_launch: " + many + " ranks share "));
 }
 
-TEST_CASE("a TMPDIR that cannot be written is named") {
+TEST_CASE("a TMPDIR without write access is named") {
   const auto with = [](const std::string& folder) {
     const auto ran = launch({"--backend", "mpi", "--num_processes", "2", "true"}, {{"TMPDIR", folder}});
     CHECK(ran.code == 1);
@@ -230,7 +228,7 @@ TEST_CASE("a TMPDIR that cannot be written is named") {
         "that can be written\n");
 }
 
-TEST_CASE("MPI_Abort stops all ranks and its code is the launcher's") {
+TEST_CASE("MPI_Abort stops all ranks, and the launcher exits with its code") {
   const Scratch scratch;
   const auto ran = launch({"--backend", "mpi", "--num_processes", "2", program, "abort"}, scratch.variables());
   CAPTURE(ran.err);
@@ -241,7 +239,7 @@ TEST_CASE("MPI_Abort stops all ranks and its code is the launcher's") {
   CHECK(scratch.empty());
 }
 
-TEST_CASE("a rank that crashes is named, and the one that waits for it is stopped") {
+TEST_CASE("a crashed rank is named, and the rank that waits for it is stopped") {
   const Scratch scratch;
   const auto ran = launch({"--backend", "mpi", "--num_processes", "2", program, "crash"}, scratch.variables());
   CAPTURE(ran.err);
@@ -250,17 +248,17 @@ TEST_CASE("a rank that crashes is named, and the one that waits for it is stoppe
   CHECK(scratch.empty());
 }
 
-TEST_CASE("a rank's exit code is the launcher's") {
+TEST_CASE("the launcher exits with a rank's exit code") {
   CHECK(launch({"--backend", "mpi", "--num_processes", "2", program, "exit"}).code == 3);
 }
 
-TEST_CASE("a rank that leaves without MPI_Finalize has failed, whatever its exit code") {
+TEST_CASE("a rank that exits without MPI_Finalize has failed, for any exit code") {
   const auto ran = launch({"--backend", "mpi", "--num_processes", "2", program, "unfinished"});
   CHECK(ran.code == 1);
   CHECK(ran.err.find(") ended first, exit code 0 without MPI_Finalize; the others were stopped.") != std::string::npos);
 }
 
-TEST_CASE("a rank that ends well before MPI's start is named at once, and those that wait there are stopped") {
+TEST_CASE("a rank that exits with 0 before MPI_Init is named at once, and waiting ranks are stopped") {
   const auto ran = launch({"--backend", "mpi", "--num_processes", "3", program, "early"});
   CAPTURE(ran.err);
   CHECK(ran.code == 1);
@@ -270,7 +268,7 @@ TEST_CASE("a rank that ends well before MPI's start is named at once, and those 
                    "printed nothing.\n") != std::string::npos);
 }
 
-TEST_CASE("a rank that too little memory ends in MPI's start is named, and those that wait there are stopped") {
+TEST_CASE("a rank that runs out of memory in MPI_Init is named, and waiting ranks are stopped") {
   // From the size that the loader needs to the size that MPI's shared memory needs; in between it may just fit.
   for (const std::string kibibytes : {"8000", "20000", "80000", "150000"}) {
     CAPTURE(kibibytes);
@@ -284,7 +282,7 @@ TEST_CASE("a rank that too little memory ends in MPI's start is named, and those
   }
 }
 
-TEST_CASE("a rank that stays away from MPI's start is named after the timeout, and the job ends") {
+TEST_CASE("a rank that misses MPI_Init is named after the timeout, and the job ends") {
   const auto ran = launch({"--backend", "mpi", "--num_processes", "2", program, "away"}, {{"ACCELERATE_TIMEOUT", "1"}});
   CAPTURE(ran.err);
   CHECK(ran.code == 1);
@@ -293,13 +291,13 @@ TEST_CASE("a rank that stays away from MPI's start is named after the timeout, a
   CHECK(ran.err.find("); all were stopped. It printed nothing.\n") != std::string::npos);
 }
 
-TEST_CASE("programs that never call MPI are none the worse for its wire-up") {
+TEST_CASE("programs without MPI run unaffected by MPI's variables") {
   const auto ran = launch({"--backend", "mpi", "--num_processes", "2", "true"});
   CHECK(ran.code == 0);
   CHECK(ran.err == "");
 }
 
-TEST_CASE("a signal ends ranks that wait in MPI, and nothing is left") {
+TEST_CASE("a signal ends ranks that wait in MPI, and nothing remains") {
   const Scratch scratch;
   Child child(launcher({"--backend", "mpi", "--main_process_port", "0", "--num_processes", "2", "sh", "-c",
                         "echo shm $OMPI_MCA_btl_vader_backing_directory; exec " + program + " hang"}),
@@ -332,7 +330,7 @@ TEST_CASE("the next launcher removes the remains of a launcher and guardian that
   CHECK(scratch.empty());
 }
 
-TEST_CASE("two launchers at once do not disturb each other") {
+TEST_CASE("two concurrent launchers do not affect each other") {
   Child first(launcher({"--backend", "mpi", "--main_process_port", "0", "--num_processes", "2", program}));
   Child second(launcher({"--backend", "mpi", "--main_process_port", "0", "--num_processes", "3", program}));
   const auto two = first.wait();
@@ -343,7 +341,7 @@ TEST_CASE("two launchers at once do not disturb each other") {
   CHECK(sorted_lines(three.out, "rank ") == hello(3));
 }
 
-TEST_CASE("what mpirun, Slurm or torchrun left in the environment does not mislead the ranks") {
+TEST_CASE("variables of mpirun, Slurm or torchrun in the environment do not affect the ranks") {
   const auto ran = launch({"--runner", "local", "--backend", "mpi", "--num_processes", "2", program},
                           {{"OMPI_COMM_WORLD_RANK", "3"},
                            {"OMPI_COMM_WORLD_SIZE", "8"},
@@ -364,7 +362,7 @@ TEST_CASE("what mpirun, Slurm or torchrun left in the environment does not misle
   CHECK(sorted_lines(ran.out, "rank ") == hello(2));
 }
 
-TEST_CASE("inside a real mpirun every launcher starts a job of its own") {
+TEST_CASE("every launcher inside mpirun starts its own job") {
   const auto ran =
       Child({"mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", TEST_BINARY_DIR "/bin/accelerate_launch",
              "--backend", "mpi", "--main_process_port", "0", "--num_processes", "2", program})
@@ -378,7 +376,7 @@ TEST_CASE("inside a real mpirun every launcher starts a job of its own") {
   CHECK(sorted_lines(ran.out, "rank ") == twice);
 }
 
-TEST_CASE("MPI ranks that crash are started again ten times, by a new PMIx server each time, and nothing is left") {
+TEST_CASE("crashed MPI ranks restart ten times, each with a new PMIx server, and nothing remains") {
   const Scratch scratch;
   const auto plan_of = [](int64_t restart) {
     auto variables = accelerate::env::current_variables();

@@ -6,7 +6,7 @@
 
 using testing::launch;
 
-TEST_CASE("without a PMIx server mpi is an error when requested, and gloo with a word when not") {
+TEST_CASE("without a PMIx server a requested mpi is an error, and the default is gloo with a log line") {
   // If mpirun is installed, it starts the ranks.
   const auto asked = launch({"--backend", "mpi", "--num_processes", "2", "/bin/true"}, {{"PATH", "/no mpirun here"}});
   CHECK(asked.code == 1);

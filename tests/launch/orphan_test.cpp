@@ -161,7 +161,7 @@ pid_t above(pid_t pid, const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("a rank that is killed takes the job with it") {
+TEST_CASE("a killed rank ends the job") {
   Job job(::job(wait_forever));
   REQUIRE(job.is_up());
   job.check_all_is_gone_after([&] { kill(job.named(1, "rank"), SIGKILL); });
@@ -172,14 +172,14 @@ TEST_CASE("a rank that is killed takes the job with it") {
         std::string::npos);
 }
 
-TEST_CASE("a launcher that is killed takes the job with it") {
+TEST_CASE("a killed launcher ends the job") {
   Job job(::job(wait_forever));
   REQUIRE(job.is_up());
   job.check_all_is_gone_after([&] { kill(job.launcher(), SIGKILL); });
   CHECK(job.end().err.starts_with("accelerate_launch: the launcher was killed; sending SIGTERM to the ranks\n"));
 }
 
-TEST_CASE("a guardian that is killed takes the job with it") {
+TEST_CASE("a killed guardian ends the job") {
   Job job(::job(wait_forever));
   REQUIRE(job.is_up());
   const pid_t guardian = job.named(0, "guardian");
@@ -191,7 +191,7 @@ TEST_CASE("a guardian that is killed takes the job with it") {
                        ") ended with signal 9 (killed); the ranks were stopped\n");
 }
 
-TEST_CASE("the launcher's whole process group is killed") {
+TEST_CASE("killing the launcher's whole process group ends the job") {
   auto words = ::job(wait_forever);
   words.insert(words.begin(), "setsid");  // setsid executes the launcher in its own group
   Job job(words);
@@ -200,7 +200,7 @@ TEST_CASE("the launcher's whole process group is killed") {
   job.check_all_is_gone_after([&] { kill(-job.launcher(), SIGKILL); });
 }
 
-TEST_CASE("signals that ask for the end end everything") {
+TEST_CASE("termination signals end all processes") {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     CAPTURE(number);
     Job job(::job(wait_forever));
@@ -210,7 +210,7 @@ TEST_CASE("signals that ask for the end end everything") {
   }
 }
 
-TEST_CASE("signals that ask for the end end ranks that ignore them, after the grace time") {
+TEST_CASE("termination signals end ranks that ignore them after the grace time") {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     CAPTURE(number);
     Job job(::job("trap '' INT TERM HUP; " + wait_forever));
@@ -223,14 +223,14 @@ TEST_CASE("signals that ask for the end end ranks that ignore them, after the gr
   }
 }
 
-TEST_CASE("a rank that ignores SIGTERM does not outlive a failure's grace") {
+TEST_CASE("a rank that ignores SIGTERM ends after the grace time of a failure") {
   Job job(::job("[ $RANK = 0 ] || trap '' TERM; " + wait_forever));
   REQUIRE(job.is_up());
   job.check_all_is_gone_after([&] { kill(job.named(0, "rank"), SIGKILL); }, grace_time);
   CHECK(job.end().code == 137);
 }
 
-TEST_CASE("daemons that ranks leave behind end with the job, although all ended well") {
+TEST_CASE("orphaned daemons end with the job, although all ranks exited with 0") {
   Job job(::job("trap 'exit 0' USR1; " + wait_forever));
   REQUIRE(job.is_up());
   job.check_all_is_gone_after([&] { kill(job.launcher(), SIGUSR1); });
@@ -239,7 +239,7 @@ TEST_CASE("daemons that ranks leave behind end with the job, although all ended 
   CHECK(ran.err.find("accelerate_launch") == std::string::npos);
 }
 
-TEST_CASE("an mpirun that is killed takes its ranks with it, and what they started") {
+TEST_CASE("a killed mpirun ends its ranks and their child processes") {
   Job job(::job(wait_forever, {"--runner", "mpirun"}));
   REQUIRE(job.is_up());
   const pid_t mpirun = above(job.named(0, "rank"), "mpirun");
@@ -264,7 +264,7 @@ TEST_CASE("a killed wrapper of an mpirun rank ends the job") {
   }
 }
 
-TEST_CASE("a terminal that is closed ends everything") {
+TEST_CASE("a closed terminal ends all processes") {
   Job job(::job(wait_forever), At::terminal);
   REQUIRE(job.is_up());
   job.check_all_is_gone_after([&] { job.hang_up(); });

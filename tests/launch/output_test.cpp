@@ -37,7 +37,7 @@ size_t count(const std::string& text, const std::string& word) {
 
 }  // namespace
 
-TEST_CASE("a signal is heard although nobody reads the output") {
+TEST_CASE("a signal is handled although nothing reads the output") {
   Child child(ranks("exec yes"));
   let_it_fill();
   kill(child.pid(), SIGTERM);
@@ -48,7 +48,7 @@ TEST_CASE("a signal is heard although nobody reads the output") {
   CHECK(ran.err.find(" bytes for stdout are lost: no process read them\n") != std::string::npos);
 }
 
-TEST_CASE("a signal ends the wait for a reader, after the ranks' end too") {
+TEST_CASE("a signal ends the wait for a reader, also after the ranks have exited") {
   Child child(ranks("head -c 3000000 /dev/zero"));
   let_it_fill();
   kill(child.pid(), SIGINT);
@@ -58,7 +58,7 @@ TEST_CASE("a signal ends the wait for a reader, after the ranks' end too") {
   CHECK(ran.err.find(" bytes for stdout are lost: no process read them\n") != std::string::npos);
 }
 
-TEST_CASE("a rank that saves and prints on a signal does not wait for a reader that stands still") {
+TEST_CASE("a rank that saves and prints after a signal does not wait for a suspended reader") {
   Child child(
       ranks("trap 'head -c 1000000 /dev/zero; echo saved >&2; exit 0' TERM; head -c 20000000 /dev/zero & "
             "while :; do sleep 0.1; done"));
@@ -70,7 +70,7 @@ TEST_CASE("a rank that saves and prints on a signal does not wait for a reader t
   CHECK(count(ran.err, "saved\n") == 2);
 }
 
-TEST_CASE("a rank saves to its end although the Ctrl-C that it saves for ended the reader of its output") {
+TEST_CASE("a rank finishes saving although the same Ctrl-C ended the reader of its output") {
   // A separate group, as a terminal's foreground group; the shell itself survives, as an interactive one does.
   Child child({"setsid", "sh", "-c",
                "trap : INT; " + program +
@@ -81,7 +81,7 @@ TEST_CASE("a rank saves to its end although the Ctrl-C that it saves for ended t
   CHECK(count(child.wait().err, "saved\n") == 2);
 }
 
-TEST_CASE("a reader that is only slow gets everything, after the end of the ranks too") {
+TEST_CASE("a slow reader gets all output, also after the ranks have exited") {
   Child child(ranks("head -c 3000000 /dev/zero"));
   let_it_fill();
   const auto ran = child.wait();
@@ -118,7 +118,7 @@ TEST_CASE("a log that reaches the file size limit is reported once, and training
   CHECK(std::filesystem::file_size(scratch.path + "/rank_0.log") > 0);
 }
 
-TEST_CASE("a limit of file sizes ends a rank that reaches it, as it would without a launcher") {
+TEST_CASE("a file size limit ends a rank that reaches it, as without a launcher") {
   const testing::Scratch scratch;
   const auto ran = Child({"sh", "-c",
                           "ulimit -f 8; " + program + "--num_processes 1 sh -c 'exec head -c 60000 /dev/zero > " +
@@ -127,7 +127,7 @@ TEST_CASE("a limit of file sizes ends a rank that reaches it, as it would withou
   CHECK(ran.code == 128 + SIGXFSZ);
 }
 
-TEST_CASE("labels are on whole, unmixed lines of all ranks") {
+TEST_CASE("each line of all ranks is whole and labelled") {
   const auto ran =
       launch({"--num_processes", "3", "--backend", "gloo", "--label", "sh", "-c",
               "i=0; while [ $i -lt 200 ]; do printf $RANK$RANK; printf \"$RANK$RANK\\n\"; i=$((i+1)); done"});
@@ -138,7 +138,7 @@ TEST_CASE("labels are on whole, unmixed lines of all ranks") {
   CHECK(lines == std::map<std::string, int>{{"[rank 0] 0000", 200}, {"[rank 1] 1111", 200}, {"[rank 2] 2222", 200}});
 }
 
-TEST_CASE("labels have colours on a terminal, unless it has none or its owner wants none") {
+TEST_CASE("labels have colours on a terminal unless it has none or NO_COLOR is set") {
   const auto shown = [](const accelerate::env::Variables& variables) {
     auto words = ranks("[ $RANK = 1 ] || echo loss");
     words.insert(words.end() - 3, "--label");
@@ -152,7 +152,7 @@ TEST_CASE("labels have colours on a terminal, unless it has none or its owner wa
   CHECK(shown({{"TERM", "dumb"}, {"NO_COLOR", ""}}) == "[rank 0] loss\r\n");
 }
 
-TEST_CASE("log files have what each rank printed, over restarts; the filter is for the terminal") {
+TEST_CASE("log files contain all output of each rank, over restarts; the filter applies to the terminal") {
   const testing::Scratch scratch;
   const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "--max_restarts", "1", "--log_dir",
                            scratch.path, "--local_ranks_filter", "1", "sh", "-c",
@@ -171,7 +171,7 @@ TEST_CASE("log files have what each rank printed, over restarts; the filter is f
   }
 }
 
-TEST_CASE("quiet leaves the launcher's notes away, and nothing else") {
+TEST_CASE("quiet suppresses only the launcher's notes") {
   const accelerate::env::Variables loser{{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "8"}};
   const auto ran =
       launch({"--quiet", "--gradient_accumulation_steps", "2", "sh", "-c", "echo note >&2; exit 3"}, loser);
@@ -179,7 +179,7 @@ TEST_CASE("quiet leaves the launcher's notes away, and nothing else") {
   CHECK(ran.err.starts_with("note\naccelerate_launch: worker 0 ("));
 }
 
-TEST_CASE("a hundred megabytes of lines come through whole, and the log has them too") {
+TEST_CASE("a hundred megabytes of lines are forwarded and logged completely") {
   const testing::Scratch scratch;
   constexpr int lines = 1'000'000;  // of 50 bytes, twice
   const auto ran = launch({"--num_processes", "2", "--backend", "gloo", "--log_dir", scratch.path, "sh", "-c",
@@ -190,7 +190,7 @@ TEST_CASE("a hundred megabytes of lines come through whole, and the log has them
   CHECK(std::filesystem::file_size(scratch.path + "/rank_1.log") == 50'000'000);
 }
 
-TEST_CASE("a program that a rank left behind and that continues writing does not keep the launcher") {
+TEST_CASE("an orphan that continues writing does not block the launcher") {
   Child child(launcher(
       {"--main_process_port", "0", "--grace_time", "1", "sh", "-c", "(trap '' TERM; exec setsid yes) & sleep 0.5"}));
   REQUIRE(child.ends_read_slowly());  // a fast reader might find the pipe empty for a moment

@@ -33,7 +33,7 @@ const Lines three_starts{"done: 4", "start 0, rank 1, sum 2", "start 1, rank 1, 
 
 }  // namespace
 
-TEST_CASE("ranks that crash between two collectives start again and end well, over each backend") {
+TEST_CASE("ranks that crash between two collectives restart and succeed, over each backend") {
   for (const std::string backend : {TEST_BACKENDS}) {
     CAPTURE(backend);
     const auto ran = testing::launch(
@@ -47,7 +47,7 @@ TEST_CASE("ranks that crash between two collectives start again and end well, ov
 }
 
 #if TEST_WITH_GLOO
-TEST_CASE("the same ranks do the same under torchrun's restarts") {
+TEST_CASE("the ranks behave equally under torchrun's restarts") {
   const auto ran =
       testing::Child({TEST_PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
                       "--max-restarts", "3", "--monitor-interval", "0.1", "--no-python", program, "crashes_twice"},

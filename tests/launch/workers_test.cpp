@@ -29,34 +29,34 @@ Ran workers(const std::vector<std::string>& arguments, const accelerate::env::Va
 
 }  // namespace
 
-TEST_CASE("launches come one after another; a rank passes earlier ones over and ends in its own") {
+TEST_CASE("consecutive launches run in order; a rank skips earlier ones and ends in its own") {
   const auto ran = workers({"twice"});
   CHECK(ran.err.empty());
   CHECK(ran.code == 0);
   CHECK(ran.out == "rank 0 of 2: first\nrank 1 of 2: first\nbetween\nbetween\nrank 0 of 1: second\n\xc3\xa4\nend\n");
 }
 
-TEST_CASE("an Error of a rank is restored with its kind, the rank and the text, while the others wait") {
+TEST_CASE("a rank's Error is rethrown with kind, rank and text, while the others wait") {
   const auto ran = workers({"error"});
   CHECK(ran.code == 0);
   CHECK(ran.out == "data: launch_workers: rank 1 of 2: read: digit is 11\n");
 }
 
-TEST_CASE("an Error of a rank is restored with its fields: rank, world size, host, operation and missing ranks") {
+TEST_CASE("a rank's Error keeps its fields: rank, world size, host, operation and missing ranks") {
   CHECK(workers({"fields"}).out ==
         "1 of 2 on gpu-b: all_gather, missing 0 3\n"
         "launch_workers: rank 1 of 2: [rank 1 of 2, gpu-b] all_gather: two\nlines\n");
 }
 
-TEST_CASE("any other exception is restored with the rank and its whole text") {
+TEST_CASE("other exceptions are rethrown with the rank and their full text") {
   CHECK(workers({"exception"}).out == "peer: launch_workers: rank 0 of 2: two\nlines\n");
 }
 
-TEST_CASE("a failure after which a restart ended well is none") {
+TEST_CASE("a failure before a successful restart is not reported") {
   CHECK(workers({"once"}, {{"ACCELERATE_MAX_RESTARTS", "1"}}).out == "no error\n");
 }
 
-TEST_CASE("if all attempts fail, the error of the last one is thrown") {
+TEST_CASE("if all attempts fail, the last attempt's error is thrown") {
   const auto otherwise = workers({"otherwise"}, {{"ACCELERATE_MAX_RESTARTS", "1"}}).out;
   CHECK(otherwise.starts_with("peer: launch_workers: rank "));
   CHECK(otherwise.ends_with(" of 2: the second time\n"));
@@ -65,7 +65,7 @@ TEST_CASE("if all attempts fail, the error of the last one is thrown") {
         "stderr\n");
 }
 
-TEST_CASE("a rank that ends without a word is reported by its code or signal") {
+TEST_CASE("a rank without an error text is reported by its exit code or signal") {
   CHECK(workers({"killed"}).out ==
         "peer: launch_workers: a rank ended with exit code 137 (signal 9, Killed) without an error text; see the "
         "launcher's output on stderr\n");
@@ -76,14 +76,14 @@ TEST_CASE("a rank that ends without a word is reported by its code or signal") {
   CHECK(exits.err.find("worker 0 (") != std::string::npos);
 }
 
-TEST_CASE("a rank that ends well without having come to the call is an error") {
+TEST_CASE("a rank that exits with 0 without reaching the call is an error") {
   const std::string text =
       "ended without coming to this call; main() has to lead every rank to it, and rank_main to return\n";
   CHECK(workers({"another_way"}).out == "usage: launch_workers: rank 0 of 2 " + text);
   CHECK(workers({"exits_well"}).out == "usage: launch_workers: rank 1 of 2 " + text);
 }
 
-TEST_CASE("ranks do not launch others, and a job of another launcher's neither") {
+TEST_CASE("ranks cannot launch others, and neither can a job of another launcher") {
   CHECK(workers({"nests"}).out.find("usage: launch_workers: this process is rank 0 of 2 already; a rank cannot launch "
                                     "others\n") != std::string::npos);
   const auto launched =
@@ -102,11 +102,11 @@ TEST_CASE("ranks get the program's arguments as they are") {
   CHECK(workers({"arguments", hostile}).out == hostile + "\n");
 }
 
-TEST_CASE("a program with threads launches too") {
+TEST_CASE("a program with threads can launch") {
   CHECK(workers({"after_threads"}).out == "rank 0 of 2: x\nrank 1 of 2: x\npeer: launch_workers: rank 1 of 2: again\n");
 }
 
-TEST_CASE("ranks die with the program that launched them, and its folder with them, also where SIGTERM is ignored") {
+TEST_CASE("ranks end with the program that launched them, even if they ignore SIGTERM, and its folder is removed") {
   for (const std::string before : {"", "trap '' TERM; "}) {
     CAPTURE(before);
     const Scratch scratch(testing::in_memory);
@@ -132,7 +132,7 @@ TEST_CASE("ranks die with the program that launched them, and its folder with th
   }
 }
 
-TEST_CASE("Ctrl-C, of which the program dies at once, leaves ranks their grace") {
+TEST_CASE("ranks have their grace time after a Ctrl-C that ends the program at once") {
   std::vector<std::string> command{"setsid"};  // program and launcher share a process group, as at a terminal
   for (const auto& word : program({"saves"})) command.push_back(word);
   Child parent(command);
@@ -143,7 +143,7 @@ TEST_CASE("Ctrl-C, of which the program dies at once, leaves ranks their grace")
   CHECK(ran.out == "ready 0\nsaved\n");
 }
 
-TEST_CASE("how the ranks ended is known where SIGCHLD is ignored") {
+TEST_CASE("the ranks' results are known if SIGCHLD is ignored") {
   struct sigaction ignore {};
   struct sigaction before {};
   ignore.sa_handler = SIG_IGN;
@@ -155,16 +155,16 @@ TEST_CASE("how the ranks ended is known where SIGCHLD is ignored") {
   CHECK(well.wait().out == "no error\n");
 }
 
-TEST_CASE("a program without standard streams launches too") {
+TEST_CASE("a program without standard streams can launch") {
   Child parent({"sh", "-c", "exec " + program({}).front() + " twice <&- >&- 2>&-"});
   CHECK(parent.wait(std::chrono::seconds(40)).code == 0);
 }
 
-TEST_CASE("hosts of a config file are for other launches") {
+TEST_CASE("hosts of a config file do not apply to launch_workers") {
   CHECK(workers({"once"}, {{"ACCELERATE_MAX_RESTARTS", "1"}, {"ACCELERATE_HOSTS", "gpu-a:4"}}).out == "no error\n");
 }
 
-TEST_CASE("what main and ranks leave for one another is for this user alone, whatever the umask") {
+TEST_CASE("only the user can read the files between main and ranks, for any umask") {
   const Scratch scratch;
   std::map<std::string, fs::perms> modes;
   {

@@ -58,7 +58,7 @@ TEST_CASE("inspect lists the content of a checkpoint, and with --tensors each te
   CHECK(checkpoint({"inspect", folder}).out == ran.out.substr(0, ran.out.find("\ntensors:")));
 }
 
-TEST_CASE("inspect of a folder of checkpoints has a line for each, the highest first, and what is wrong with them") {
+TEST_CASE("inspect of a folder of checkpoints prints a line for each, the highest first, with any damage") {
   const Checkpoints at;
   fs::remove(at.path / "checkpoint_10" / "model.safetensors");
   const auto ran = checkpoint({"inspect", at.path.string()});
@@ -69,7 +69,7 @@ TEST_CASE("inspect of a folder of checkpoints has a line for each, the highest f
             std::to_string(fs::file_size(at.path / "checkpoint_2" / "model.safetensors")) + " B in 1 file\n");
 }
 
-TEST_CASE("verify finds a flipped bit, a missing file and a header that the manifest contradicts") {
+TEST_CASE("verify detects a flipped bit, a missing file and a header that contradicts the manifest") {
   const Checkpoints at;
   const std::string two = at / "checkpoint_2";
   const std::string ten = at / "checkpoint_10";
@@ -104,7 +104,7 @@ TEST_CASE("verify finds a flipped bit, a missing file and a header that the mani
   CHECK(broken.out.starts_with(two + ": accelerate_checkpoint: " + two + "/manifest.json: the manifest is not JSON: "));
 }
 
-TEST_CASE("diff says which tensors are apart, how far and where, and what only one has") {
+TEST_CASE("diff prints the differing tensors with distance and position, and tensors of only one side") {
   const Checkpoints at;
   const auto ran = checkpoint({"diff", at / "checkpoint_2", at / "checkpoint_10"});
   CHECK(ran.code == 1);
@@ -123,7 +123,7 @@ TEST_CASE("diff says which tensors are apart, how far and where, and what only o
       "model.safetensors: and 1 more difference\n");
 }
 
-TEST_CASE("diff takes folders without a manifest, other shapes and files that it cannot read") {
+TEST_CASE("diff accepts folders without a manifest, other shapes and unreadable files") {
   const TemporaryFolder a;
   const TemporaryFolder b;
   write_file(a.path / "m.safetensors", testing::safetensors_of({{"w", "F32", {2}, floats({1, 2})}}));
@@ -139,7 +139,7 @@ TEST_CASE("diff takes folders without a manifest, other shapes and files that it
         "z.txt: only in B\n");
 }
 
-TEST_CASE("a wrong call is code 2 and says what to do") {
+TEST_CASE("an invalid call exits with code 2 and prints the remedy") {
   const TemporaryFolder at;
   CHECK(checkpoint({}).code == 2);
   CHECK(checkpoint({}).err == "accelerate_checkpoint: A subcommand is required; see accelerate_checkpoint --help\n");

@@ -52,7 +52,7 @@ class ConfigInPython(unittest.TestCase):
         self.assertIs(config.distributed_type, DistributedType.MULTI_GPU)
         self.assertEqual((config.num_processes, config.gpu_ids, config.use_cpu, config.same_network), (4, "0,1,2,3", False, True))
 
-    def test_update_of_accelerates_own_files_changes_nothing_that_they_say(self):
+    def test_update_keeps_all_values_of_accelerates_own_files(self):
         write_basic_config("bf16", str(self.path.with_suffix(".json")))
         ClusterConfig.from_json_file(str(self.path.with_suffix(".json"))).to_yaml_file(str(self.path))
         before = load_config_from_file(str(self.path)).to_dict()

@@ -40,7 +40,7 @@ std::string refusal_of(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("empty answers take the defaults: one process on the CPU, or a GPU each where there are several") {
+TEST_CASE("empty answers select the defaults: one process on the CPU, or one per GPU") {
   CHECK(answered("\n\n", {.gpus = 0}) == ClusterConfig{.use_cpu = true});
   const auto gpus = answered("\n\n\n\n\n\n\n", {.gpus = 4});
   CHECK(gpus == ClusterConfig{.distributed_type = "MULTI_GPU", .num_processes = 4, .gpu_ids = "all"});
@@ -50,7 +50,7 @@ TEST_CASE("empty answers take the defaults: one process on the CPU, or a GPU eac
   CHECK(default_config({.gpus = 0}, "no") == ClusterConfig{.use_cpu = true});
 }
 
-TEST_CASE("every question has its answer in the file: two machines on CPUs, by mpirun") {
+TEST_CASE("every answer is written to the file: two machines on CPUs, by mpirun") {
   std::string screen;
   const auto config = answered("1\n2\n1\n10.0.0.1\n4000\n8\nyes\n/etc/hosts\nyes\nno\nbf16\n", {.gpus = 0}, &screen);
   CHECK(config == ClusterConfig{.distributed_type = "MULTI_CPU",
@@ -88,7 +88,7 @@ TEST_CASE("every question has its answer in the file: two machines on CPUs, by m
         "use_cpu: true\n");
 }
 
-TEST_CASE("an answer that makes no sense is asked for again, with what would") {
+TEST_CASE("an invalid answer repeats the question with the valid answers") {
   std::string screen;
   const auto config = answered("7\ncpu\n1\n0\nmany\n2\n3\n\n\n99999\n\n\nno thanks\nno\n\n\n2\n", {.gpus = 0}, &screen);
   CHECK(config.num_machines == 2);
@@ -101,7 +101,7 @@ TEST_CASE("an answer that makes no sense is asked for again, with what would") {
   CHECK(screen.find("'no thanks' is neither yes nor no\n") != std::string::npos);
 }
 
-TEST_CASE("a file of two documents is not updated, nor one that says a key twice") {
+TEST_CASE("a file with two documents or duplicate keys is not updated") {
   CHECK(refusal_of("distributed_type: 'NO'\n---\nnum_processes: 2\n") ==
         "accelerate_config: c.yaml has 2 documents with --- between them, must have 1; put each into a file of its "
         "own");
@@ -113,7 +113,7 @@ TEST_CASE("a file of two documents is not updated, nor one that says a key twice
   CHECK(refusal_of(", a: 1\n") == "accelerate_config: c.yaml line 1 is not YAML: no value begins with this");
 }
 
-TEST_CASE("an old file keeps its values and gets the current keys; fp16 and dynamo_backend are renamed") {
+TEST_CASE("update keeps an old file's values and adds current keys; fp16 and dynamo_backend are renamed") {
   const std::string updated = updated_yaml(
       "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_CPU\nfp16: true\ndynamo_backend: 'NO'\n"
       "num_processes: 6\nfsdp_config: {}\ncommands: [a, 'b c']\nmain_process_ip: null\nuse_cpu: true\n",
@@ -145,7 +145,7 @@ TEST_CASE("an old file keeps its values and gets the current keys; fp16 and dyna
             .find("dynamo_config:\n  dynamo_backend: 'INDUCTOR'\n") != std::string::npos);
 }
 
-TEST_CASE("a file of another kind is refused by name") {
+TEST_CASE("an unsupported file is refused by name") {
   CHECK(refusal_of("- a") == "accelerate_config: c.yaml must hold lines like 'num_processes: 2'");
   CHECK(refusal_of("") == "accelerate_config: c.yaml must hold lines like 'num_processes: 2'");
   CHECK(refusal_of("a: [").starts_with("accelerate_config: c.yaml line "));
@@ -155,7 +155,7 @@ TEST_CASE("a file of another kind is refused by name") {
         "accelerate_config: c.yaml has keys that Accelerate does not know (procs, nodes); remove them");
 }
 
-TEST_CASE("the file lies where Accelerate looks for its own") {
+TEST_CASE("the default path is Accelerate's") {
   CHECK(default_config_path({{"HOME", "/h"}}) == "/h/.cache/huggingface/accelerate/default_config.yaml");
   CHECK(default_config_path({{"HOME", "/h"}, {"XDG_CACHE_HOME", "/c"}}) ==
         "/c/huggingface/accelerate/default_config.yaml");
@@ -163,7 +163,7 @@ TEST_CASE("the file lies where Accelerate looks for its own") {
   CHECK(default_config_path({{"ACCELERATE_CONFIG_FILE", "/x.yaml"}, {"HF_HOME", "/f"}}) == "/x.yaml");
 }
 
-TEST_CASE("the program writes where it is told, as a whole, and never over a file without a yes") {
+TEST_CASE("the program writes the file atomically, and replaces an existing one only after a yes") {
   const TemporaryFolder at;
   const accelerate::env::Variables home{{"HF_HOME", at / "hf"}, {"CUDA_VISIBLE_DEVICES", ""}};
   const auto asked = run_program("accelerate_config", {"default"}, home);
@@ -212,7 +212,7 @@ TEST_CASE("the program writes where it is told, as a whole, and never over a fil
         "accelerate_config: /no/such.yaml cannot be opened: No such file or directory\n");
 }
 
-TEST_CASE("the host file that is offered lies in the home folder, and accelerate_launch finds it there") {
+TEST_CASE("the offered host file is in the home folder, where accelerate_launch finds it") {
   const TemporaryFolder at;
   const accelerate::env::Variables home{{"HOME", at.path.string()}, {"CUDA_VISIBLE_DEVICES", ""}};
   write_file(at.path / "hostfile", "gpu-a slots=2\n");
@@ -248,7 +248,7 @@ TEST_CASE("at a terminal each answer follows its question") {
   CHECK(read_file(at.path / "c.yaml") == yaml_of({.mixed_precision = "bf16", .use_cpu = true}));
 }
 
-TEST_CASE("what accelerate_config writes, accelerate_launch does") {
+TEST_CASE("accelerate_launch uses the file that accelerate_config writes") {
   const TemporaryFolder at;
   write_file(at.path / "c.yaml", yaml_of({.distributed_type = "MULTI_CPU",
                                           .mixed_precision = "bf16",

@@ -12,7 +12,7 @@ using namespace accelerate::launch;
 using namespace std::string_literals;
 using testing::floats;
 
-TEST_CASE("the two elements that are farthest apart are reported, with their place") {
+TEST_CASE("the pair of elements with the largest distance is reported with its position") {
   const auto found = compare_elements("F32", 32, floats({1, 2, 3, 4}), floats({1, 2.5, 1, 4}));
   CHECK(found.elements == 2);
   CHECK(found.largest == 2.0);
@@ -22,7 +22,7 @@ TEST_CASE("the two elements that are farthest apart are reported, with their pla
   CHECK(compare_elements("F32", 32, floats({1}), floats({1})).elements == 0);
 }
 
-TEST_CASE("a NaN on one side is as far apart as it goes; zeros of either sign differ in their bytes by nothing") {
+TEST_CASE("a NaN on one side has the largest distance; zeros of opposite sign have distance zero") {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const auto found = compare_elements("F32", 32, floats({1, nan, 1}), floats({9, 1, 100}));
   CHECK(found.elements == 3);

@@ -22,7 +22,7 @@ std::string fact(const Facts& facts, const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("the machine is described by the system's own files") {
+TEST_CASE("the description of the machine uses the system's files") {
   const TemporaryFolder root;
   for (const char* folder : {"etc", "dev/shm", "proc/driver/nvidia/gpus/0000:0a", "proc/driver/nvidia/gpus/0000:0b"}) {
     fs::create_directories(root.path / folder);
@@ -43,14 +43,14 @@ TEST_CASE("the machine is described by the system's own files") {
   CHECK(fact(facts, "GPU 1") == "unknown");
 }
 
-TEST_CASE("a machine that tells nothing is unknown, not an error") {
+TEST_CASE("missing information is unknown, not an error") {
   const Facts facts = facts_of_machine("/no/such/root", {});
   CHECK(fact(facts, "processors").starts_with("unknown, "));
   CHECK(fact(facts, "memory") == "unknown");
   CHECK(fact(facts, "NVIDIA driver") == "no NVIDIA driver is loaded");
 }
 
-TEST_CASE("programs are looked for in PATH") {
+TEST_CASE("programs are searched in PATH") {
   const TemporaryFolder at;
   write_file(at.path / "mpirun", "#!/bin/sh\n");
   fs::permissions(at.path / "mpirun", fs::perms::owner_all);
@@ -61,7 +61,7 @@ TEST_CASE("programs are looked for in PATH") {
   CHECK(fact(facts_of_programs({}), "mpirun") == "not found");
 }
 
-TEST_CASE("variables that steer training are shown, a job's secret is not") {
+TEST_CASE("relevant variables are printed, a job's secret is not") {
   const Facts facts = facts_of_variables({{"ACCELERATE_BACKEND", "gloo"},
                                           {"ACCELERATE_JOB_ID", "0123"},
                                           {"SLURM_JOB_ID", "7"},

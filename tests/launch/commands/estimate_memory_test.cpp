@@ -50,7 +50,7 @@ void write_expanded(const std::filesystem::path& path, int64_t elements) {
 
 }  // namespace
 
-TEST_CASE("parameters are counted by dtype and layer, counters are none, shared memory counts once") {
+TEST_CASE("parameters are counted by dtype and layer, without counters, and shared memory once") {
   const auto weight = [](const std::string& name, const std::string& dtype, uint64_t elements, uint64_t each) {
     return Weight{.name = name, .dtype = dtype, .elements = elements, .bytes = elements * each, .memory = name};
   };
@@ -73,7 +73,7 @@ TEST_CASE("parameters are counted by dtype and layer, counters are none, shared 
   CHECK(size.largest.parameters == 20);
 }
 
-TEST_CASE("the program reads a file, an index beside its shards, or a folder with one of them") {
+TEST_CASE("the program reads a file, an index with its shards, or a folder with one of them") {
   const TemporaryFolder at;
   write_file(at.path / "model.safetensors", safetensors_of(model));
   const auto file = estimate({at / "model.safetensors"});
@@ -108,7 +108,7 @@ TEST_CASE("the program reads a file, an index beside its shards, or a folder wit
   CHECK(shards.out.substr(shards.out.find(": 4")) == file.out.substr(file.out.find(": 4")));
 }
 
-TEST_CASE("a complex number is two in float32, and names that would steer the terminal are shown as bytes") {
+TEST_CASE("a complex number counts as two in float32, and control characters in names are printed as bytes") {
   const TemporaryFolder at;
   write_file(at.path / "m.safetensors", safetensors_of({{"a\x1b[2J.w\n", "C64", {2}, bytes(16)}}));
   const auto ran = estimate({at / "m.safetensors"});
@@ -117,7 +117,7 @@ TEST_CASE("a complex number is two in float32, and names that would steer the te
         std::string::npos);
 }
 
-TEST_CASE("an expanded tensor of more bytes than memory has is refused by name") {
+TEST_CASE("an expanded tensor larger than memory is refused by name") {
   const uint64_t many = uint64_t{1} << 62;
   CHECK_THROWS_WITH(size_of({{.name = "a", .dtype = "F32", .shape = {many}, .elements = many, .bytes = ~uint64_t{0}}}),
                     "accelerate_estimate_memory: 'a' of shape [4611686018427387904] has 4,611,686,018,427,387,904 "
@@ -136,7 +136,7 @@ TEST_CASE("an expanded tensor of more bytes than memory has is refused by name")
         "the tensors before it more than 64.00 PiB\n");
 }
 
-TEST_CASE("the optimizer's memory is the chosen one's") {
+TEST_CASE("the optimizer's memory depends on the chosen optimizer") {
   const TemporaryFolder at;
   write_file(at.path / "m.safetensors", safetensors_of(model));
   CHECK(estimate({"--optimizer", "sgd", at / "m.safetensors"}).out.find("sgd") != std::string::npos);

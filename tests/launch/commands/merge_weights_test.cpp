@@ -37,7 +37,7 @@ struct Sharded : TemporaryFolder {
 
 }  // namespace
 
-TEST_CASE("shards become one file, with what all of them say of themselves") {
+TEST_CASE("shards are merged into one file with their common metadata") {
   const Sharded from;
   const TemporaryFolder to;
   const auto ran = merge({from.path.string(), to / "one.safetensors"});
@@ -51,7 +51,7 @@ TEST_CASE("shards become one file, with what all of them say of themselves") {
   CHECK(std::distance(fs::directory_iterator(to.path), fs::directory_iterator()) == 2);
 }
 
-TEST_CASE("ties that save_model() wrote are known by the shard's metadata, and kept") {
+TEST_CASE("ties of save_model() are found in the shard's metadata and kept") {
   const TemporaryFolder from;
   const TemporaryFolder to;
   const auto write = [&](const std::string& of) {
@@ -71,7 +71,7 @@ TEST_CASE("ties that save_model() wrote are known by the shard's metadata, and k
   }
 }
 
-TEST_CASE("a file that is there is replaced only when asked") {
+TEST_CASE("an existing file is replaced only on request") {
   const Sharded from;
   const TemporaryFolder to;
   write_file(to.path / "f", "old");
@@ -83,7 +83,7 @@ TEST_CASE("a file that is there is replaced only when asked") {
   CHECK(read_file(to.path / "f").size() > 3);
 }
 
-TEST_CASE("an index and shards that disagree are refused, and nothing is written") {
+TEST_CASE("an index that contradicts its shards is refused, and nothing is written") {
   const Sharded from;
   const TemporaryFolder to;
   const auto refused = [&] {

@@ -66,7 +66,7 @@ class PythonFiles(unittest.TestCase):
         self.assertEqual(report.stderr, "")
         self.assertIn(f"{self.parameters:,} parameters", report.stdout)
 
-    def test_merge_of_shards_that_accelerate_wrote_is_what_python_loads(self):
+    def test_merged_shards_of_accelerate_can_be_loaded_in_python(self):
         import accelerate
         accelerate.Accelerator(cpu=True).save_model(self.model, self.folder / "sharded", max_shard_size="300KB")
         self.assertTrue((self.folder / "sharded" / "model.safetensors.index.json").exists())
@@ -78,7 +78,7 @@ class PythonFiles(unittest.TestCase):
         for name, tensor in state.items():
             self.assertTrue(torch.equal(loaded[name], tensor), name)
 
-    def test_diff_of_two_states_that_accelerate_saved_says_what_moved(self):
+    def test_diff_of_two_states_of_accelerate_prints_the_changes(self):
         import accelerate
         accelerator = accelerate.Accelerator(cpu=True)
         model, optimizer = accelerator.prepare(self.model, torch.optim.AdamW(self.model.parameters(), lr=1e-3))

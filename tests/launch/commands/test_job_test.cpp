@@ -7,7 +7,7 @@
 
 using namespace accelerate::launch;
 
-TEST_CASE("two ranks are tested where nothing says how many and no GPU is there") {
+TEST_CASE("two ranks are tested by default without a GPU") {
   const Arguments two{"/b/accelerate_launch", "--num_processes", "2", "/b/accelerate_test_worker"};
   CHECK(test_command({}, {.gpus = 0}, {}, "/b") == two);
   const Arguments one_each{"/b/accelerate_launch", "/b/accelerate_test_worker"};
@@ -23,7 +23,7 @@ TEST_CASE("two ranks are tested where nothing says how many and no GPU is there"
         Arguments{"/b/accelerate_launch", "--num_processes", "2", "--backend", "gloo", "/b/accelerate_test_worker"});
 }
 
-TEST_CASE("no ranks are added to what Slurm or the environment says") {
+TEST_CASE("the number of ranks of Slurm or the environment is not changed") {
   for (const char* name :
        {"SLURM_JOB_ID", "ACCELERATE_NUM_PROCESSES", "ACCELERATE_NUM_MACHINES", "ACCELERATE_RANKS_PER_MACHINE",
         "ACCELERATE_CONFIG_FILE", "ACCELERATE_HOSTS", "ACCELERATE_HOSTFILE", "ACCELERATE_MPIRUN_HOSTFILE",
@@ -35,7 +35,7 @@ TEST_CASE("no ranks are added to what Slurm or the environment says") {
   }
 }
 
-TEST_CASE("help lists the options; accelerate_launch refuses a wrong option") {
+TEST_CASE("help lists the options; accelerate_launch refuses an invalid option") {
   const auto help = testing::run_program("accelerate_test", {"--num_processes", "2", "--help"});
   CHECK(help.code == 0);
   CHECK(help.out.find("Accepts accelerate_launch's options") != std::string::npos);

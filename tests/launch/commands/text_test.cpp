@@ -5,7 +5,7 @@
 
 using namespace accelerate::launch;
 
-TEST_CASE("numbers are read in threes, bytes in the largest unit that holds them") {
+TEST_CASE("numbers are printed in groups of three digits, bytes in the largest suitable unit") {
   CHECK(with_commas(0) == "0");
   CHECK(with_commas(999) == "999");
   CHECK(with_commas(1000) == "1,000");
@@ -20,7 +20,7 @@ TEST_CASE("numbers are read in threes, bytes in the largest unit that holds them
   CHECK(counted(1200, "shard") == "1,200 shards");
 }
 
-TEST_CASE("a table's names are flush left, its numbers flush right") {
+TEST_CASE("a table's names are left-aligned, its numbers right-aligned") {
   CHECK(table_of({{"dtype", "tensors"}, {"F32", "3"}, {"BF16", ""}}) ==
         "dtype  tensors\n"
         "F32          3\n"

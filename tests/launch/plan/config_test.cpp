@@ -41,7 +41,7 @@ const std::string sharded =
 
 }  // namespace
 
-TEST_CASE("the file of 0.11: two machines with two GPUs each") {
+TEST_CASE("the config file of Accelerate 0.11: two machines with two GPUs each") {
   const auto [options, values, timeout, said] = of_version("0.11");
   CHECK(options == LaunchOptions{.settings = {.mixed_precision = accelerate::env::Precision::fp16, .cpu = false},
                                  .num_processes = 4,
@@ -52,7 +52,7 @@ TEST_CASE("the file of 0.11: two machines with two GPUs each") {
   CHECK(said.empty());
 }
 
-TEST_CASE("the file of 0.12: one process on the CPU") {
+TEST_CASE("the config file of Accelerate 0.12: one process on the CPU") {
   const auto [options, values, timeout, said] = of_version("0.12");
   CHECK(options == LaunchOptions{.settings = {.mixed_precision = accelerate::env::Precision::no, .cpu = true},
                                  .num_processes = 1,
@@ -61,7 +61,7 @@ TEST_CASE("the file of 0.12: one process on the CPU") {
   CHECK(said.empty());
 }
 
-TEST_CASE("the file of 0.28: MPI over four machines, by its host file") {
+TEST_CASE("the config file of Accelerate 0.28: MPI on four machines with a host file") {
   const auto [options, values, timeout, said] = of_version("0.28");
   CHECK(options.mpirun_hostfile == "/home/user/hostfile");
   CHECK(options.num_processes == 16);
@@ -73,7 +73,7 @@ TEST_CASE("the file of 0.28: MPI over four machines, by its host file") {
                       "/tests/launch/configs/0.28.yaml has keys that mean nothing here: ipex_config, mpirun_ccl"});
 }
 
-TEST_CASE("the file of 0.34 asks for fp8, which is refused; with another precision it is read") {
+TEST_CASE("the config file of Accelerate 0.34 with fp8 is refused; with another precision it is read") {
   CHECK_THROWS_WITH_AS(of_version("0.34"),
                        "settings: mixed_precision in " TEST_SOURCE_DIR
                        "/tests/launch/configs/0.34.yaml is 'fp8', must be no, bf16 or fp16",
@@ -95,7 +95,7 @@ TEST_CASE("the file of 0.34 asks for fp8, which is refused; with another precisi
   CHECK(said == Lines{"f.yaml has keys that mean nothing here: fp8_config"});
 }
 
-TEST_CASE("the file of 1.15: as many processes as GPUs") {
+TEST_CASE("the config file of Accelerate 1.15: as many processes as GPUs") {
   const auto [options, values, timeout, said] = of_version("1.15");
   CHECK_FALSE(options.num_processes);
   CHECK_FALSE(options.gpu_ids);
@@ -105,7 +105,7 @@ TEST_CASE("the file of 1.15: as many processes as GPUs") {
         Lines{TEST_SOURCE_DIR "/tests/launch/configs/1.15.yaml has keys that mean nothing here: dynamo_config"});
 }
 
-TEST_CASE("the command line beats the file, and says so") {
+TEST_CASE("the command line overrides the file with a log line") {
   const auto [options, values, timeout, said] = of_version("0.12", {.settings = {.debug = true}, .num_processes = 2});
   CHECK(options.num_processes == 2);
   CHECK(options.settings.debug == true);
@@ -113,7 +113,7 @@ TEST_CASE("the command line beats the file, and says so") {
                       "/tests/launch/configs/0.12.yaml"});
 }
 
-TEST_CASE("a variable stands between the command line and the file") {
+TEST_CASE("a variable overrides the file, and the command line overrides both") {
   const auto config = env::parse_config("num_processes: 2\nmachine_rank: 3\n", "f.yaml");
   const env::Variables variables{{"ACCELERATE_NUM_PROCESSES", "4"}, {"ACCELERATE_GPU_IDS", "1"}};
   const auto result = resolve({.gpu_ids = "0"}, variables, config);
@@ -124,7 +124,7 @@ TEST_CASE("a variable stands between the command line and the file") {
                                   "gpu_ids is 0 from the command line; not used: 1 in ACCELERATE_GPU_IDS"});
 }
 
-TEST_CASE("training of another kind is refused with what there is instead") {
+TEST_CASE("another distributed_type is refused with the supported ones") {
   CHECK(refusal("distributed_type: FSDP") == "settings: f.yaml has distributed_type FSDP, but " + sharded);
   CHECK(refusal("distributed_type: DEEPSPEED") ==
         "settings: f.yaml has distributed_type DEEPSPEED, but DeepSpeed is Python's, and " + sharded);
@@ -152,7 +152,7 @@ TEST_CASE("training of another kind is refused with what there is instead") {
         "settings: f.yaml has compute_environment AMAZON_SAGEMAKER, which only Python supports; use LOCAL_MACHINE");
 }
 
-TEST_CASE("a file for another kind of training is refused as that, whatever keys come before") {
+TEST_CASE("a file for unsupported training is refused for that reason, regardless of earlier keys") {
   CHECK(refusal("base_job_name: x\ncompute_environment: AMAZON_SAGEMAKER\ndistributed_type: DATA_PARALLEL\n"
                 "ec2_instance_type: ml.p3.2xlarge\nregion: us-east-1\n") ==
         "settings: f.yaml has compute_environment AMAZON_SAGEMAKER, which only Python supports; use LOCAL_MACHINE");
@@ -160,7 +160,7 @@ TEST_CASE("a file for another kind of training is refused as that, whatever keys
   CHECK(refusal("aaa: 1\ndistributed_type: NO").starts_with("settings: f.yaml has the unknown key 'aaa'"));
 }
 
-TEST_CASE("a file that configures another training and names none is refused as one that does") {
+TEST_CASE("a file with another framework's settings is refused also without distributed_type") {
   CHECK(refusal("fsdp_config: {a: 1}") == "settings: f.yaml has fsdp_config and no distributed_type, but " + sharded);
   CHECK(refusal("deepspeed_config: {a: 1}") ==
         "settings: f.yaml has deepspeed_config and no distributed_type, but DeepSpeed is Python's, and " + sharded);
@@ -173,7 +173,7 @@ TEST_CASE("a file that configures another training and names none is refused as 
   CHECK(refusal("distributed_type: MULTI_GPU\nfsdp_config: {a: 1}").empty());
 }
 
-TEST_CASE("a second document in a file is refused; one alone may stand between marks") {
+TEST_CASE("a second document in a file is refused; document markers around a single one are accepted") {
   CHECK(refusal("num_processes: 2\n---\nnum_processes: 4\n") ==
         "settings: f.yaml has 2 documents with --- between them, must have 1; put each into a file of its own");
   CHECK(env::parse_config("---\nnum_processes: 2\n...\n---\n", "f").values ==
@@ -181,7 +181,7 @@ TEST_CASE("a second document in a file is refused; one alone may stand between m
   CHECK(env::parse_config("", "f").values.empty());
 }
 
-TEST_CASE("wrong keys and values are refused with what was probably meant") {
+TEST_CASE("invalid keys and values are refused with the closest valid ones") {
   CHECK(refusal("num_proceses: 2") ==
         "settings: f.yaml has the unknown key 'num_proceses'; did you mean num_processes?");
   CHECK(refusal("machine-rank: 2") ==
@@ -194,7 +194,7 @@ TEST_CASE("wrong keys and values are refused with what was probably meant") {
         "settings: cpu in f.yaml is 'maybe', must be y, yes, t, true, on, 1, n, no, f, false, off or 0");
 }
 
-TEST_CASE("old names count: use_cpu, fp16; ours beats the other's where both stand") {
+TEST_CASE("old keys are accepted: use_cpu, fp16; the current key overrides them") {
   CHECK(env::parse_config("use_cpu: true\nfp16: true\n", "f").values ==
         std::map<std::string, std::string>{{"cpu", "true"}, {"mixed_precision", "fp16"}});
   CHECK(env::parse_config("use_cpu: true\ncpu: false\nfp16: true\nmixed_precision: bf16\n", "f").values ==
@@ -204,7 +204,7 @@ TEST_CASE("old names count: use_cpu, fp16; ours beats the other's where both sta
         "settings: fp16 in f.yaml is 'x', must be y, yes, t, true, on, 1, n, no, f, false, off or 0");
 }
 
-TEST_CASE("the launcher's options and the keys that the library leaves to it are the same") {
+TEST_CASE("the launcher's options match the library's list of launcher keys") {
   Lines of_table;
   accelerate::launch::for_each_option([&](std::string_view, const auto& row) { of_table.emplace_back(row.key); });
   Lines known;

@@ -28,14 +28,14 @@ std::string wrong_line(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("a host file is lines of hosts with their slots, comments and gaps") {
+TEST_CASE("a host file has lines of hosts with slots, comments and empty lines") {
   CHECK(parse_hostfile("# mine\ngpu-a slots=4\n\n  user@gpu-b.x.org:2  # two\r\n10.0.0.3 slots=1 max_slots=2\nfd77::1\n"
                        "[fd77::2]:3",
                        "hosts") ==
         Hosts{{"gpu-a", 4}, {"user@gpu-b.x.org", 2}, {"10.0.0.3", 1}, {"fd77::1", 0}, {"fd77::2", 3}});
 }
 
-TEST_CASE("a host that stands there twice has the slots of both") {
+TEST_CASE("a host that is listed twice has the slots of both lines") {
   CHECK(parse_hostfile("a slots=1\nb\na slots=2\n", "hosts") == Hosts{{"a", 3}, {"b", 0}});
 }
 
@@ -60,7 +60,7 @@ TEST_CASE("an unknown key of a host is an error with the line and the known keys
   CHECK(parse_hostfile("a slots=2 max-slots=4\nb max_slots=4\n", "hosts") == Hosts{{"a", 2}, {"b", 0}});
 }
 
-TEST_CASE("a wrong line is refused with its number") {
+TEST_CASE("an invalid line is refused with its number") {
   CHECK(wrong_line("gpu-a\n\ngpu b\n") == "accelerate_launch: hosts line 3 is 'gpu b', must be like 'gpu-a slots=4'");
   CHECK(wrong_line("gpu-a slots=0\n") ==
         "accelerate_launch: hosts line 1 is 'gpu-a slots=0', must be like 'gpu-a slots=4'");
@@ -77,7 +77,7 @@ TEST_CASE("a wrong line is refused with its number") {
         "accelerate_launch: cannot read the host file /tmp: Is a directory");
 }
 
-TEST_CASE("a host file in the home folder is found by ~, as a shell would") {
+TEST_CASE("~ in a host file's path is expanded as by a shell") {
   CHECK(with_home("~/hostfile", "/root") == "/root/hostfile");
   CHECK(with_home("~", "/root") == "/root");
   CHECK(with_home("~someone/hostfile", "/root") == "~someone/hostfile");
@@ -85,7 +85,7 @@ TEST_CASE("a host file in the home folder is found by ~, as a shell would") {
   CHECK(with_home("~/hostfile", std::nullopt) == "~/hostfile");
 }
 
-TEST_CASE("a list of hosts is read, and a wrong entry named") {
+TEST_CASE("a list of hosts is parsed, and an invalid entry named") {
   CHECK(parse_hosts("gpu-a:4,gpu-b") == Hosts{{"gpu-a", 4}, {"gpu-b", 0}});
   CHECK(parse_hosts("[::1]:2,[fd77::1]") == Hosts{{"::1", 2}, {"fd77::1", 0}});
   CHECK(refusal([] { (void)parse_hosts("gpu-a,::1:2"); }) ==
@@ -97,7 +97,7 @@ TEST_CASE("a list of hosts is read, and a wrong entry named") {
         "accelerate_launch: --hosts has '-x', must be like gpu-a:4,gpu-b:4");
 }
 
-TEST_CASE("slots are filled in order, and hosts without ranks left out") {
+TEST_CASE("slots are filled in order, and hosts without ranks are omitted") {
   const auto fill = [](Hosts hosts, int64_t processes) { return fill_hosts(hosts, processes); };
   CHECK(fill({{"a", 2}, {"b", 3}}, 0) == Ranks{2, 3});
   CHECK(fill({{"a", 2}, {"b", 3}}, 4) == Ranks{2, 2});

@@ -40,7 +40,7 @@ TEST_CASE("one machine has all ranks") {
   CHECK(place_of({.settings = {.cpu = true}}, two_gpus) == MachinePlacement{.ranks_of_machine = {1}});
 }
 
-TEST_CASE("machines share the ranks evenly, in the order of their ranks") {
+TEST_CASE("machines have equally many ranks in the order of their ranks") {
   auto options = machines(3, 1);
   options.num_processes = 6;
   const auto place = place_of(options, no_gpus);
@@ -51,7 +51,7 @@ TEST_CASE("machines share the ranks evenly, in the order of their ranks") {
   CHECK(place_of(machines(2, 1), two_gpus).world_size() == 4);  // every machine equals this one
 }
 
-TEST_CASE("machines may have different numbers of ranks, where that is said") {
+TEST_CASE("machines may have different numbers of ranks if these are given") {
   auto options = machines(3, 1);
   options.ranks_per_machine = "4,2,1";
   const auto place = place_of(options, no_gpus);
@@ -80,7 +80,7 @@ TEST_CASE("a list of ranks is numbers with commas") {
   }
 }
 
-TEST_CASE("a machine that is none, ranks that do not divide, no place to meet: one text each") {
+TEST_CASE("an invalid machine, an uneven division and a missing address have separate errors") {
   CHECK(refusal(machines(2, 2)) == "accelerate_launch: machine_rank is 2, must be below num_machines, which is 2");
   CHECK(refusal({.machine_rank = 1}) == "accelerate_launch: machine_rank is 1, must be below num_machines, which is 1");
   CHECK(refusal(machines(2, 0), 3) ==

@@ -15,7 +15,7 @@ TEST_CASE("GPUs are the numbered devices") {
   CHECK(count_gpus({"nvidia0", "nvidia1", "nvidia10", "nvidiactl"}, {}) == 3);
 }
 
-TEST_CASE("CUDA_VISIBLE_DEVICES limits them as CUDA does") {
+TEST_CASE("CUDA_VISIBLE_DEVICES limits the GPUs as in CUDA") {
   const std::vector<std::string> four{"nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl"};
   CHECK(count_gpus(four, "0") == 1);
   CHECK(count_gpus(four, "3,1") == 2);

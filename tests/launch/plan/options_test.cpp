@@ -30,11 +30,11 @@ std::string refusal(const std::vector<std::string>& arguments) {
 
 }  // namespace
 
-TEST_CASE("an option that is not given stays unset") {
+TEST_CASE("an option that is not given is unset") {
   CHECK(parse({"./train"}).options == LaunchOptions{.command = {"./train"}});
 }
 
-TEST_CASE("every option is read in both spellings, with a space or an equals sign") {
+TEST_CASE("every option is parsed in both spellings, with a space or an equals sign") {
   LaunchOptions expected{.num_processes = 4,
                          .num_machines = 2,
                          .machine_rank = 1,
@@ -158,7 +158,7 @@ TEST_CASE("every option is read in both spellings, with a space or an equals sig
             .options == expected);
 }
 
-TEST_CASE("a flag takes no value but behind an equals sign; given twice, the last counts") {
+TEST_CASE("a flag takes a value only after an equals sign; the last one counts") {
   const auto options = parse({"--cpu", "no", "--debug"}).options;
   CHECK(options.settings.cpu == true);
   CHECK(options.command == std::vector<std::string>{"no", "--debug"});
@@ -174,12 +174,12 @@ TEST_CASE("everything after the program belongs to the program") {
   CHECK(options.command == std::vector<std::string>{"./train", "--num_processes", "9", "--", "-x", "--help"});
 }
 
-TEST_CASE("a separator may stand before the program") {
+TEST_CASE("a separator is accepted before the program") {
   CHECK(parse({"--cpu", "--", "./train", "--cpu"}).options.command == std::vector<std::string>{"./train", "--cpu"});
   CHECK(parse({"--", "-odd"}).options.command == std::vector<std::string>{"-odd"});
 }
 
-TEST_CASE("a wrong command line is refused with the given and the allowed values") {
+TEST_CASE("an invalid command line is refused with the given and the allowed values") {
   CHECK(refusal({}) == "accelerate_launch: no program given; usage: accelerate_launch [options] program [arguments]");
   CHECK(refusal({"--cpu", "--"}) ==
         "accelerate_launch: no program given; usage: accelerate_launch [options] program [arguments]");
@@ -220,7 +220,7 @@ TEST_CASE("a wrong command line is refused with the given and the allowed values
         "accelerate_launch: --num_processes: 1 required N missing; see accelerate_launch --help");
 }
 
-TEST_CASE("of an option that is given twice the last counts, whatever takes its value") {
+TEST_CASE("the last of repeated options counts, in every spelling") {
   const auto options = parse({"--num_processes", "2", "--hosts=a", "--num-processes=3", "--hosts", "b,c", "--tee", "0",
                               "-t", "3", "--mixed_precision", "fp16", "--mixed_precision=bf16", "x"})
                            .options;
@@ -233,7 +233,7 @@ TEST_CASE("of an option that is given twice the last counts, whatever takes its 
         "accelerate_launch: --num_processes is '0', must be a whole number from 1 to 4096");
 }
 
-TEST_CASE("the grace time is seconds, with a fraction where wanted") {
+TEST_CASE("the grace time is given in seconds, with an optional fraction") {
   CHECK(parse({"--grace_time", "0.25", "x"}).options.grace_time == std::chrono::milliseconds(250));
   CHECK(parse({"--grace-time=30", "x"}).options.grace_time == std::chrono::seconds(30));
   for (const char* wrong : {"", "5s", "-1", "nan", "1e10"}) {
@@ -243,7 +243,7 @@ TEST_CASE("the grace time is seconds, with a fraction where wanted") {
   }
 }
 
-TEST_CASE("both spellings may mix within a name, and what follows the program stays as it is") {
+TEST_CASE("both spellings may mix within a name, and arguments after the program are not changed") {
   const auto options =
       parse({"--num_cpu-threads_per-process", "2", "--gradient-accumulation_steps=3", "./train", "--a-b", "--dry-run"})
           .options;
@@ -253,7 +253,7 @@ TEST_CASE("both spellings may mix within a name, and what follows the program st
   CHECK(options.command == std::vector<std::string>{"./train", "--a-b", "--dry-run"});
 }
 
-TEST_CASE("an unknown option is refused with the one that was probably meant") {
+TEST_CASE("an unknown option is refused with the closest known one") {
   CHECK(refusal({"--num_proceses", "2", "x"}) ==
         "accelerate_launch: --num_proceses is not an option; did you mean --num_processes? see accelerate_launch "
         "--help");
@@ -264,7 +264,7 @@ TEST_CASE("an unknown option is refused with the one that was probably meant") {
         "accelerate_launch: -cpu is not an option; did you mean --cpu? see accelerate_launch --help");
 }
 
-TEST_CASE("options of Accelerate that mean nothing here are refused with what there is instead") {
+TEST_CASE("unsupported options of Accelerate are refused with the alternative") {
   const auto is_none = [](const std::string& option, const std::string& why) {
     CHECK(refusal({option, "1", "x"}) ==
           "accelerate_launch: " + option + " of Hugging Face Accelerate is not an option here: " + why);
@@ -280,7 +280,7 @@ TEST_CASE("options of Accelerate that mean nothing here are refused with what th
   is_none("--gradient_clipping", "that is the program's: accelerator.clip_grad_norm_()");
 }
 
-TEST_CASE("every option of Accelerate 1.15 is taken, or refused with what there is instead") {
+TEST_CASE("every option of Accelerate 1.15 is accepted, or refused with the alternative") {
   std::ifstream list(TEST_SOURCE_DIR "/tests/launch/configs/options-1.15.txt");
   size_t options = 0;
   for (std::string option; std::getline(list, option); ++options) {
@@ -296,12 +296,12 @@ TEST_CASE("every option of Accelerate 1.15 is taken, or refused with what there 
   CHECK(options > 100);
 }
 
-TEST_CASE("the short names of Accelerate's options are those options") {
+TEST_CASE("short names of Accelerate's options are aliases") {
   CHECK(parse({"-q", "-t", "3", "--log_dir=l", "x", "-q"}).options ==
         LaunchOptions{.log_dir = "l", .tee = "3", .quiet = true, .command = {"x", "-q"}});
 }
 
-TEST_CASE("the code that asks for another start is one that a process can end with") {
+TEST_CASE("the resume code must be a possible exit code") {
   CHECK(parse({"--resume_code", "75", "x"}).options.resume_code == 75);
   CHECK(refusal({"--resume-code=0", "x"}) ==
         "accelerate_launch: --resume_code is '0', must be a whole number from 1 to 255");
@@ -309,7 +309,7 @@ TEST_CASE("the code that asks for another start is one that a process can end wi
         "accelerate_launch: --resume_code is '256', must be a whole number from 1 to 255");
 }
 
-TEST_CASE("backend auto is asked for, and is no backend") {
+TEST_CASE("backend auto is accepted and names no backend") {
   const auto options = parse({"--backend", "auto", "x"}).options;
   CHECK(options.settings.backend == "auto");
   CHECK_FALSE(named_backend(options));
@@ -317,7 +317,7 @@ TEST_CASE("backend auto is asked for, and is no backend") {
   CHECK_NOTHROW(parse({"--backend", "auto", "--cpu", "x"}));
 }
 
-TEST_CASE("a default is only in the table: the help prints it, and it applies if the option is not given") {
+TEST_CASE("defaults are in the table only: the help prints them, and they apply to omitted options") {
   const std::string page = parse({"--help"}).print.value();
   const auto values = accelerate::launch::resolve({}, {}, {}).values;
   std::map<std::string, std::string> defaults;
@@ -353,7 +353,7 @@ TEST_CASE("a default is only in the table: the help prints it, and it applies if
                                                        {"memory_format", "contiguous"}});
 }
 
-TEST_CASE("the help names the variables that are not called as their options are") {
+TEST_CASE("the help names the variables with names unlike their options") {
   const std::string page = parse({"--help"}).print.value();
   CHECK(
       page.ends_with("ACCELERATE_NUM_PROCESSES and the like, with another name\n"

@@ -30,7 +30,7 @@ std::string ways(const LaunchOptions& given, int64_t rank) {
 
 }  // namespace
 
-TEST_CASE("streams are chosen as torchrun's options do") {
+TEST_CASE("streams are selected as by torchrun's options") {
   const auto has = [](const char* text, int64_t rank) {
     const auto choice = StreamChoice::parse(text);
     REQUIRE(choice);
@@ -55,12 +55,12 @@ TEST_CASE("a list of ranks is numbers") {
   }
 }
 
-TEST_CASE("without a folder everything is shown; with one everything is in the files too") {
+TEST_CASE("without a folder all output is printed; with one it is also in the files") {
   CHECK(ways({}, 0) == "-S -S");
   CHECK(ways({.log_dir = "d"}, 0) == "LS LS");
 }
 
-TEST_CASE("output that is neither teed nor redirected is shown, as under torchrun") {
+TEST_CASE("output that is neither teed nor redirected is printed, as under torchrun") {
   CHECK(ways({.log_dir = "d", .tee = "1"}, 0) == "LS -S");
   CHECK(ways({.log_dir = "d", .redirects = "3"}, 0) == "L- L-");
   CHECK(ways({.log_dir = "d", .redirects = "2"}, 0) == "-S L-");
@@ -68,7 +68,7 @@ TEST_CASE("output that is neither teed nor redirected is shown, as under torchru
   CHECK(ways({.log_dir = "d", .tee = "0:3,1:0"}, 1) == "-S -S");
 }
 
-TEST_CASE("ranks that are not requested are in their files only") {
+TEST_CASE("output of ranks outside the filter is in their files only") {
   CHECK(ways({.log_dir = "d", .local_ranks_filter = "0,2"}, 1) == "L- L-");
   CHECK(ways({.log_dir = "d", .local_ranks_filter = "0,2"}, 2) == "LS LS");
   CHECK(ways({.local_ranks_filter = "0"}, 1) == "-- --");
@@ -83,7 +83,7 @@ TEST_CASE("files without a folder are refused") {
       "accelerate_launch: --redirects is 0:1, but --log_dir is not set; set it to a folder for the files", LaunchError);
 }
 
-TEST_CASE("a local rank that no machine has is refused, with what there is") {
+TEST_CASE("a local rank that no machine has is refused with the existing ones") {
   CHECK_NOTHROW(check_local_ranks({.tee = "0:3,1:1", .redirects = "1:2", .local_ranks_filter = "0,1"}, 2));
   CHECK_NOTHROW(check_local_ranks({.tee = "3"}, 1));
   CHECK_THROWS_WITH_AS(check_local_ranks({.local_ranks_filter = "9,0"}, 2),

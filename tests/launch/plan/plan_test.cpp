@@ -41,7 +41,7 @@ Variables first(const LaunchOptions& options, const Machine& machine, const Vari
 
 }  // namespace
 
-TEST_CASE("every rank gets the command, torchrun's variables and what we inherited") {
+TEST_CASE("every rank gets the command, torchrun's variables and the inherited environment") {
   const LaunchOptions options{.num_processes = 2, .command = {"./train", "--epochs", "3"}};
   const auto two = plan(options, no_gpus, {{"HOME", "/root"}}, {.port = 29500});
   REQUIRE(two.workers.size() == 2);
@@ -55,20 +55,20 @@ TEST_CASE("every rank gets the command, torchrun's variables and what we inherit
   CHECK(two.workers[1].environment == with(rank_variables("1", "2"), inherited));
 }
 
-TEST_CASE("every rank gets the job's id, whatever was inherited") {
+TEST_CASE("every rank gets the job's id in place of an inherited one") {
   const auto two = plan({.num_processes = 2}, no_gpus, {{"ACCELERATE_JOB_ID", "outer"}}, {.port = 1, .job_id = "own"});
   CHECK(two.workers[0].environment.at("ACCELERATE_JOB_ID") == "own");
   CHECK(two.workers[1].environment.at("ACCELERATE_JOB_ID") == "own");
 }
 
-TEST_CASE("ranks know which start this is, and how many may follow") {
+TEST_CASE("ranks get the number of the attempt and the maximum number of restarts") {
   const auto two = plan({.num_processes = 1, .max_restarts = 3}, no_gpus, {{"TORCHELASTIC_MAX_RESTARTS", "9"}},
                         {.port = 1, .restart_count = 2});
   CHECK(two.workers[0].environment.at("TORCHELASTIC_RESTART_COUNT") == "2");
   CHECK(two.workers[0].environment.at("TORCHELASTIC_MAX_RESTARTS") == "3");
 }
 
-TEST_CASE("without --num_processes there is a rank per GPU, else one") {
+TEST_CASE("without --num_processes one rank per GPU is planned, else one") {
   using accelerate::launch::number_of_processes;
   CHECK(number_of_processes({}, no_gpus) == 1);
   CHECK(number_of_processes({}, two_gpus) == 2);
@@ -76,7 +76,7 @@ TEST_CASE("without --num_processes there is a rank per GPU, else one") {
   CHECK(number_of_processes({.num_processes = 3}, two_gpus) == 3);
 }
 
-TEST_CASE("settings reach the ranks only when they are given") {
+TEST_CASE("only given settings are exported to the ranks") {
   const LaunchOptions all{.settings = {.gradient_accumulation_steps = 4, .cpu = true, .backend = "gloo", .debug = true},
                           .num_processes = 1};
   const Variables settings{{"ACCELERATE_USE_CPU", "1"},
@@ -87,7 +87,7 @@ TEST_CASE("settings reach the ranks only when they are given") {
   CHECK(first({}, no_gpus, {}) == rank_variables("0", "1"));
 }
 
-TEST_CASE("nccl is what GPUs get anyway: requested, it is not exported, and without a GPU it is refused") {
+TEST_CASE("nccl is the default for GPUs: not exported on request, and refused without a GPU") {
   using accelerate::launch::check_gpus;
   const LaunchOptions nccl{.settings = {.backend = "nccl"}};
   CHECK_FALSE(first(nccl, two_gpus, {}).contains("ACCELERATE_BACKEND"));
@@ -104,20 +104,20 @@ TEST_CASE("nccl is what GPUs get anyway: requested, it is not exported, and with
                        accelerate::launch::LaunchError);
 }
 
-TEST_CASE("the command line wins over the environment, and the environment stays otherwise") {
+TEST_CASE("the command line overrides the environment, and other variables do not change") {
   const Variables inherited{{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "2"}, {"ACCELERATE_BACKEND", "mpi"}};
   const auto given = first({.settings = {.gradient_accumulation_steps = 4}}, no_gpus, inherited);
   CHECK(given.at("ACCELERATE_GRADIENT_ACCUMULATION_STEPS") == "4");
   CHECK(given.at("ACCELERATE_BACKEND") == "mpi");
 }
 
-TEST_CASE("threads are exported as given and not made up: the library shares out the cores") {
+TEST_CASE("a given number of threads is exported; by default the library divides the cores") {
   CHECK_FALSE(first({.num_processes = 3}, no_gpus, {}).contains("OMP_NUM_THREADS"));
   CHECK(first({.num_processes = 3}, no_gpus, {{"OMP_NUM_THREADS", "5"}}).at("OMP_NUM_THREADS") == "5");
   CHECK(first({.settings = {.threads_per_rank = 7}}, no_gpus, {{"OMP_NUM_THREADS", "5"}}).at("OMP_NUM_THREADS") == "7");
 }
 
-TEST_CASE("what lost to --cpu, to a GPU's name or to nccl does not reach the ranks") {
+TEST_CASE("settings that --cpu, a GPU's name or nccl override are not exported") {
   const Variables cuda{{"ACCELERATE_TORCH_DEVICE", "cuda:1"}};
   CHECK_FALSE(first({.settings = {.cpu = true}}, two_gpus, cuda).contains("ACCELERATE_TORCH_DEVICE"));
   CHECK(first({}, two_gpus, cuda).at("ACCELERATE_TORCH_DEVICE") == "cuda:1");
@@ -130,7 +130,7 @@ TEST_CASE("what lost to --cpu, to a GPU's name or to nccl does not reach the ran
                   .contains("ACCELERATE_BACKEND"));
 }
 
-TEST_CASE("the place that another launcher gave this process does not reach the ranks") {
+TEST_CASE("rank variables of another launcher are not exported") {
   const Variables inherited{{"RANK", "7"},
                             {"WORLD_SIZE", "9"},
                             {"TORCHELASTIC_RUN_ID", "x"},
@@ -148,7 +148,7 @@ TEST_CASE("the place that another launcher gave this process does not reach the 
         with(rank_variables("0", "1"), {{"OMP_NUM_THREADS", "1"}, {"SLURM_JOB_ID", "5"}}));
 }
 
-TEST_CASE("MPI is served when requested, and by default to several ranks on a CPU") {
+TEST_CASE("the launcher serves MPI on request, and by default for several CPU ranks") {
   using accelerate::launch::wants_mpi;
   CHECK(wants_mpi({.settings = {.backend = "mpi"}, .num_processes = 1}, no_gpus));
   CHECK(wants_mpi({.settings = {.backend = "mpi"}, .num_processes = 2}, two_gpus));
@@ -160,7 +160,7 @@ TEST_CASE("MPI is served when requested, and by default to several ranks on a CP
   CHECK_FALSE(wants_mpi({.settings = {.backend = "gloo"}, .num_processes = 2}, no_gpus));
 }
 
-TEST_CASE("ranks whose MPI we serve get Open MPI's hints and lose the batch system's variables") {
+TEST_CASE("MPI ranks get Open MPI's hints, without the batch system's variables") {
   const Variables inherited{{"SLURM_JOB_ID", "5"}, {"PBS_JOBID", "5"}, {"OMP_NUM_THREADS", "1"}};
   CHECK(first({}, no_gpus, inherited, true) == with(rank_variables("0", "1"), {{"OMP_NUM_THREADS", "1"},
                                                                                {"OMPI_MCA_schizo", "^orte,ompi"},
@@ -168,7 +168,7 @@ TEST_CASE("ranks whose MPI we serve get Open MPI's hints and lose the batch syst
                                                                                {"OMPI_MCA_btl", "vader,self"}}));
 }
 
-TEST_CASE("ranks on a CPU keep freed memory, unless the user tuned malloc; ranks on GPUs do not") {
+TEST_CASE("CPU ranks keep freed memory unless the user tuned malloc; GPU ranks do not") {
   const auto on_gpus = first({}, two_gpus, {});
   CHECK_FALSE(on_gpus.contains("MALLOC_MMAP_THRESHOLD_"));
   CHECK_FALSE(on_gpus.contains("MALLOC_TRIM_THRESHOLD_"));
@@ -192,7 +192,7 @@ TEST_CASE("more ranks than processors yield while they wait") {
   CHECK_FALSE(first({.num_processes = 17}, no_gpus, {}, false).contains("OMPI_MCA_mpi_yield_when_idle"));
 }
 
-TEST_CASE("the ranks of a machine follow those of the machines before it") {
+TEST_CASE("the ranks of a machine follow those of the previous machines") {
   const LaunchOptions options{
       .num_processes = 4, .num_machines = 2, .machine_rank = 1, .main_process_ip = "gpu-a", .command = {"./train"}};
   const auto here = plan(options, no_gpus, {}, {.address = "gpu-a", .port = 29500});
@@ -208,7 +208,7 @@ TEST_CASE("MPI is not served over several machines unless it is requested") {
   CHECK_FALSE(wants_mpi({.num_processes = 4, .num_machines = 2, .main_process_ip = "a"}, no_gpus));
 }
 
-TEST_CASE("ranks keep to their share of the processors when asked") {
+TEST_CASE("ranks are bound to their part of the processors on request") {
   const Machine machine{.usable_cpus = 4, .processors = {{0, 1, 2, 3}}};
   CHECK(plan({.num_processes = 2}, machine, {}, {}).workers[1].processors.empty());
   const auto bound = plan({.num_processes = 2, .enable_cpu_affinity = true}, machine, {}, {});
@@ -216,23 +216,23 @@ TEST_CASE("ranks keep to their share of the processors when asked") {
   CHECK(bound.workers[1].processors == std::vector<int>{2, 3});
 }
 
-TEST_CASE("the GPUs that the ranks see are those that are requested") {
+TEST_CASE("the ranks get the requested GPUs") {
   CHECK(first({.gpu_ids = "1,0"}, two_gpus, {{"CUDA_VISIBLE_DEVICES", "0"}}).at("CUDA_VISIBLE_DEVICES") == "1,0");
   CHECK(first({.gpu_ids = "all"}, two_gpus, {{"CUDA_VISIBLE_DEVICES", "0"}}).at("CUDA_VISIBLE_DEVICES") == "0");
   CHECK_FALSE(first({}, two_gpus, {}).contains("CUDA_VISIBLE_DEVICES"));
 }
 
-TEST_CASE("the ranks know their role where one is given") {
+TEST_CASE("the ranks get their role if one is given") {
   CHECK(first({.role = "trainer"}, no_gpus, {{"ROLE_NAME", "outer"}}).at("ROLE_NAME") == "trainer");
   CHECK_FALSE(first({}, no_gpus, {{"ROLE_NAME", "outer"}}).contains("ROLE_NAME"));
 }
 
-TEST_CASE("the launcher's own variables do not reach the ranks") {
+TEST_CASE("the launcher's own variables are not exported") {
   const Variables inherited{{"ACCELERATE_NUM_PROCESSES", "2"}, {"ACCELERATE_CONFIG_FILE", "f"}, {"MINE", "1"}};
   CHECK(first({}, no_gpus, inherited) == with(rank_variables("0", "1"), {{"MINE", "1"}}));
 }
 
-TEST_CASE("more ranks than GPUs are refused, unless they may share or are not on them") {
+TEST_CASE("more ranks than GPUs are refused, except for shared GPUs and CPU ranks") {
   using accelerate::launch::check_gpus;
   CHECK_THROWS_WITH_AS(check_gpus({.num_processes = 3}, two_gpus),
                        "accelerate_launch: 3 ranks on this machine, but 2 GPUs are visible; start fewer, or "
@@ -248,8 +248,7 @@ TEST_CASE("more ranks than GPUs are refused, unless they may share or are not on
   CHECK_NOTHROW(check_gpus({.num_processes = 3}, no_gpus));
 }
 
-TEST_CASE(
-    "GPUs by numbers that none of this machine has are refused, where the ranks would go to the CPU without a word") {
+TEST_CASE("GPU numbers that do not exist are refused if ranks would silently use the CPU") {
   using accelerate::launch::check_gpu_ids;
   CHECK_THROWS_WITH_AS(check_gpu_ids({.gpu_ids = "2,3"}, 0, 2),
                        "accelerate_launch: gpu_ids is '2,3', which begins with none of the 2 NVIDIA GPUs here; numbers "
@@ -260,7 +259,7 @@ TEST_CASE(
   CHECK_NOTHROW(check_gpu_ids({.settings = {.cpu = true}, .gpu_ids = "7"}, 0, 2));
 }
 
-TEST_CASE("multi_gpu wants several ranks with GPUs") {
+TEST_CASE("multi_gpu requires several ranks with GPUs") {
   using accelerate::launch::check_gpus;
   using accelerate::launch::LaunchError;
   CHECK_NOTHROW(check_gpus({.multi_gpu = true}, two_gpus));
@@ -272,7 +271,7 @@ TEST_CASE("multi_gpu wants several ranks with GPUs") {
                        "accelerate_launch: --multi_gpu with num_processes 1, must be at least 2", LaunchError);
 }
 
-TEST_CASE("one line states the values that were chosen by default") {
+TEST_CASE("one line lists the values that were chosen by default") {
   using accelerate::launch::chosen_ranks_text;
   CHECK_FALSE(chosen_ranks_text({.num_processes = 1}, no_gpus));
   CHECK(chosen_ranks_text({}, no_gpus) ==
@@ -284,7 +283,7 @@ TEST_CASE("one line states the values that were chosen by default") {
         "1 rank, one per visible GPU; --num_processes N or --cpu chooses otherwise");
 }
 
-TEST_CASE("an address for a job of one machine is told to be passed over") {
+TEST_CASE("an unused address for a job of one machine is reported") {
   using accelerate::launch::unused_address_text;
   CHECK(unused_address_text({.main_process_ip = "gpu-a"}) ==
         "main_process_ip gpu-a is not used on one machine; its ranks use 127.0.0.1");

@@ -34,14 +34,14 @@ Lines conflicts(const LaunchOptions& options, const Variables& variables, const 
 
 }  // namespace
 
-TEST_CASE("options stay as they are where nothing else is said") {
+TEST_CASE("options do not change without other sources") {
   const LaunchOptions options{.settings = {.backend = "gloo"}, .num_processes = 2, .command = {"./train"}};
   CHECK(resolved(options, {}) == options);
   CHECK(resolved(options, {{"ACCELERATE_USE_CPU", "0"}}) == options);
   CHECK(conflicts(options, {}).empty());
 }
 
-TEST_CASE("the CPU and the backend count the same from an option, a variable and the config file") {
+TEST_CASE("cpu and backend have equal effects as option, variable and config key") {
   for (const Variables& variables : {Variables{{"ACCELERATE_USE_CPU", "yes"}}, {{"ACCELERATE_TORCH_DEVICE", "cpu"}}}) {
     CHECK(resolved({.num_processes = 2}, variables) == LaunchOptions{.settings = {.cpu = true}, .num_processes = 2});
   }
@@ -58,7 +58,7 @@ TEST_CASE("the CPU and the backend count the same from an option, a variable and
             .settings.backend == "gloo");
 }
 
-TEST_CASE("one GPU by its number is for one rank, unless the number of ranks is given") {
+TEST_CASE("one GPU by its number implies one rank unless the number of ranks is given") {
   for (const auto& options : {LaunchOptions{.settings = {.device = "cuda:1"}}, LaunchOptions{}}) {
     const Variables variables{{"ACCELERATE_TORCH_DEVICE", "cuda:1"}};
     CHECK(number_of_processes(resolved(options, variables), two_gpus) == 1);
@@ -67,7 +67,7 @@ TEST_CASE("one GPU by its number is for one rank, unless the number of ranks is 
   CHECK(number_of_processes(resolved({.settings = {.device = "cuda"}}, {}), two_gpus) == 2);
 }
 
-TEST_CASE("a device by its number is for one rank on each machine, and leaves the ranks of hosts to them") {
+TEST_CASE("a device by its number implies one rank per machine, except with hosts") {
   const accelerate::env::GivenSettings first{.device = "cuda:0"};
   CHECK(resolved({.settings = first, .num_machines = 2, .main_process_ip = "a"}, {}).num_processes == 2);
   CHECK_FALSE(resolved({.settings = first, .hosts = "a:4,b:4"}, {}).num_processes);
@@ -76,7 +76,7 @@ TEST_CASE("a device by its number is for one rank on each machine, and leaves th
   CHECK_FALSE(resolved({.settings = first, .num_machines = 2, .ranks_per_machine = "2,1"}, {}).num_processes);
 }
 
-TEST_CASE("the launcher serves MPI if the environment or the config file requests it, as with the options") {
+TEST_CASE("the launcher serves MPI on request of an option, the environment or the config file") {
   CHECK(wants_mpi(resolved({.num_processes = 2}, {{"ACCELERATE_USE_CPU", "1"}}), two_gpus));
   CHECK(wants_mpi(resolved({.num_processes = 2}, {{"ACCELERATE_BACKEND", "mpi"}}), two_gpus));
   CHECK(wants_mpi(resolved({.num_processes = 2}, {}, file("cpu", "true")), two_gpus));
@@ -86,7 +86,7 @@ TEST_CASE("the launcher serves MPI if the environment or the config file request
       wants_mpi(resolved({.settings = {.cpu = true}, .num_processes = 2}, {{"ACCELERATE_BACKEND", "gloo"}}), two_gpus));
 }
 
-TEST_CASE("a variable that loses to a different value of the command line is reported") {
+TEST_CASE("a variable that the command line overrides with another value is reported") {
   CHECK(
       conflicts({.settings = {.gradient_accumulation_steps = 2}}, {{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "8"}}) ==
       Lines{"gradient_accumulation_steps is 2 from the command line; not used: 8 in "
@@ -108,7 +108,7 @@ TEST_CASE("a variable that loses to a different value of the command line is rep
             .settings.backend == "nccl");
 }
 
-TEST_CASE("hosts and machines of weaker sources are not used if the command line names others") {
+TEST_CASE("hosts and machines of weaker sources are ignored if the command line has others") {
   const Variables hosts{{"ACCELERATE_HOSTS", "gpu-a:4"}};
   CHECK_FALSE(resolved({.runner = "local"}, hosts).hosts);
   CHECK(conflicts({.runner = "local"}, hosts) ==
@@ -126,7 +126,7 @@ TEST_CASE("hosts and machines of weaker sources are not used if the command line
   CHECK(conflicts({.num_processes = 4, .num_machines = 1}, {}, file("ranks_per_machine", "4")).empty());
 }
 
-TEST_CASE("backend auto beats a name in a weaker place, on the command line, in a variable and in the config file") {
+TEST_CASE("backend auto overrides a name in a weaker source: command line, variable, config file") {
   const Variables gloo{{"ACCELERATE_BACKEND", "gloo"}};
   const LaunchOptions any{.settings = {.backend = "auto"}, .num_processes = 2};
   CHECK(resolved(any, gloo).settings.backend == "auto");  // passed to the ranks in place of gloo
@@ -139,7 +139,7 @@ TEST_CASE("backend auto beats a name in a weaker place, on the command line, in 
   CHECK_FALSE(wants_mpi(resolved(any, gloo), two_gpus));
 }
 
-TEST_CASE("the values that hold are what was given, and defaults beside it; what found its place later stays unset") {
+TEST_CASE("resolved values are given ones or defaults; values that are determined later stay unset") {
   const auto result = resolve({.num_machines = 2}, {{"ACCELERATE_GRACE_TIME", "7"}, {"ACCELERATE_TIMEOUT", "9"}},
                               file("max_restarts", "3"));
   CHECK(result.values.num_machines == 2);
@@ -153,14 +153,14 @@ TEST_CASE("the values that hold are what was given, and defaults beside it; what
   CHECK_FALSE(result.options.settings.timeout);
 }
 
-TEST_CASE("a timeout of the command line is the launcher's too") {
+TEST_CASE("a timeout on the command line applies to the launcher too") {
   CHECK(resolve({.settings = {.timeout = std::chrono::seconds(7)}}, {{"ACCELERATE_TIMEOUT", "9"}}, {}).timeout ==
         std::chrono::seconds(7));
   CHECK(resolve({}, {{"ACCELERATE_TIMEOUT", "9"}}, {}).timeout == std::chrono::seconds(9));
   CHECK(resolve({}, {}, {}).timeout == std::chrono::seconds(600));
 }
 
-TEST_CASE("settings of the file become the ranks' variables, but what lost does not") {
+TEST_CASE("settings of the file are exported to the ranks unless they are overridden") {
   CHECK(resolved({}, {}, file("gradient_accumulation_steps", "8")).settings.gradient_accumulation_steps == 8);
   CHECK_FALSE(resolved({}, {{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "2"}}, file("gradient_accumulation_steps", "8"))
                   .settings.gradient_accumulation_steps);

@@ -39,7 +39,7 @@ TEST_CASE("the options select the runner, by its name or by their presence") {
   CHECK(choose_runner({.num_machines = 2, .machine_rank = 1}, {}) == Runner::local);
 }
 
-TEST_CASE("options that contradict one another are refused") {
+TEST_CASE("contradicting options are refused") {
   CHECK(refusal({.hostfile = "h", .hosts = "a"}) ==
         "accelerate_launch: --hosts and --hostfile are both given; use only one of them");
   CHECK(refusal({.hostfile = "h", .mpirun_hostfile = "h"}) ==
@@ -50,7 +50,7 @@ TEST_CASE("options that contradict one another are refused") {
         "accelerate_launch: --runner local with --hosts; the runners that take hosts are ssh and mpirun");
 }
 
-TEST_CASE("a list of ranks is refused where mpirun or Slurm places them") {
+TEST_CASE("a list of ranks is refused if mpirun or Slurm places them") {
   CHECK(refusal({.ranks_per_machine = "4,2", .mpirun_hostfile = "h"}) ==
         "accelerate_launch: ranks_per_machine is 4,2, which is not for mpirun; give each host its ranks, "
         "gpu-a:4,gpu-b:2");
@@ -64,7 +64,7 @@ TEST_CASE("a list of ranks is refused where mpirun or Slurm places them") {
   CHECK(choose_runner({.ranks_per_machine = "4,2", .hosts = "a,b"}, {}) == Runner::ssh);
 }
 
-TEST_CASE("Slurm's variables tell a batch script from a launcher per node and one per task") {
+TEST_CASE("Slurm's variables distinguish a batch script, a launcher per node and one per task") {
   const Variables batch{{"SLURM_JOB_ID", "12"}, {"SLURM_JOB_NUM_NODES", "2"}, {"SLURM_NTASKS", "2"}};
   CHECK(choose_runner({}, batch) == Runner::srun);
   CHECK(choose_runner({.runner = "local"}, batch) == Runner::local);
@@ -75,7 +75,7 @@ TEST_CASE("Slurm's variables tell a batch script from a launcher per node and on
   CHECK(choose_runner({}, step("1", "1")) == Runner::local);
 }
 
-TEST_CASE("a launcher that srun started once on each node knows its machine, and where the others are") {
+TEST_CASE("a launcher that srun starts on each node gets its machine rank and the rendezvous address") {
   const auto placed = with_slurm_placement({.num_processes = 4}, step("2", "2", "1"));
   CHECK(placed == LaunchOptions{.num_processes = 4,
                                 .num_machines = 2,
@@ -91,7 +91,7 @@ TEST_CASE("a launcher that srun started once on each node knows its machine, and
   CHECK(with_slurm_placement(by_hand, step("2", "2")) == by_hand);
 }
 
-TEST_CASE("a batch script on one node has as many ranks as tasks, unless their number is given") {
+TEST_CASE("a batch script on one node starts as many ranks as tasks unless their number is given") {
   const Variables batch{{"SLURM_JOB_ID", "12"}, {"SLURM_JOB_NUM_NODES", "1"}, {"SLURM_NTASKS", "4"}};
   CHECK(choose_runner({}, batch) == Runner::local);
   CHECK(with_slurm_placement({}, batch) == LaunchOptions{.num_processes = 4});
@@ -103,7 +103,7 @@ TEST_CASE("a batch script on one node has as many ranks as tasks, unless their n
   CHECK(with_slurm_placement({}, {{"SLURM_JOB_ID", "12"}, {"SLURM_JOB_NUM_NODES", "1"}}) == LaunchOptions{});
 }
 
-TEST_CASE("a job's tasks are its number of them, else those per node, else one per node; a line says which") {
+TEST_CASE("the number of tasks is the job's, else that per node, else one per node, with a log line") {
   Variables job{{"SLURM_NNODES", "5"}};
   CHECK(tasks_of_job(job) == SlurmTasks{.number = 5});
   job["SLURM_JOB_NUM_NODES"] = "2";

@@ -24,7 +24,7 @@ const std::string kDraw =
 
 }  // namespace
 
-TEST_CASE("plain words stay as they are, all others stand in single quotes") {
+TEST_CASE("plain words are not changed, all others are in single quotes") {
   CHECK(for_shell("./train") == "./train");
   CHECK(for_shell("--lr=1e-3") == "--lr=1e-3");
   CHECK(for_shell("") == "''");
@@ -33,7 +33,7 @@ TEST_CASE("plain words stay as they are, all others stand in single quotes") {
   CHECK(for_shell(std::vector<std::string>{"echo", "$HOME"}) == "echo '$HOME'");
 }
 
-TEST_CASE("whatever a word holds, a shell gives it back as it was") {
+TEST_CASE("a shell restores every quoted word") {
   for (const auto& word : kHostile) {
     CAPTURE(word);
     CHECK(Child({"sh", "-c", "printf '%s|' " + for_shell(word)}).wait().out == word + "|");
@@ -41,7 +41,7 @@ TEST_CASE("whatever a word holds, a shell gives it back as it was") {
   }
 }
 
-TEST_CASE("a script sets what differs from the launcher's environment, and where the rank runs") {
+TEST_CASE("a script sets the differences from the launcher's environment and the working directory") {
   const LaunchPlan one{.workers = {{.command = {"./train", "a b"}, .environment = {{"SAME", "1"}, {"NEW", "x y"}}}}};
   CHECK(as_script(one, {{"SAME", "1"}, {"OLD", "1"}}, "/my data") ==
         "cd '/my data' || exit 1\n" + kDraw + "exec env -u OLD 'NEW=x y' ./train 'a b'\n");
@@ -53,7 +53,7 @@ TEST_CASE("a script sets what differs from the launcher's environment, and where
             "ranks=\"$ranks $!\"\nfor rank in $ranks; do wait \"$rank\" || exit; done\n");
 }
 
-TEST_CASE("a shell that runs the script starts what the launcher would have, with hostile words and values") {
+TEST_CASE("a shell that runs the script starts the launcher's commands, with special words and values") {
   for (const auto& word : kHostile) {
     CAPTURE(word);
     const LaunchPlan plan{.workers = {{.command = {"sh", "-c", "printf '%s|%s|%s' \"$1\" \"$V\" \"$PWD\"", "x", word},
@@ -63,12 +63,12 @@ TEST_CASE("a shell that runs the script starts what the launcher would have, wit
   }
 }
 
-TEST_CASE("a program whose name looks like a variable is run, not set") {
+TEST_CASE("a program with a name like a variable assignment is run") {
   const LaunchPlan plan{.workers = {{.command = {"no=such"}, .environment = {{"PATH", getenv("PATH")}}}}};
   CHECK(Child({"sh", "-c", as_script(plan, {{"PATH", getenv("PATH")}}, "/tmp")}).wait().code == 127);
 }
 
-TEST_CASE("the script of several ranks ends with the code of one that failed") {
+TEST_CASE("the script of several ranks exits with the code of a failed one") {
   LaunchPlan plan{.workers = {{.command = {"true"}}, {.rank = 1, .command = {"sh", "-c", "exit 7"}}}};
   CHECK(Child({"sh", "-c", as_script(plan, {}, "/tmp")}).wait().code == 7);
 }

@@ -34,7 +34,7 @@ std::ptrdiff_t folders_in(const Parent& parent) {
 
 }  // namespace
 
-TEST_CASE("a private folder is ours alone and goes away with all it holds") {
+TEST_CASE("a private folder is accessible to its owner only and is removed with its content") {
   const Parent parent;
   std::string path;
   {
@@ -49,7 +49,7 @@ TEST_CASE("a private folder is ours alone and goes away with all it holds") {
   CHECK_FALSE(fs::exists(path));
 }
 
-TEST_CASE("remains of a killed launcher are removed; folders of running launchers and of other programs stay") {
+TEST_CASE("remains of a killed launcher are removed; folders of running launchers and other programs stay") {
   const Parent parent;
   const PrivateFolder living({.parent = parent.path});
   fs::create_directories(parent.path + "/accelerate_launch.killed/job");
@@ -61,7 +61,7 @@ TEST_CASE("remains of a killed launcher are removed; folders of running launcher
   CHECK(fs::exists(next.path()));
 }
 
-TEST_CASE("where the file system knows no locks a folder is made, once, and goes away at the end") {
+TEST_CASE("a folder is created once without file locks, and removed at the end") {
   const Parent parent;
   const testing::NoLocks no_locks;
   {
@@ -73,7 +73,7 @@ TEST_CASE("where the file system knows no locks a folder is made, once, and goes
   CHECK(folders_in(parent) == 0);
 }
 
-TEST_CASE("a folder that cannot be opened is an error with its cause, and does not stay") {
+TEST_CASE("a folder that cannot be opened is an error with its cause, and is removed") {
   const Parent parent;
   std::string said;
   try {
@@ -86,7 +86,7 @@ TEST_CASE("a folder that cannot be opened is an error with its cause, and does n
   CHECK(folders_in(parent) == 0);
 }
 
-TEST_CASE("a parent that is not there is named, and with it the variable that it comes from") {
+TEST_CASE("a missing parent is named with the variable that defines it") {
   CHECK_THROWS_WITH_AS(PrivateFolder({.parent = "/no/such/parent", .named_by = "TMPDIR"}),
                        "accelerate_launch: TMPDIR is '/no/such/parent', where no folder can be made: No such file or "
                        "directory; set it to a folder that can be written",

@@ -43,7 +43,7 @@ TEST_CASE("a text of several lines stays one value") {
   CHECK(text.empty());
 }
 
-TEST_CASE("messages are taken one by one, and none before its end") {
+TEST_CASE("messages are read one by one, and only if they are complete") {
   std::string buffer = message_of(kJoinRequest).substr(0, 20);
   CHECK_FALSE(take_message(buffer));
   buffer = message_of(kJoinRequest) + std::string(kDoneMessage) + "rest";
@@ -53,7 +53,7 @@ TEST_CASE("messages are taken one by one, and none before its end") {
   CHECK(buffer == "rest");
 }
 
-TEST_CASE("a text that no launcher sends is no message") {
+TEST_CASE("a text that is not a launcher's message is refused") {
   for (const char* text : {"", "\n", "GET / HTTP/1.1\r\nHost: x\r\n", "accelerate_launch hello",
                            "accelerate_launch hello\n", "accelerate_launch hello\nmachine 1\nmachines 0\nprocesses 4\n",
                            "accelerate_launch hello\nmachine -1\nmachines 2\nprocesses 4\n",
@@ -70,7 +70,7 @@ TEST_CASE("a text that no launcher sends is no message") {
   CHECK(parse_job_failure("accelerate_launch end\nexit_code 0\n") == JobFailure{.exit_code = 1});
 }
 
-TEST_CASE("two machines that do not fit are named with what each has") {
+TEST_CASE("two incompatible machines are named with the differing values") {
   CHECK_FALSE(mismatch(kJoinRequest, kJoinRequest));
   CHECK(with(changed([](JoinRequest& hello) { hello.processes = 6; })) ==
         "machine 1 (gpu-b) has num_processes 6, machine 1 (gpu-b) has 4; they must be the same");

@@ -63,7 +63,7 @@ accelerate::base::FileDescriptor caller_of(int listener) {
 
 }  // namespace
 
-TEST_CASE("three machines meet in any order, and share a job's id and a port") {
+TEST_CASE("three machines join in any order and share a job id and a port") {
   const int64_t port = free_port();
   auto two = meets(invitation(port, 2, 3));
   auto zero = meets(invitation(port, 0, 3));
@@ -75,7 +75,7 @@ TEST_CASE("three machines meet in any order, and share a job's id and a port") {
   CHECK(of_zero.size() >= std::string("2 members, port 1, id ").size() + 32);
 }
 
-TEST_CASE("the job's id that all were given is kept") {
+TEST_CASE("a given job id is kept") {
   const int64_t port = free_port();
   auto given = [&](int64_t machine) {
     auto each = invitation(port, machine, 2);
@@ -88,7 +88,7 @@ TEST_CASE("the job's id that all were given is kept") {
   CHECK(one.get().ends_with("id ours"));
 }
 
-TEST_CASE("a missing machine is named on all machines that joined") {
+TEST_CASE("all machines that joined name the missing machine") {
   const int64_t port = free_port();
   auto zero = meets(invitation(port, 0, 4, 1500ms));
   auto two = meets(invitation(port, 2, 4, 1500ms));
@@ -98,14 +98,14 @@ TEST_CASE("a missing machine is named on all machines that joined") {
   CHECK(two.get() == expected);
 }
 
-TEST_CASE("a machine 0 that does not answer is named, with how long it was waited for") {
+TEST_CASE("a machine 0 without a response is named with the time waited") {
   const int64_t port = free_port();
   CHECK(meets(invitation(port, 1, 2, 300ms)).get() ==
         "accelerate_launch: machine 0 at 127.0.0.1:" + std::to_string(port) +
             " does not answer within 0.3 s: Connection refused; start accelerate_launch there, or check the network");
 }
 
-TEST_CASE("two machines with different num_processes are told so, both") {
+TEST_CASE("two machines with different num_processes both report it") {
   const int64_t port = free_port();
   auto other = invitation(port, 1, 2);
   other.own.processes = 6;
@@ -117,7 +117,7 @@ TEST_CASE("two machines with different num_processes are told so, both") {
   CHECK(one.get() == expected);
 }
 
-TEST_CASE("two machines of one rank are told so") {
+TEST_CASE("two machines with the same machine rank report it") {
   const int64_t port = free_port();
   auto again = invitation(port, 1, 3);
   again.own.host = "twin";
@@ -132,7 +132,7 @@ TEST_CASE("two machines of one rank are told so") {
   CHECK(twin.get() == said);
 }
 
-TEST_CASE("junk on the port disturbs nobody") {
+TEST_CASE("junk on the port does not affect the rendezvous") {
   const int64_t port = free_port();
   auto zero = meets(invitation(port, 0, 2));
   const auto half_open = connected(port);
@@ -153,7 +153,7 @@ TEST_CASE("junk on the port disturbs nobody") {
   CHECK(zero.get().starts_with("1 members"));
 }
 
-TEST_CASE("a port where something else answers is reported") {
+TEST_CASE("an incompatible process on the port is reported") {
   const int64_t port = free_port();
   const auto listener = listen_on("127.0.0.1", port);
   auto one = meets(invitation(port, 1, 2));
@@ -170,7 +170,7 @@ TEST_CASE("a port where something else answers is reported") {
         place + " closed the connection before all machines had joined: it ended, or it belongs to another job");
 }
 
-TEST_CASE("another program that answers on the port is reported at once") {
+TEST_CASE("another program on the port is reported at once") {
   const int64_t port = free_port();
   const auto listener = listen_on("127.0.0.1", port);
   auto one = meets(invitation(port, 1, 2));
@@ -181,7 +181,7 @@ TEST_CASE("another program that answers on the port is reported at once") {
                          " is not accelerate_launch; does another program use the port?");
 }
 
-TEST_CASE("a silent late owner of the port costs one timeout") {
+TEST_CASE("a process that takes the port late without a response causes one timeout") {
   const int64_t port = free_port();
   const auto begun = std::chrono::steady_clock::now();
   auto one = meets(invitation(port, 1, 2, 3s));
@@ -192,7 +192,7 @@ TEST_CASE("a silent late owner of the port costs one timeout") {
   CHECK(std::chrono::steady_clock::now() - begun < 9800ms);  // 3 s and 5 s for machine 0's verdict
 }
 
-TEST_CASE("an address that is another machine's, or nobody's, is refused by machine 0") {
+TEST_CASE("machine 0 refuses an address that is not its own") {
   auto elsewhere = invitation(free_port(), 0, 2);
   elsewhere.address = "192.0.2.1";
   CHECK(meets(elsewhere).get() ==
@@ -203,7 +203,7 @@ TEST_CASE("an address that is another machine's, or nobody's, is refused by mach
       "accelerate_launch: main_process_ip no such host cannot be resolved on this machine: "));
 }
 
-TEST_CASE("a port in use is refused with who has it") {
+TEST_CASE("a port in use is refused with the process that uses it") {
   const int64_t port = free_port();
   const auto listener = listen_on("127.0.0.1", port);
   CHECK(meets(invitation(port, 0, 2)).get() == "accelerate_launch: main_process_port " + std::to_string(port) +

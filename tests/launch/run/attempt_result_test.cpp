@@ -13,7 +13,7 @@ using accelerate::launch::parse_attempt_result;
 using accelerate::launch::throw_if_refused;
 using accelerate::launch::to_text;
 
-TEST_CASE("an outcome goes through text and comes back, and half of it is none") {
+TEST_CASE("an attempt result survives a round trip through text, and a truncated text is none") {
   const AttemptResult outcome{.exit_code = 137, .cause = "signal 9 (\"killed\")\n"};
   CHECK(parse_attempt_result(to_text(outcome)) == outcome);
   const AttemptResult asks{.exit_code = 75, .cause = "exit code 75", .restart_requested = true};
@@ -23,7 +23,7 @@ TEST_CASE("an outcome goes through text and comes back, and half of it is none")
   CHECK_FALSE(parse_attempt_result("[1]"));
 }
 
-TEST_CASE("a refusal is thrown again as it was") {
+TEST_CASE("a refusal is rethrown unchanged") {
   throw_if_refused({.exit_code = 3, .cause = "exit code 3"});  // does not throw
   try {
     throw_if_refused(attempt_result_of(LaunchError(ErrorKind::usage, 126, "x cannot be run")));

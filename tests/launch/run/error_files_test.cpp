@@ -20,7 +20,7 @@ TEST_CASE("a rank's error file is read, and an unreadable one counts as missing"
   CHECK_FALSE(read_error_record(scratch.path, 2));
 }
 
-TEST_CASE("an error is earlier only when both are known and it is older") {
+TEST_CASE("an error is earlier only if both times are known and its own is smaller") {
   CHECK_FALSE(earlier_error({}, 0));
   CHECK_FALSE(earlier_error({{1, {"a", 1}}}, 0));
   CHECK_FALSE(earlier_error({{0, {"a", 1}}, {1, {"b", 2}}}, 0));

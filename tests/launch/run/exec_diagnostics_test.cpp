@@ -31,7 +31,7 @@ std::string refusal_to_run(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("a script whose interpreter is missing is refused with that one's name") {
+TEST_CASE("a script with a missing interpreter is refused with the interpreter's name") {
   const testing::Scratch scratch;
   const auto path = script_of_text(scratch, "#! /nonex/interp -x\n");
   CHECK(refusal_to_run(path) ==
@@ -40,7 +40,7 @@ TEST_CASE("a script whose interpreter is missing is refused with that one's name
             "line\n");
 }
 
-TEST_CASE("a script with the line ends of Windows is told so") {
+TEST_CASE("a script with Windows line ends is reported as such") {
   const testing::Scratch scratch;
   const auto path = script_of_text(scratch, "#!/bin/sh\r\ntrue\r\n");
   CHECK(refusal_to_run(path) ==

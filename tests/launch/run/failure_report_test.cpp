@@ -10,7 +10,7 @@ using accelerate::launch::Failure;
 using accelerate::launch::failure_report;
 using accelerate::launch::wait_status_text;
 
-TEST_CASE("a status is reported in words and as a shell's exit code") {
+TEST_CASE("a status is reported as text and as a shell's exit code") {
   CHECK(wait_status_text(3 << 8) == "exit code 3");
   CHECK(wait_status_text(SIGKILL) == "signal 9 (killed)");
   CHECK(wait_status_text(SIGSEGV) == "signal 11 (segmentation fault)");
@@ -31,7 +31,7 @@ TEST_CASE("the worker that ended first is named with its last lines") {
         "accelerate_launch: worker 1 (a, pid 12, t) ended first, MPI_Abort(7). It printed nothing.\n");
 }
 
-TEST_CASE("the last lines of a rank that is alone on its machine are printed again") {
+TEST_CASE("the last lines of a machine's only rank are printed again") {
   const Failure failure{.rank = 3, .pid = 12, .cause = "exit code 7"};
   CHECK(failure_report(failure, {.host = "a", .is_one_of_many = true, .time = "t", .last_lines = "boom\n"}) ==
         "accelerate_launch: worker 3 (a, pid 12, t) ended with exit code 7. Its last lines follow.\nboom\n");
@@ -39,7 +39,7 @@ TEST_CASE("the last lines of a rank that is alone on its machine are printed aga
         "accelerate_launch: worker 3 (a, pid 12, t) ended with exit code 7.\n");
 }
 
-TEST_CASE("a worker that failed after others had ended is not reported as \"ended first\"") {
+TEST_CASE("a worker that failed after others had exited is not reported as \"ended first\"") {
   const auto text = [](std::vector<int64_t> before) {
     return failure_report({.rank = 9, .pid = 12, .cause = "exit code 4", .ended_before = std::move(before)},
                           {.host = "a", .workers = 64, .time = "t"});
@@ -61,7 +61,7 @@ TEST_CASE("a stalled worker is named, because the failed one may have waited for
       "the others were stopped. It printed nothing.\n");
 }
 
-TEST_CASE("where ranks of all machines stand still, a machine that misses none of its own names no process") {
+TEST_CASE("if ranks of all machines are stalled, a machine without a missing rank names no process") {
   Failure failure{
       .rank = 0, .pid = -1, .cause = "no rank has moved for 30 s; worker 2 is missing", .did_not_join = true};
   CHECK(failure_report(failure, {.host = "a", .workers = 2, .time = "t"}) ==
@@ -73,7 +73,7 @@ TEST_CASE("where ranks of all machines stand still, a machine that misses none o
         "printed nothing.\n");
 }
 
-TEST_CASE("a job of one worker, and one that was told to end, need fewer words") {
+TEST_CASE("reports about a single worker, and about a requested end, are shorter") {
   CHECK(failure_report({.rank = 0, .pid = 12, .cause = "exit code 3"},
                        {.host = "a", .time = "t", .last_lines = "printed\n"}) ==
         "accelerate_launch: worker 0 (a, pid 12, t) ended with exit code 3.\n");
@@ -83,7 +83,7 @@ TEST_CASE("a job of one worker, and one that was told to end, need fewer words")
       "accelerate_launch: worker 1 (a, pid 12, t) ended with signal 15 (terminated) after signal 15 was forwarded.\n");
 }
 
-TEST_CASE("a machine is named by its host and reports the rest itself; mpirun and srun are named as such") {
+TEST_CASE("a failed machine is named by its host without last lines; mpirun and srun are named as such") {
   CHECK(failure_report({.rank = 1, .pid = 12, .cause = "exit code 7", .others_terminated = true},
                        {.noun = "machine", .host = "gpu-b", .workers = 2, .time = "t", .last_lines = "told\n"}) ==
         "accelerate_launch: machine 1 (gpu-b, t) ended with exit code 7; the others were stopped.\n");
@@ -92,7 +92,7 @@ TEST_CASE("a machine is named by its host and reports the rest itself; mpirun an
         "accelerate_launch: mpirun (a, pid 12, t) ended with exit code 7.\n");
 }
 
-TEST_CASE("the worker's own error text is printed once, before its last lines") {
+TEST_CASE("the worker's own error text is printed once before its last lines") {
   const auto text = [](std::string lines, std::string error, size_t workers = 2) {
     return failure_report(
         {.rank = 0, .pid = 12, .cause = "exit code 1"},
@@ -117,7 +117,7 @@ TEST_CASE("an older error of another worker is reported too") {
       "Worker 1 had an error before:\nfull disk\n");
 }
 
-TEST_CASE("the clock's time has a date and seconds") {
+TEST_CASE("the time has a date and seconds") {
   const auto now = accelerate::launch::clock_time();
   REQUIRE(now.size() == 19);
   CHECK(now.find_first_not_of("0123456789-: ") == std::string::npos);

@@ -52,7 +52,7 @@ TEST_CASE("a killed guardian sends nothing, and its wait status states the signa
   CHECK(guardian.status() == SIGKILL);
 }
 
-TEST_CASE("a guardian sees the end of the process that made it") {
+TEST_CASE("a guardian detects the end of its parent process") {
   int ends[2];
   REQUIRE(pipe(ends) == 0);
   const pid_t launcher = fork();
@@ -76,7 +76,7 @@ TEST_CASE("a guardian sees the end of the process that made it") {
   close(ends[0]);
 }
 
-TEST_CASE("orphans come to the sub-reaper however they hid, and are ended; other children are left alone") {
+TEST_CASE("the sub-reaper gets and ends all orphans; other children are not affected") {
   const pid_t mine = fork();
   if (mine == 0) {
     while (true) pause();

@@ -49,8 +49,7 @@ TEST_CASE("a hang status survives a round trip, with names of any characters") {
   }
 }
 
-TEST_CASE(
-    "ranks of several machines hang when those of all stand still, and the missing one is named with its number") {
+TEST_CASE("ranks are stalled if those of all machines are, and the missing one is named with its number") {
   const HangDetector::Clock::time_point begin{};
   HangDetector detector(2, seconds(30));
   CHECK_FALSE(detector.deadline());
@@ -69,7 +68,7 @@ TEST_CASE(
   CHECK(detector.verdict(begin + seconds(75)) == "no rank has moved for 30 s; all wait in call 41");
 }
 
-TEST_CASE("a machine whose ranks have ended waits for nobody; ranks that never began anything do not hang") {
+TEST_CASE("a machine with exited ranks is not waited for; ranks that never started are not stalled") {
   const HangDetector::Clock::time_point begin{};
   HangDetector detector(2, seconds(30));
   detector.update(0, stalled_time({kHasNotCome}), begin);
@@ -83,7 +82,7 @@ TEST_CASE("a machine whose ranks have ended waits for nobody; ranks that never b
   CHECK_FALSE(patient.deadline());
 }
 
-TEST_CASE("a wait for another machine may end with that machine; its progress counts after it has left") {
+TEST_CASE("a wait may end with the other machine; progress counts after it has exited") {
   const HangDetector::Clock::time_point begin{};
   HangDetector detector(2, seconds(30));
   detector.update(0, stalled_time({kWaits}), begin);

@@ -39,7 +39,7 @@ const StalledRank not_come{.rank = 3, .pid = 100, .beat = {}, .does = "is stoppe
 
 }  // namespace
 
-TEST_CASE("the rank that waits in no operation is missing, otherwise the rank that is farthest behind") {
+TEST_CASE("a rank outside any operation is missing, otherwise the rank that is farthest behind") {
   CHECK(missing_ranks({waiting(0, 41), working(1, 40), waiting(2, 41)}) == std::vector<int64_t>{1});
   CHECK(missing_ranks({waiting(0, 41), waiting(1, 39), waiting(2, 40)}) == std::vector<int64_t>{1, 2});
   CHECK(missing_ranks({waiting(0, 41), not_come}) == std::vector<int64_t>{3});
@@ -48,7 +48,7 @@ TEST_CASE("the rank that waits in no operation is missing, otherwise the rank th
   CHECK(missing_ranks({}).empty());
 }
 
-TEST_CASE("of one machine's ranks those are idle that wait in nothing") {
+TEST_CASE("the ranks of one machine outside any operation are idle") {
   CHECK(idle_ranks({waiting(0, 3), working(1, 3), not_come}) == std::vector<int64_t>{1, 3});
   CHECK(idle_ranks({waiting(0, 3)}).empty());
 }
@@ -67,7 +67,7 @@ TEST_CASE("the cause names the missing rank and the operation of the others") {
         "missing, worker 0 waits in call 5");
 }
 
-TEST_CASE("a rank that is seen alone is not said to be all") {
+TEST_CASE("a rank that is observed alone is not reported as all ranks") {
   const std::string rest = "; the job's other ranks are not seen from here, where each was started by itself";
   CHECK(lone_hang_cause(waiting(2, 41), seconds(30)) == "worker 2 has not moved for 30 s and waits in call 41" + rest);
   CHECK(lone_hang_cause(working(2, 41), seconds(30)) == "worker 2 has not moved for 30 s" + rest);

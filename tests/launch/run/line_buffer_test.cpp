@@ -9,7 +9,7 @@ using accelerate::launch::LineBuffer;
 using accelerate::launch::Tail;
 using std::chrono::milliseconds;
 
-TEST_CASE("the tail keeps the last lines, the unfinished one too") {
+TEST_CASE("the tail keeps the last lines, including the incomplete one") {
   Tail tail(3);
   CHECK(tail.text().empty());
   tail.add("one\ntwo\nth");
@@ -20,7 +20,7 @@ TEST_CASE("the tail keeps the last lines, the unfinished one too") {
   CHECK(tail.text() == "three\nfour\nfive\n");
 }
 
-TEST_CASE("the tail shows a progress bar in its last state") {
+TEST_CASE("the tail contains a progress bar in its last state") {
   Tail tail;
   tail.add("\r 10 %\r 50 %");
   CHECK(tail.text() == " 50 %\n");
@@ -34,7 +34,7 @@ TEST_CASE("the tail cuts endless lines") {
   CHECK(tail.text() == "abcd\ny\n");
 }
 
-TEST_CASE("the tail is the same for large and for small writes") {
+TEST_CASE("the tail does not depend on the sizes of the writes") {
   std::string text = "begun";
   for (int i = 0; i < 100; ++i) text += " " + std::to_string(i) + (i % 7 == 0 ? "\r" : i % 3 == 0 ? "\n\n" : "\n");
   for (const size_t lines : {1, 3, 20, 300}) {
@@ -50,7 +50,7 @@ TEST_CASE("the tail is the same for large and for small writes") {
   }
 }
 
-TEST_CASE("lines pass whole, the beginning of one waits") {
+TEST_CASE("complete lines are forwarded, an incomplete one waits") {
   LineBuffer lines;
   const LineBuffer::Clock::time_point start{};
   CHECK(lines.add("one\ntw", start) == "one\n");
@@ -59,7 +59,7 @@ TEST_CASE("lines pass whole, the beginning of one waits") {
   CHECK(lines.empty());
 }
 
-TEST_CASE("the beginning of a line does not wait long") {
+TEST_CASE("an incomplete line does not wait long") {
   LineBuffer lines;
   const LineBuffer::Clock::time_point start{};
   CHECK(lines.add("10 %", start) == "");
@@ -70,7 +70,7 @@ TEST_CASE("the beginning of a line does not wait long") {
   CHECK(lines.flush(start + milliseconds(500)) == "");
 }
 
-TEST_CASE("a carriage return ends a piece, so bars stay live") {
+TEST_CASE("a carriage return ends a chunk, so progress bars stay live") {
   LineBuffer lines;
   CHECK(lines.add("\r10 %\r20", {}) == "\r10 %\r");
   CHECK(lines.flush({}, true) == "20");

@@ -13,7 +13,7 @@
 
 using accelerate::launch::open_log;
 
-TEST_CASE("a rank's log is made with its folder, and what an earlier start wrote is kept") {
+TEST_CASE("a rank's log is created with its folder and keeps the output of earlier attempts") {
   const testing::Scratch scratch;
   const std::string folder = scratch.path + "/new/logs";
   for (const char* start : {"restart 0, now", "restart 1, later"}) {
@@ -25,7 +25,7 @@ TEST_CASE("a rank's log is made with its folder, and what an earlier start wrote
   CHECK(text.str() == "loss\n---- accelerate_launch: restart 1, later ----\nloss\n");
 }
 
-TEST_CASE("a folder that cannot be is named") {
+TEST_CASE("a folder that cannot be created is named") {
   CHECK_THROWS_WITH_AS(open_log("/dev/null/logs", 0, ""),
                        "accelerate_launch: --log_dir /dev/null/logs cannot be made: Not a directory",
                        accelerate::launch::LaunchError);

@@ -31,7 +31,7 @@ std::string drain(Sink& sink, int fd) {
 
 }  // namespace
 
-TEST_CASE("unread output is kept, and all of it arrives") {
+TEST_CASE("unread output is stored, and all of it arrives") {
   const auto pipe = open_pipe();
   Sink sink(pipe.write.get(), "stdout");
   std::string sent;
@@ -44,13 +44,13 @@ TEST_CASE("unread output is kept, and all of it arrives") {
   CHECK_FALSE(sink.unread());
 }
 
-TEST_CASE("others who share the pipe go on writing as they did") {
+TEST_CASE("other writers of the pipe keep their blocking mode") {
   const auto pipe = open_pipe();
   const Sink sink(pipe.write.get(), "stdout");
   CHECK((fcntl(pipe.write.get(), F_GETFL) & O_NONBLOCK) == 0);
 }
 
-TEST_CASE("a socket is written without waiting too") {
+TEST_CASE("a socket is written without blocking too") {
   std::array<int, 2> ends{};
   REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) == 0);
   const FileDescriptor reader(ends[0]);
@@ -76,7 +76,7 @@ TEST_CASE("a full sink reports it; with dropping enabled it stays within its lim
   CHECK(sink.unread() == "accelerate_launch: the last 2097152 bytes for stdout are lost: no process read them\n");
 }
 
-TEST_CASE("a full disk is reported once, and later output is tried anew") {
+TEST_CASE("a full disk is reported once, and later output is attempted again") {
   const FileDescriptor full(open("/dev/full", O_WRONLY | O_CLOEXEC));
   REQUIRE(full);
   Sink sink(full.get(), "stdout");
@@ -90,7 +90,7 @@ TEST_CASE("a full disk is reported once, and later output is tried anew") {
   CHECK(sink.empty());
 }
 
-TEST_CASE("a reader that went away is known, and nothing waits for it") {
+TEST_CASE("an exited reader is detected and not waited for") {
   auto pipe = open_pipe();
   struct sigaction ignore {};
   struct sigaction before {};

@@ -34,7 +34,7 @@ int take(int64_t port, bool reuse, bool listening) {
 
 }  // namespace
 
-TEST_CASE("a free port is kept from others, and open to rank 0's listener") {
+TEST_CASE("a free port is reserved against others and open to rank 0's listener") {
   const ReservedPort port(0);
   CHECK(port.number() > 0);
   CHECK(take(port.number(), false, false) == -1);
@@ -43,12 +43,12 @@ TEST_CASE("a free port is kept from others, and open to rank 0's listener") {
   close(listener);
 }
 
-TEST_CASE("a port that another launcher keeps is taken, although nobody listens there yet") {
+TEST_CASE("a port that another launcher reserved is in use, although nothing listens there yet") {
   const ReservedPort first(0);
   CHECK_THROWS_AS(ReservedPort second(first.number()), LaunchError);
 }
 
-TEST_CASE("a port where the connections of a job that just ended still linger can be kept") {
+TEST_CASE("a port with lingering connections of a finished job can be reserved") {
   const int listener = take(0, true, true);
   sockaddr_in address{};
   socklen_t length = sizeof address;
@@ -64,13 +64,13 @@ TEST_CASE("a port where the connections of a job that just ended still linger ca
   CHECK(ReservedPort(port).number() == port);
 }
 
-TEST_CASE("a launcher that moved away from 29500 says where to") {
+TEST_CASE("a launcher that does not use port 29500 reports the other port") {
   CHECK(accelerate::launch::port_moved(40123) == "port 29500 is in use, perhaps by another job; this one uses 40123");
 }
 
 TEST_CASE("two launchers get different free ports") { CHECK(ReservedPort(0).number() != ReservedPort(0).number()); }
 
-TEST_CASE("a port that is requested and in use is refused, with what to do") {
+TEST_CASE("a requested port in use is refused with the remedy") {
   ReservedPort free(0);
   const int listener = take(free.number(), true, true);
   REQUIRE(listener >= 0);
@@ -87,7 +87,7 @@ TEST_CASE("a port that is requested and in use is refused, with what to do") {
   close(listener);
 }
 
-TEST_CASE("a socket that cannot be had is reported with the limit") {
+TEST_CASE("a socket that cannot be opened is reported with the limit") {
   std::string said;
   try {
     const testing::NoDescriptors none;

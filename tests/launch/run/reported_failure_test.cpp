@@ -45,7 +45,7 @@ TEST_CASE("the failure report of a rank's launcher is parsed, with and without l
             ->exit_code == accelerate::launch::kExitCodeOfHang);
 }
 
-TEST_CASE("other lines are no failure report: a rank's own output, or a worker that was stopped on request") {
+TEST_CASE("other lines are not parsed as a failure report: a rank's output, or a worker stopped on request") {
   CHECK_FALSE(first_line("exit code 7"));
   CHECK_FALSE(first_line(report("exit code 143", {.signal = 15})));
   CHECK_FALSE(first_line(failure_report({.rank = 1, .cause = "exit code 7"}, {.host = "a"})));  // alone in its job
@@ -55,7 +55,7 @@ TEST_CASE("other lines are no failure report: a rank's own output, or a worker t
   CHECK_FALSE(first_line("accelerate_launch: worker 1 (a, pid 1, t) ended with signal 200 (x). It printed nothing."));
 }
 
-TEST_CASE("the first of several failures counts, independent of the sizes of the reads") {
+TEST_CASE("the first of several failures counts, for any sizes of the reads") {
   const std::string all = "up\n" + std::string(10'000, 'x') + "\n" + report("exit code 7") + report("exit code 200");
   FirstReportedFailure whole;
   whole.add(all);

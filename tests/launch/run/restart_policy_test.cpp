@@ -22,13 +22,13 @@ FailedAttempt later(const std::string& cause = "exit code 1") { return {.cause =
 
 }  // namespace
 
-TEST_CASE("without --max_restarts a failure is the end, and nothing is reported") {
+TEST_CASE("without --max_restarts a failure ends the job without a message") {
   const auto decision = decide({later()}, {});
   CHECK_FALSE(decision.after);
   CHECK(decision.line == "");
 }
 
-TEST_CASE("a failure is followed by a restart until all are used up") {
+TEST_CASE("a failure causes a restart until max_restarts is reached") {
   const RestartOptions two{.max_restarts = 2};
   CHECK(decide({later()}, two).after == milliseconds(500));
   CHECK(decide({later()}, two).line == "accelerate_launch: restart 1 of 2 in 0.5 s\n");
@@ -38,7 +38,7 @@ TEST_CASE("a failure is followed by a restart until all are used up") {
   CHECK(last.line == "accelerate_launch: no restart: --max_restarts 2 is used up\n");
 }
 
-TEST_CASE("starts that fail at once wait longer and longer, up to a limit, until one lasts") {
+TEST_CASE("the backoff grows after early failures up to a limit, until an attempt lasts") {
   const RestartOptions many{.max_restarts = 100, .max_identical_failures = 0};
   std::vector<FailedAttempt> starts;
   for (const int expected : {500, 1000, 2000, 4000, 8000, 16'000, 32'000, 60'000, 60'000}) {
@@ -49,7 +49,7 @@ TEST_CASE("starts that fail at once wait longer and longer, up to a limit, until
   CHECK(decide(starts, many).after == milliseconds(500));
 }
 
-TEST_CASE("starts that fail at once and alike, again and again, are not tried any more") {
+TEST_CASE("repeated equal early failures end the job") {
   const RestartOptions many{.max_restarts = 10};
   CHECK(decide({min_uptime(), min_uptime()}, many).after);
   const auto max_identical_failures = decide({later(), min_uptime(), min_uptime(), min_uptime()}, many);
@@ -61,7 +61,7 @@ TEST_CASE("starts that fail at once and alike, again and again, are not tried an
   CHECK(decide({min_uptime(), later(), min_uptime()}, many).after);
 }
 
-TEST_CASE("ranks that ask for another start get it where that is allowed, and not out of those for failures") {
+TEST_CASE("ranks can request a restart if it is enabled, and such restarts do not count as failures") {
   const auto asks = [](milliseconds lasted) {
     return FailedAttempt{.cause = "exit code 75", .lasted = lasted, .restart_requested = true};
   };

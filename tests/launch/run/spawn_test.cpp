@@ -37,7 +37,7 @@ std::pair<int, std::string> refusal(const std::string& name, const accelerate::e
 
 }  // namespace
 
-TEST_CASE("a name with a slash is a path, another is looked up in PATH") {
+TEST_CASE("a name with a slash is a path, other names are searched in PATH") {
   const Folder folder;
   const accelerate::env::Variables variables{{"PATH", "/nowhere:" + folder.path}};
   CHECK(find_program(folder.path + "/tool", {}) == folder.path + "/tool");
@@ -58,7 +58,7 @@ TEST_CASE("a program that cannot be run is refused with a shell's exit codes") {
                                        data + " allows it"});
 }
 
-TEST_CASE("a path that the system does not follow is told with its word, and is not called missing") {
+TEST_CASE("a path that the system cannot resolve is reported with its error, not as missing") {
   const Folder folder;
   using Pair = std::pair<int, std::string>;
   CHECK(refusal("/dev/null/x") == Pair{126, "accelerate_launch: /dev/null/x cannot be run: Not a directory"});
@@ -70,7 +70,7 @@ TEST_CASE("a path that the system does not follow is told with its word, and is 
   CHECK(refusal(longest) == Pair{126, "accelerate_launch: " + longest + " cannot be run: File name too long"});
 }
 
-TEST_CASE("a program in this folder but not in PATH is pointed out") {
+TEST_CASE("a program in the current folder but not in PATH is reported with a hint") {
   const Folder folder;
   const auto before = std::filesystem::current_path();
   std::filesystem::current_path(folder.path);

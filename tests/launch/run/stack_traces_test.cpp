@@ -11,7 +11,7 @@
 using accelerate::launch::stacks_of;
 using std::chrono::seconds;
 
-TEST_CASE("a process that sleeps is found asleep, where a debugger is there and may look") {
+TEST_CASE("a sleeping process has a sleep in its stack trace if a debugger is available") {
   testing::Child child({"sh", "-c", "echo up; exec sleep 300"});
   REQUIRE(child.wait_for("up"));
   std::this_thread::sleep_for(std::chrono::milliseconds(200));  // waits for exec
@@ -22,7 +22,7 @@ TEST_CASE("a process that sleeps is found asleep, where a debugger is there and 
   CHECK(testing::alive(child.pid()));
 }
 
-TEST_CASE("without a debugger that is said, and one that takes too long is cut") {
+TEST_CASE("a missing debugger is reported, and a slow one is stopped") {
   const std::string path = getenv("PATH");
   setenv("PATH", "/nowhere", 1);
   CHECK(stacks_of(1, seconds(1)) == "no stacks: neither eu-stack nor gdb is there\n");

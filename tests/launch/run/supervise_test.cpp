@@ -79,7 +79,7 @@ void check_output(const std::string& text, int rank, const std::string& rest) {
 
 }  // namespace
 
-TEST_CASE("ranks that end well give 0 and nothing but their output") {
+TEST_CASE("successful ranks result in 0 and only their output") {
   const Sink out;
   const Sink err;
   CHECK(supervise(ranks(3, "sleep 0.$LOCAL_RANK; echo rank $RANK of $WORLD_SIZE; echo note >&2"),
@@ -100,7 +100,7 @@ TEST_CASE("the first rank that fails is named with its last lines, and the other
                ") ended first, exit code 7; the others were stopped. Its last lines follow.\nloss 0.5\nboom\n");
 }
 
-TEST_CASE("a rank killed by a signal gives 128 + signal") {
+TEST_CASE("a rank that is killed by a signal results in 128 + signal") {
   const Sink out;
   const Sink err;
   CHECK(supervise(ranks(2, "if [ $RANK = 0 ]; then kill -9 $$; fi; exec sleep 300"), {.out = out.fd, .err = err.fd}) ==
@@ -108,7 +108,7 @@ TEST_CASE("a rank killed by a signal gives 128 + signal") {
   check_output(err.text(), 0, ") ended first, signal 9 (killed); the others were stopped. It printed nothing.\n");
 }
 
-TEST_CASE("a job of one rank shows its output once") {
+TEST_CASE("a job of one rank prints its output once") {
   const Sink out;
   const Sink err;
   CHECK(supervise(ranks(1, "printf partial; exit 3"), {.out = out.fd, .err = err.fd}) == 3);
@@ -116,7 +116,7 @@ TEST_CASE("a job of one rank shows its output once") {
   check_output(err.text(), 0, ") ended with exit code 3.\n");
 }
 
-TEST_CASE("when the last rank fails there is nobody to stop") {
+TEST_CASE("no rank is stopped if the last rank fails") {
   const Sink out;
   const Sink err;
   CHECK(supervise(ranks(2, "if [ $RANK = 0 ]; then exit 0; fi; sleep 1; exit 4"), {.out = out.fd, .err = err.fd}) == 4);
@@ -124,7 +124,7 @@ TEST_CASE("when the last rank fails there is nobody to stop") {
                ") failed first, exit code 4, after worker 0 had ended with exit code 0. It printed nothing.\n");
 }
 
-TEST_CASE("a rank that stood still when another gave up is named") {
+TEST_CASE("a suspended rank is named if another rank fails") {
   const Sink out;
   const Sink err;
   CHECK(supervise(ranks(2, "if [ $RANK = 1 ]; then kill -STOP $$; fi; sleep 0.5; exit 3"),
@@ -135,7 +135,7 @@ TEST_CASE("a rank that stood still when another gave up is named") {
       "nothing.\n");
 }
 
-TEST_CASE("a rank that ignores SIGTERM is killed after the grace") {
+TEST_CASE("a rank that ignores SIGTERM is killed after the grace time") {
   const Sink out;
   const Sink err;
   const auto start = std::chrono::steady_clock::now();
@@ -146,7 +146,7 @@ TEST_CASE("a rank that ignores SIGTERM is killed after the grace") {
   CHECK(took < std::chrono::seconds(60));
 }
 
-TEST_CASE("a first signal during a failure's grace does not start the grace again") {
+TEST_CASE("a first signal during a failure's grace time does not restart the grace time") {
   const Sink out;
   const Sink err;
   const std::string launcher = std::to_string(getpid());
@@ -159,7 +159,7 @@ TEST_CASE("a first signal during a failure's grace does not start the grace agai
   CHECK(took < std::chrono::seconds(15));  // a restart would take at least 17 s
 }
 
-TEST_CASE("helpers that a rank leaves behind do not outlive it, and no zombie stays") {
+TEST_CASE("child processes of a rank end with it, and no zombie remains") {
   const Sink out;
   const Sink err;
   CHECK(supervise(ranks(1, "sleep 300 & echo $!"), {.out = out.fd, .err = err.fd}) == 0);
@@ -168,7 +168,7 @@ TEST_CASE("helpers that a rank leaves behind do not outlive it, and no zombie st
   CHECK(waitpid(-1, nullptr, WNOHANG) == -1);
 }
 
-TEST_CASE("a worker that writes torchrun's error file is quoted") {
+TEST_CASE("the report quotes torchrun's error file of a worker") {
   const Sink out;
   const Sink err;
   CHECK(
@@ -196,7 +196,7 @@ TEST_CASE("lines of several ranks do not mix") {
   CHECK(count == 600);
 }
 
-TEST_CASE("a rank that still runs long after the others is named with its activity and continues") {
+TEST_CASE("a rank that runs long after the others is named with its activity and continues") {
   const Sink out;
   const Sink err;
   CHECK(supervise(ranks(2,
@@ -207,7 +207,7 @@ TEST_CASE("a rank that still runs long after the others is named with its activi
   CHECK(out.text() == "saved\n");
 }
 
-TEST_CASE("the last rank is named as one that waits or computes") {
+TEST_CASE("the report distinguishes if the last rank waits or computes") {
   for (const auto& [does, script] :
        {std::pair("waits", "exec sleep 4"),
         std::pair("computes", "trap 'exit 0' TERM; (sleep 4; kill $$) & while :; do :; done")}) {
@@ -219,7 +219,7 @@ TEST_CASE("the last rank is named as one that waits or computes") {
   }
 }
 
-TEST_CASE("while several ranks run on after one has ended, nothing is said of them") {
+TEST_CASE("nothing is reported while several ranks continue after one has exited") {
   const Sink out;
   const Sink err;
   CHECK(supervise(ranks(3, "if [ $RANK = 0 ]; then exit 0; fi; sleep 3"),
@@ -227,7 +227,7 @@ TEST_CASE("while several ranks run on after one has ended, nothing is said of th
   CHECK(err.text() == "");
 }
 
-TEST_CASE("ten restarts are ten, and each knows its number") {
+TEST_CASE("ten restarts make ten attempts, each with its number") {
   const Sink out;
   const Sink err;
   const auto plan_of = [](int64_t restart) {
@@ -246,7 +246,7 @@ TEST_CASE("ten restarts are ten, and each knows its number") {
   CHECK(err.text().find("accelerate_launch: restart 10 of 10 in ") != std::string::npos);
 }
 
-TEST_CASE("nothing of the old start lives when the new one begins") {
+TEST_CASE("no process of the old attempt exists when the new one starts") {
   const testing::Scratch scratch;
   const Sink out;
   const Sink err;
@@ -261,7 +261,7 @@ TEST_CASE("nothing of the old start lives when the new one begins") {
                    .err = err.fd}) == 0);
 }
 
-TEST_CASE("a signal during the wait for a restart ends the job") {
+TEST_CASE("a signal during the backoff ends the job") {
   const Sink out;
   const Sink err;
   const pid_t user = signal_when(err, "restart 1 of 1", SIGINT);
@@ -271,7 +271,7 @@ TEST_CASE("a signal during the wait for a restart ends the job") {
   waitpid(user, nullptr, 0);
 }
 
-TEST_CASE("a signal during the wait for another start that was requested leaves that start to the caller, at once") {
+TEST_CASE("a signal during the backoff of a requested restart returns the resume code at once") {
   for (const int number : {SIGUSR1, SIGTERM}) {
     CAPTURE(number);
     const Sink out;
@@ -288,7 +288,7 @@ TEST_CASE("a signal during the wait for another start that was requested leaves 
   }
 }
 
-TEST_CASE("the launcher's last words wait for a reader who is slow, and no longer than his grace") {
+TEST_CASE("the launcher's report waits for a slow reader, at most for the grace time") {
   const Sink out;
   std::array<int, 2> err{};
   REQUIRE(pipe2(err.data(), O_CLOEXEC) == 0);
@@ -324,7 +324,7 @@ TEST_CASE("the launcher's last words wait for a reader who is slow, and no longe
   CHECK(read_all().find("accelerate_launch") == std::string::npos);
 }
 
-TEST_CASE("a program that cannot be executed stops the launch before a rank runs") {
+TEST_CASE("a program that cannot be executed ends the launch before a rank runs") {
   const LaunchOptions options{.num_processes = 2, .command = {"/no/such/program"}};
   CHECK_THROWS_WITH_AS(supervise(plan(options, {}, {}, {})),
                        "accelerate_launch: /no/such/program not found: No such file or directory",

@@ -39,7 +39,7 @@ TEST_CASE("input at the launcher's terminal reaches rank 0 through a pipe, and n
   CHECK(terminal.wait() == 0);
 }
 
-TEST_CASE("Ctrl-D at a terminal ends rank 0's stdin, and not the next start's") {
+TEST_CASE("Ctrl-D at a terminal ends rank 0's stdin for this attempt only") {
   AtTerminal terminal(shell(typed_to +
                             "--max_restarts 1 sh -c 'n=$TORCHELASTIC_RESTART_COUNT; echo start $n; echo $n got $(cat); "
                             "exit $((1 - n))'"));
@@ -53,7 +53,7 @@ TEST_CASE("Ctrl-D at a terminal ends rank 0's stdin, and not the next start's") 
   CHECK(terminal.wait() == 0);
 }
 
-TEST_CASE("a rank 0 that does not read takes a line, what else is typed stays in the terminal") {
+TEST_CASE("a rank 0 that does not read gets one line, other input stays in the terminal") {
   AtTerminal terminal(shell(typed_to + "sh -c 'echo up; exec sleep 3'; read x; echo left $x"));
   CHECK(terminal.see("up\r\n"));
   terminal.type("one\n");
@@ -65,7 +65,7 @@ TEST_CASE("a rank 0 that does not read takes a line, what else is typed stays in
   CHECK(terminal.wait() == 0);
 }
 
-TEST_CASE("a rank 0 that has closed its stdin, or ended, takes nothing") {
+TEST_CASE("a rank 0 that has closed its stdin or exited gets no input") {
   for (const std::string ranks : {"if [ $RANK = 0 ]; then exec 0<&-; echo up; fi; exec sleep 2",
                                   "[ $RANK = 0 ] && exit 0; sleep 1; echo up; exec sleep 2"}) {
     AtTerminal terminal(
@@ -80,7 +80,7 @@ TEST_CASE("a rank 0 that has closed its stdin, or ended, takes nothing") {
   }
 }
 
-TEST_CASE("Ctrl-C ends ranks that do not read what is typed") {
+TEST_CASE("Ctrl-C ends ranks that do not read the input") {
   AtTerminal terminal(shell(typed_to + "--num_processes 2 sh -c 'echo up; exec sleep 300'; echo code $?"));
   CHECK(terminal.see("up\r\nup\r\n"));
   for (int line = 0; line < 60; ++line) terminal.type("fifty bytes and no more, a terminal has room for 4 KB\n");
@@ -92,7 +92,7 @@ TEST_CASE("Ctrl-C ends ranks that do not read what is typed") {
   terminal.wait();
 }
 
-TEST_CASE("a terminal full of what rank 0 does not read holds no signal up") {
+TEST_CASE("a terminal with unread input does not delay a signal") {
   AtTerminal terminal(testing::launcher({"--main_process_port", "0", "sh", "-c", "echo up; exec sleep 300"}));
   CHECK(terminal.see("up\r\n"));
   CHECK(terminal.type_until_full("fifty bytes and no more, a terminal has room for 4 KB\n") > 4096);
@@ -101,7 +101,7 @@ TEST_CASE("a terminal full of what rank 0 does not read holds no signal up") {
   CHECK(terminal.wait() == 128 + SIGINT);
 }
 
-TEST_CASE("a launcher in the background neither reads the terminal nor is stopped by it; fg gives it what is typed") {
+TEST_CASE("a background launcher neither reads the terminal nor is stopped by it; after fg it gets the input") {
   AtTerminal terminal(shell(typed_to +
                             "sh -c 'echo up; read x; echo rank got $x' & read x; sleep 1; jobs -s; echo shell got $x; "
                             "fg > /dev/null"));
@@ -115,7 +115,7 @@ TEST_CASE("a launcher in the background neither reads the terminal nor is stoppe
   CHECK(terminal.wait() == 0);
 }
 
-TEST_CASE("after Ctrl-Z and bg the shell gets what is typed, after fg rank 0") {
+TEST_CASE("the shell gets the input after Ctrl-Z and bg, rank 0 after fg") {
   AtTerminal terminal(
       shell(typed_to +
             "sh -c 'echo up; read x; echo rank got $x; read x; echo rank got $x'; "

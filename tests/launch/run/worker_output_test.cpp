@@ -70,7 +70,7 @@ class NoSigpipe {
 
 }  // namespace
 
-TEST_CASE("a reader that is gone ends a worker by SIGPIPE, but not one that was told to end and may be saving") {
+TEST_CASE("an exited reader ends a worker with SIGPIPE, except one that is stopping and may be saving") {
   const NoSigpipe no_sigpipe;
   for (const bool told_to_end : {false, true}) {
     CAPTURE(told_to_end);
@@ -89,7 +89,7 @@ TEST_CASE("a reader that is gone ends a worker by SIGPIPE, but not one that was 
   }
 }
 
-TEST_CASE("where our stdout and stderr are one pipe, no word of ours comes into a line that its reader took in part") {
+TEST_CASE("if stdout and stderr are one pipe, the launcher's text never splits a partly read line") {
   const auto console = open_pipe();
   const int room = fcntl(console.write.get(), F_SETPIPE_SZ, 4096);
   REQUIRE(room > 0);

@@ -48,7 +48,7 @@ TEST_CASE("the worker that the system reports as first is handled first") {
   CHECK(lifetimes.running() == 0);
 }
 
-TEST_CASE("a worker that runs, or is only suspended, has not ended") {
+TEST_CASE("a running or suspended worker has not exited") {
   WorkerProcesses lifetimes(milliseconds(0));
   lifetimes.add(0, start(-1));
   lifetimes.add(1, start(-1));
@@ -78,7 +78,7 @@ TEST_CASE("a worker that does not end within the grace time is killed") {
   lifetimes.reap(-1, [](const Worker& worker) { CHECK(*worker.status == SIGKILL); });
 }
 
-TEST_CASE("a grace of years is waited for in pieces, not for a millisecond each time") {
+TEST_CASE("a grace time of years is waited for in long intervals") {
   WorkerProcesses lifetimes(std::chrono::hours(24 * 400));
   CHECK(lifetimes.poll_timeout_ms() == -1);
   lifetimes.stop(SIGTERM);

@@ -24,7 +24,7 @@ std::string refusal(std::string bytes) {
 
 }  // namespace
 
-TEST_CASE("frames come back one by one, whatever they hold, and none before its end") {
+TEST_CASE("frames with any content are read one by one, and only if they are complete") {
   const Frame input{.kind = FrameKind::input, .bytes = std::string("a\0\n\xff", 4) + std::string(70'000, 'x')};
   std::string buffer = bytes_of(input) + bytes_of({.kind = FrameKind::input_end});
   std::string part = buffer.substr(0, 1000);
@@ -34,7 +34,7 @@ TEST_CASE("frames come back one by one, whatever they hold, and none before its 
   CHECK_FALSE(take_frame(buffer));
 }
 
-TEST_CASE("a job is restored with hostile words and values as they were") {
+TEST_CASE("a job with special words and values survives a round trip") {
   const RemoteJob job{.version = "0.1.0",
                       .folder = "/my data/$(x)",
                       .arguments = {"--cpu=1", "--", "./a b", "", "it's\n$HOME", "\"`'"},
@@ -42,7 +42,7 @@ TEST_CASE("a job is restored with hostile words and values as they were") {
   CHECK(job_of(frame_of(job)) == job);
 }
 
-TEST_CASE("bytes that are no frame or no job are refused") {
+TEST_CASE("bytes that are not a frame or not a job are refused") {
   CHECK(refusal("Welcome to host2!\n") == kRefusal);
   CHECK(refusal("J\xff\xff\xff\xff") == kRefusal);
   CHECK(refusal(bytes_of({.kind = FrameKind::job, .bytes = "no end"})) == kRefusal);

@@ -16,7 +16,7 @@ using accelerate::env::Variables;
 using Hosts = std::vector<HostSlots>;
 using Words = std::vector<std::string>;
 
-TEST_CASE("variables travel, but for those of this host, this login, another launcher, and our own") {
+TEST_CASE("variables are forwarded except those of this host, this login, another launcher and ours") {
   CHECK(forwarded_variables({{"PATH", "/bin"},
                              {"MY_DATA", "a b"},
                              {"ACCELERATE_MIXED_PRECISION", "bf16"},
@@ -33,7 +33,7 @@ TEST_CASE("variables travel, but for those of this host, this login, another lau
         Variables{{"PATH", "/bin"}, {"MY_DATA", "a b"}, {"ACCELERATE_MIXED_PRECISION", "bf16"}});
 }
 
-TEST_CASE("options become words that give the same options") {
+TEST_CASE("options survive a round trip through arguments") {
   LaunchOptions options{.num_processes = 4, .main_process_ip = "gpu-a", .enable_cpu_affinity = true, .command = {"x"}};
   options.settings = {.cpu = false, .timeout = std::chrono::seconds(7)};
   auto words = arguments_of(options);
@@ -44,7 +44,7 @@ TEST_CASE("options become words that give the same options") {
   CHECK(arguments_of({.hang_timeout = std::chrono::milliseconds(1'234'567'500)}) == Words{"--hang_timeout=1234567.5"});
 }
 
-TEST_CASE("over ssh each host is told its machine, and all the same place to meet") {
+TEST_CASE("ssh: each host gets its machine rank and the same rendezvous address") {
   Hosts hosts{{"user@gpu-a", 2}, {"gpu-b", 1}};
   const auto told = options_of_hosts({.hosts = "...", .config_file = "c", .command = {"./train"}}, hosts, "id");
   REQUIRE(told.size() == 2);
@@ -62,7 +62,7 @@ TEST_CASE("over ssh each host is told its machine, and all the same place to mee
   CHECK(*told[0].main_process_port < 30000);
 }
 
-TEST_CASE("over ssh hosts that would each meet at themselves are refused") {
+TEST_CASE("ssh: a loopback rendezvous address is refused") {
   Hosts hosts{{"user@localhost", 2}, {"gpu-b", 1}};
   CHECK_THROWS_WITH_AS(
       static_cast<void>(options_of_hosts({}, hosts, "id")),
@@ -74,19 +74,19 @@ TEST_CASE("over ssh hosts that would each meet at themselves are refused") {
   CHECK_NOTHROW(options_of_hosts({}, here, "id"));
 }
 
-TEST_CASE("over ssh one host is told no address, as it has all ranks; one that is given is its to pass over") {
+TEST_CASE("ssh: a single host gets no rendezvous address unless one is given") {
   Hosts hosts{{"gpu-a", 2}};
   CHECK_FALSE(options_of_hosts({}, hosts, "id")[0].main_process_ip);
   CHECK(options_of_hosts({.main_process_ip = "gpu-b"}, hosts, "id")[0].main_process_ip == "gpu-b");
 }
 
-TEST_CASE("hosts without slots decide themselves how many ranks they start, unless the number is given") {
+TEST_CASE("hosts without slots determine their number of ranks unless it is given") {
   Hosts hosts{{"a", 0}, {"b", 0}};
   CHECK_FALSE(options_of_hosts({}, hosts, "")[0].ranks_per_machine);
   CHECK(options_of_hosts({.num_processes = 4}, hosts, "")[0].ranks_per_machine == "2,2");
 }
 
-TEST_CASE("a list of ranks reaches ssh's hosts as it is, and is refused beside slots") {
+TEST_CASE("ssh: a list of ranks is passed unchanged, and is refused together with slots") {
   Hosts hosts{{"a", 0}, {"b", 0}};
   const auto told = options_of_hosts({.num_processes = 6, .ranks_per_machine = "4,2"}, hosts, "");
   CHECK(told[0].ranks_per_machine == "4,2");
@@ -97,7 +97,7 @@ TEST_CASE("a list of ranks reaches ssh's hosts as it is, and is refused beside s
                        LaunchError);
 }
 
-TEST_CASE("the job's id stands on no command line") {
+TEST_CASE("no command line contains the job's id") {
   const Variables secret{{"ACCELERATE_JOB_ID", "old-secret"}, {"PATH", "/bin"}};
   for (const auto& plan :
        {plan_ssh({.command = {"x"}}, {{"a", 1}, {"b", 1}}, secret, "new-secret", "/bin/self", std::chrono::seconds(30)),
@@ -110,7 +110,7 @@ TEST_CASE("the job's id stands on no command line") {
   }
 }
 
-TEST_CASE("mpirun gets hosts with their ranks, and the names of what the ranks should see") {
+TEST_CASE("mpirun gets hosts with their ranks, and the names of exported variables") {
   LaunchOptions options{.num_processes = 3, .command = {"./train", "a b"}};
   options.settings.cpu = true;
   const auto plan =
@@ -132,7 +132,7 @@ TEST_CASE("mpirun gets hosts with their ranks, and the names of what the ranks s
                                         {"OMPI_MCA_pml", "ob1"}});
 }
 
-TEST_CASE("mpirun's ranks here see no place of another launcher's, and nothing that lost to an option") {
+TEST_CASE("local ranks of mpirun get no rank variables of another launcher and no overridden settings") {
   LaunchOptions options{.num_processes = 2, .command = {"x"}};
   options.settings.device = "cuda";
   const Variables inherited{{"RANK", "0"},
@@ -155,7 +155,7 @@ TEST_CASE("mpirun's ranks here see no place of another launcher's, and nothing t
                   {"OMPI_MCA_pml", "ob1"}});
 }
 
-TEST_CASE("on mpirun's hosts each start has a port of its own, unless one is given") {
+TEST_CASE("on mpirun's hosts each attempt has its own port unless one is given") {
   const auto port = [](const LaunchOptions& options, const std::string& job_id) {
     return plan_mpirun(options, {{"a", 1}, {"b", 1}}, {}, job_id, "").workers[0].environment.at("MASTER_PORT");
   };
@@ -168,7 +168,7 @@ TEST_CASE("on mpirun's hosts each start has a port of its own, unless one is giv
   CHECK(port_of_job("first") < 30000);
 }
 
-TEST_CASE("mpirun on this machine alone has no hosts; an address of IPv6 is refused") {
+TEST_CASE("mpirun on this machine has no hosts; an IPv6 address is refused") {
   CHECK(plan_mpirun({.num_processes = 2, .command = {"x"}}, {}, {}, "id", "").workers[0].command ==
         Words{"mpirun", "-n", "2", "--oversubscribe", "-x", "ACCELERATE_JOB_ID", "x"});
   CHECK_THROWS_WITH_AS(
@@ -184,7 +184,7 @@ TEST_CASE("mpirun on this machine alone has no hosts; an address of IPv6 is refu
       LaunchError);
 }
 
-TEST_CASE("mpirun's ranks are counted in a line where neither their number nor slots say it") {
+TEST_CASE("a log line states the number of mpirun's ranks if neither num_processes nor slots do") {
   CHECK(mpirun_choice_text({}, {}) == "1 rank; --num_processes N starts more");
   CHECK(mpirun_choice_text({}, {{"a", 0}, {"b", 0}}) ==
         "2 ranks, one per host; the hosts' slots (gpu-a:4) or --num_processes N choose otherwise");
@@ -194,7 +194,7 @@ TEST_CASE("mpirun's ranks are counted in a line where neither their number nor s
   CHECK_FALSE(mpirun_choice_text({.num_processes = 2}, {{"a", 0}, {"b", 0}}));
 }
 
-TEST_CASE("srun starts as many tasks as are requested, else as the allocation has") {
+TEST_CASE("srun starts as many tasks as requested, else as many as the allocation has") {
   const Variables allocation{{"SLURM_JOB_ID", "1"}, {"SLURM_JOB_NUM_NODES", "2"}, {"RANK", "7"}};
   CHECK(plan_srun({.command = {"./train", "-x"}}, allocation, "id", "").workers[0].command ==
         Words{"srun", "--kill-on-bad-exit=1", "--ntasks=2", "--", "./train", "-x"});
@@ -215,7 +215,7 @@ TEST_CASE("srun starts as many tasks as are requested, else as the allocation ha
   CHECK_FALSE(plan_srun(options, with_tasks, "id", "").workers[0].environment.contains("RANK"));
 }
 
-TEST_CASE("what mpirun and srun cannot do for their ranks is done around each by a launcher of ours") {
+TEST_CASE("a launcher around each rank adds options that mpirun and srun do not support") {
   CHECK(rank_wrapper_arguments({.quiet = true, .command = {"./train"}}, "") == Words{"./train"});
   CHECK(rank_wrapper_arguments({.resume_code = 75, .command = {"./train"}}, "/bin/self") ==
         Words{"/bin/self", "--task", "--resume_code=75", "--", "./train"});
@@ -235,7 +235,7 @@ TEST_CASE("what mpirun and srun cannot do for their ranks is done around each by
   CHECK(Words(mpirun.end() - static_cast<std::ptrdiff_t>(around.size()), mpirun.end()) == around);
 }
 
-TEST_CASE("launchers around ranks are told the version of the one that starts the job; ranks are not") {
+TEST_CASE("only the launchers around ranks get the version of the main launcher") {
   const std::string name = kLauncherVersionVariable;
   const Variables outer{{name, "0.1"}};
   const std::string ours = parse({"--version"}).print.value();
@@ -251,7 +251,7 @@ TEST_CASE("launchers around ranks are told the version of the one that starts th
   CHECK_FALSE(plan_task({.command = {"x"}}, outer).workers[0].environment.contains(name));
 }
 
-TEST_CASE("srun and mpirun leave the ranks unbound where the launcher around each binds it to its share") {
+TEST_CASE("srun and mpirun do not bind ranks if the launcher around each does") {
   const LaunchOptions options{.num_processes = 2, .enable_cpu_affinity = true, .command = {"x"}};
   const auto srun = plan_srun(options, {{"SLURM_JOB_ID", "1"}}, "id", "/bin/self").workers[0].command;
   CHECK(srun == Words{"srun", "--kill-on-bad-exit=1", "--ntasks=2", "--cpu-bind=none", "--", "/bin/self", "--task",
@@ -295,7 +295,7 @@ TEST_CASE("multi_gpu under srun and mpirun is refused for the CPU and for one ra
   CHECK_THROWS_WITH_AS(plan_mpirun(options, {{"a", 2}}, {}, "id", ""), cpu.c_str(), LaunchError);
 }
 
-TEST_CASE("backend auto is no backend's name to srun and mpirun") {
+TEST_CASE("backend auto is not passed to srun and mpirun as a name") {
   LaunchOptions options{.num_processes = 2, .command = {"x"}};
   options.settings.backend = "auto";
   CHECK(plan_srun(options, {}, "id", "").workers[0].command ==
@@ -303,7 +303,7 @@ TEST_CASE("backend auto is no backend's name to srun and mpirun") {
   CHECK_NOTHROW(plan_mpirun(options, {}, {}, "id", ""));
 }
 
-TEST_CASE("ranks of srun and mpirun know which start this is, and how many there may be") {
+TEST_CASE("ranks of srun and mpirun get the number of the attempt and the maximum number of restarts") {
   Variables again{{"SLURM_JOB_ID", "1"}};
   CHECK_FALSE(accelerate::launch::import_start(again));
   accelerate::launch::export_start(again, {.restart_count = 2, .max_restarts = 5});
@@ -316,7 +316,7 @@ TEST_CASE("ranks of srun and mpirun know which start this is, and how many there
   }
 }
 
-TEST_CASE("ranks that ask for another start end in their own time under srun") {
+TEST_CASE("srun does not stop ranks that request a restart") {
   const Variables allocation{{"SLURM_JOB_ID", "1"}};
   CHECK(plan_srun({.resume_code = 75, .command = {"x"}}, allocation, "id", "").workers[0].command[1] ==
         "--kill-on-bad-exit=0");

@@ -56,7 +56,7 @@ Scripted dry(const Words& options, const Words& command, const Variables& variab
 
 }  // namespace
 
-TEST_CASE("a dry run with mpirun over hosts: mpirun with hosts and names, and an id that the script draws") {
+TEST_CASE("a dry run with mpirun prints mpirun with hosts and names, and the script creates an id") {
   const FakePrograms programs;
   const auto [script, ran] = dry({"--runner", "mpirun", "--hosts", "a:1,b:1", "--main_process_port", "4000"},
                                  {"./train", "it's", "$HOME"}, programs.variables({{"ACCELERATE_JOB_ID", ""}}));
@@ -67,7 +67,7 @@ TEST_CASE("a dry run with mpirun over hosts: mpirun with hosts and names, and an
   CHECK(script.find("ACCELERATE_JOB_ID=$(od ") != std::string::npos);
 }
 
-TEST_CASE("a dry run in an allocation of Slurm: srun, and an id that the script draws") {
+TEST_CASE("a dry run in a Slurm allocation prints srun, and the script creates an id") {
   const FakePrograms programs;
   const auto [script, ran] =
       dry({"--label"}, {"./train", "it's"},
@@ -76,7 +76,7 @@ TEST_CASE("a dry run in an allocation of Slurm: srun, and an id that the script 
         "<--kill-on-bad-exit=1><--ntasks=4><--><" + self + "><--task><--label=1><--><./train><it's> id of 32\n");
 }
 
-TEST_CASE("a dry run of a task that srun started: its program, in the place that Slurm gives it") {
+TEST_CASE("a dry run of a task of srun prints its program with Slurm's rank variables") {
   const auto [script, ran] =
       dry({"--gradient_accumulation_steps", "4"},
           {"sh", "-c", "echo $SLURM_PROCID $ACCELERATE_GRADIENT_ACCUMULATION_STEPS \"$0\"", "a b"},
@@ -92,7 +92,7 @@ TEST_CASE("a dry run of a task that srun started: its program, in the place that
   CHECK(script.find("ACCELERATE_JOB_ID") == std::string::npos);  // each task would generate another one
 }
 
-TEST_CASE("a dry run by hand: the ranks of this machine, at the place where all meet") {
+TEST_CASE("a dry run of one of several machines prints its ranks and the rendezvous address") {
   const auto [script, ran] = dry(
       {"--num_machines", "2", "--machine_rank", "1", "--main_process_ip", "gpu-a", "--main_process_port", "4000",
        "--num_processes", "4", "--backend", "gloo"},
@@ -100,7 +100,7 @@ TEST_CASE("a dry run by hand: the ranks of this machine, at the place where all 
   CHECK(ran.out == "2 4 0 gpu-a 4000\n3 4 1 gpu-a 4000\n");
 }
 
-TEST_CASE("on one machine a run and its script pass over an address alike, and say so") {
+TEST_CASE("a run and its script ignore the address on one machine, and report it") {
   const Words words{"--main_process_ip", "gpu-b", "--main_process_port", "0", "--num_processes", "1"};
   const Words command{"sh", "-c", "echo $MASTER_ADDR"};
   CHECK(dry(words, command, {}).ran.out == "127.0.0.1\n");
@@ -111,7 +111,7 @@ TEST_CASE("on one machine a run and its script pass over an address alike, and s
   CHECK(run.err == "accelerate_launch: main_process_ip gpu-b is not used on one machine; its ranks use 127.0.0.1\n");
 }
 
-TEST_CASE("a dry run refuses what the run refuses: mpi by hand over several machines") {
+TEST_CASE("a dry run refuses the same options as a run: mpi on several machines") {
   const Words by_hand{"--num_machines",
                       "2",
                       "--machine_rank",

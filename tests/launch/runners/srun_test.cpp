@@ -62,8 +62,7 @@ Ran in_allocation(const Words& options, const std::string& of_rank_1, const acce
 
 }  // namespace
 
-TEST_CASE(
-    "the first rank that fails under srun decides our exit code, though those that srun stopped have higher ones") {
+TEST_CASE("srun: the first failed rank determines the exit code, also if stopped ranks have higher ones") {
   const auto failed = in_allocation({}, "echo loss nan; exit 7");
   CAPTURE(failed.err);
   CHECK(failed.code == 7);
@@ -73,7 +72,7 @@ TEST_CASE(
   CHECK(in_allocation({"--label", "--quiet"}, "exit 9").code == 9);
 }
 
-TEST_CASE("under srun too all ranks start again, and the reason is the first rank's") {
+TEST_CASE("srun: all ranks restart, and the first rank's failure is the reason") {
   const auto ran = in_allocation({"--max_restarts", "1"}, "echo start $TORCHELASTIC_RESTART_COUNT; exit 7");
   CAPTURE(ran.err);
   CHECK(ran.code == 7);
@@ -82,7 +81,7 @@ TEST_CASE("under srun too all ranks start again, and the reason is the first ran
   CHECK(ran.err.ends_with("accelerate_launch: no restart: --max_restarts 1 is used up\n"));
 }
 
-TEST_CASE("one line says how many ranks srun starts, and why, where nobody gave their number") {
+TEST_CASE("srun: one line states the number of ranks and its source if none was given") {
   const auto said = [](const Words& options, const accelerate::env::Variables& more) {
     const std::string err = in_allocation(options, "exit 7", more).err;
     return err.substr(0, err.find('\n'));
@@ -96,7 +95,7 @@ TEST_CASE("one line says how many ranks srun starts, and why, where nobody gave 
   CHECK(said({"--quiet"}, {}).find("chooses otherwise") == std::string::npos);
 }
 
-TEST_CASE("a launcher around a rank refuses one that starts the job of another version, which the rank is not told") {
+TEST_CASE("srun: a launcher around a rank refuses a main launcher of another version") {
   const std::string version = accelerate::launch::parse({"--version"}).print.value().substr(18);
   const auto around = [](const std::string& of_starter) {
     return Child(testing::launcher({"--task", "--", "sh", "-c", "echo ${ACCELERATE_LAUNCHER_VERSION-none}"}),
@@ -114,7 +113,7 @@ TEST_CASE("a launcher around a rank refuses one that starts the job of another v
   CHECK(same.out == "none\n");
 }
 
-TEST_CASE("a rank that the signal to all processes of a step reached before its launcher has not failed") {
+TEST_CASE("srun: a rank that a signal to the whole step ended before its launcher has not failed") {
   Child task(testing::launcher({"--task", "--", "sh", "-c", "echo up; kill -TERM $$"}));
   REQUIRE(task.wait_for("up\n"));
   std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the rank has ended
@@ -127,14 +126,14 @@ TEST_CASE("a rank that the signal to all processes of a step reached before its 
   CHECK(alone.err.find(") ended with signal 15 (terminated)") != std::string::npos);
 }
 
-TEST_CASE("where no rank's launcher tells of a failure, srun's exit code is ours") {
+TEST_CASE("srun: without a reported failure the launcher exits with srun's exit code") {
   const auto killed = in_allocation(
       {}, "parent() { awk '/^PPid/ {print $2}' /proc/$1/status; }; kill -9 $(parent $(parent $$)); sleep 1000");
   CAPTURE(killed.err);
   CHECK(killed.code == 143);
 }
 
-TEST_CASE("a rank that fails under srun beside one that requests another start is a failure") {
+TEST_CASE("srun: a failed rank is a failure, also if another rank requests a restart") {
   const auto ran = in_allocation({"--resume_code", "75"}, "exit 3");
   CAPTURE(ran.err);
   CHECK(ran.code == 3);

@@ -105,7 +105,7 @@ pid_t process_with(const std::string& word, const std::string& host) {
 
 }  // namespace
 
-TEST_CASE("ranks of several hosts are one job, in the folder and with the environment of the launcher") {
+TEST_CASE("ranks of several hosts form one job in the launcher's folder and environment") {
   const FakeSsh ssh;
   const auto script =
       "sleep 0.$((RANK * 3)); echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $FROM_HOST $MINE $PWD";
@@ -117,7 +117,7 @@ TEST_CASE("ranks of several hosts are one job, in the folder and with the enviro
   CHECK(ran.out == "0 3 0 2 a yes " + here + "\n1 3 1 2 a yes " + here + "\n2 3 0 1 b yes " + here + "\n");
 }
 
-TEST_CASE("arguments and variables come through as they are, whatever they hold") {
+TEST_CASE("arguments and variables with any content arrive unchanged") {
   const FakeSsh ssh;
   for (const std::string word : {"a b", "it's", "\"", "$(touch /tmp/never)", "`id`", "a\nb\n\nc", "", "\\", "-n", "*",
                                  "a=b", "!x", "\xff\xfe\x01"}) {
@@ -146,7 +146,7 @@ TEST_CASE("a launcher and a folder may have any name") {
   CHECK_FALSE(std::filesystem::exists(folder + "/never"));
 }
 
-TEST_CASE("the first rank that fails decides, on whichever host: it is named there, and here how the machines ended") {
+TEST_CASE("the first failed rank determines the result; its host names it, the main launcher lists the machines") {
   const FakeSsh ssh;
   const auto ran =
       Child(on_hosts("a:1,b:1", {"sh", "-c", "[ $RANK = 1 ] && exit 7; exec sleep 300"}), ssh.variables()).wait();
@@ -161,7 +161,7 @@ TEST_CASE("the first rank that fails decides, on whichever host: it is named the
   CHECK((tail == ") ended with exit code 7.\n" || tail == ") ended with exit code 7; the others were stopped.\n"));
 }
 
-TEST_CASE("what becomes of the output is done on the hosts: labels, log files, a filter, a watch, silence") {
+TEST_CASE("each host handles its output: labels, log files, filter, hang detection, quiet") {
   const FakeSsh ssh;
   const testing::Scratch scratch;
   const auto ran = Child(on_hosts("a:2,b:1", {"sh", "-c", "echo out $RANK; echo err $RANK >&2"},
@@ -179,7 +179,7 @@ TEST_CASE("what becomes of the output is done on the hosts: labels, log files, a
   }
 }
 
-TEST_CASE("ranks that ask for another start get it on all hosts") {
+TEST_CASE("ranks on all hosts restart on request") {
   const FakeSsh ssh;
   const auto ran = Child(on_hosts("a:1,b:1",
                                   {"sh", "-c",
@@ -193,7 +193,7 @@ TEST_CASE("ranks that ask for another start get it on all hosts") {
   CHECK(ran.err == "accelerate_launch: the ranks requested a restart (exit code 75) in 0.5 s\n");
 }
 
-TEST_CASE("over one host too ranks know which start this is; the launcher that was called counts") {
+TEST_CASE("a single host counts attempts too, with the limits of the main launcher") {
   const FakeSsh ssh;
   const auto ran = Child(on_hosts("a:1",
                                   {"sh", "-c",
@@ -207,7 +207,7 @@ TEST_CASE("over one host too ranks know which start this is; the launcher that w
   CHECK(ran.out == "start 0 of 1\nstart 1 of 1\nstart 2 of 1\n");
 }
 
-TEST_CASE("the ranks of all hosts start again after one failed") {
+TEST_CASE("the ranks of all hosts restart after a failure") {
   const FakeSsh ssh;
   char name[] = "/tmp/ssh_test.XXXXXX";
   const std::string folder = mkdtemp(name);
@@ -220,7 +220,7 @@ TEST_CASE("the ranks of all hosts start again after one failed") {
   CHECK(ran.out.ends_with("up 1\nup 1\n"));
 }
 
-TEST_CASE("signals reach the ranks on all hosts, which may end well on them") {
+TEST_CASE("signals reach the ranks on all hosts, which may exit with 0") {
   const FakeSsh ssh;
   Child child(on_hosts("a:1,b:1", {"sh", "-c", "trap 'echo saved; exit 0' TERM; echo up; sleep 300 & wait"}),
               ssh.variables());
@@ -231,7 +231,7 @@ TEST_CASE("signals reach the ranks on all hosts, which may end well on them") {
   CHECK(ran.out.find("saved\nsaved\n") != std::string::npos);
 }
 
-TEST_CASE("rank 0 reads the launcher's stdin") {
+TEST_CASE("rank 0 gets the launcher's stdin") {
   const FakeSsh ssh;
   std::string line = "echo hello |";
   for (const auto& word : on_hosts("a:1,b:1", {"sh", "-c", "'sleep 0.$((RANK * 3)); echo $RANK $(cat)'"}))
@@ -239,7 +239,7 @@ TEST_CASE("rank 0 reads the launcher's stdin") {
   CHECK(Child({"sh", "-c", line}, ssh.variables()).wait().out == "0 hello\n1\n");
 }
 
-TEST_CASE("a signal ends ranks over there also behind input that rank 0 never reads") {
+TEST_CASE("a signal ends remote ranks, also behind unread input for rank 0") {
   const FakeSsh ssh;
   std::string line = "exec";
   for (const auto& word : on_hosts("a:1", {"sh", "-c", "'echo up; exec sleep 300'"})) line += " " + word;
@@ -255,7 +255,7 @@ TEST_CASE("a signal ends ranks over there also behind input that rank 0 never re
   unlink(name);
 }
 
-TEST_CASE("nothing of the ranks outlives a launcher that was killed") {
+TEST_CASE("no remote process survives a killed launcher") {
   const FakeSsh ssh;
   const testing::Scratch scratch(testing::in_memory);
   Child child(on_hosts("a:1,b:1", with_daemons), ssh.variables(scratch.variables()));
@@ -268,7 +268,7 @@ TEST_CASE("nothing of the ranks outlives a launcher that was killed") {
   CHECK(took <= a_second);
 }
 
-TEST_CASE("whichever process of ours is killed between the launcher and a host, nothing of the ranks outlives it") {
+TEST_CASE("no remote process survives if any process between launcher and host is killed") {
   const FakeSsh ssh;
   const testing::Scratch scratch(testing::in_memory);
   const std::string host = "a" + std::to_string(getpid());
@@ -288,7 +288,7 @@ TEST_CASE("whichever process of ours is killed between the launcher and a host, 
   }
 }
 
-TEST_CASE("a dry run prints what a shell can run over the same ssh") {
+TEST_CASE("a dry run prints commands that a shell can run over the same ssh") {
   const FakeSsh ssh;
   const Words command{"sh", "-c", "sleep 0.$((RANK * 3)); echo $RANK of $WORLD_SIZE on $FROM_HOST: \"$1\"", "x",
                       "it's $HOME"};
@@ -300,7 +300,7 @@ TEST_CASE("a dry run prints what a shell can run over the same ssh") {
   CHECK(ran.out == "0 of 2 on a: it's $HOME\n1 of 2 on b: it's $HOME\n");
 }
 
-TEST_CASE("a dry run over ssh shows no value of the user's variables, and its script takes them as they are") {
+TEST_CASE("a dry run over ssh prints no values of the user's variables, and its script forwards them unchanged") {
   const FakeSsh ssh;
   for (const std::string value : {"my-secret", "it's my-secret", "my-secret\n", "$(touch /tmp/never) `my-secret` \"\\",
                                   "\nmy-secret\xff", " *my-secret* "}) {
@@ -318,7 +318,7 @@ TEST_CASE("a dry run over ssh shows no value of the user's variables, and its sc
   }
 }
 
-TEST_CASE("a host that cannot be reached is named, with how long that took") {
+TEST_CASE("an unreachable host is named with the time that passed") {
   const FakeSsh ssh("while [ \"$1\" != -- ]; do shift; done; [ $2 = b ] && sleep 1 && exit 255; exec sleep 300");
   const auto ran = Child(on_hosts("a:1,b:1", {"true"}), ssh.variables()).wait();
   CHECK(ran.code == 255);
