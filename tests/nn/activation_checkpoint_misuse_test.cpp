@@ -15,7 +15,7 @@ at::Tensor small_leaf(int64_t seed) { return numbers({3}, seed).requires_grad_(t
 
 }  // namespace
 
-TEST_CASE("a leaf that changed between forward and backward is refused") {
+TEST_CASE("a changed leaf between forward and backward is refused") {
   const at::Tensor x = small_leaf(1), w = small_leaf(2);
   const at::Tensor y = checkpoint([&](const at::Tensor& in) { return in * w; }, x);
   {
@@ -29,7 +29,7 @@ TEST_CASE("a leaf that changed between forward and backward is refused") {
   CHECK_FALSE(x.grad().defined());
 }
 
-TEST_CASE("an input that changed is refused: by the function at once, later by LibTorch in backward") {
+TEST_CASE("a changed input is refused: by the function at once, later by LibTorch in backward") {
   const at::Tensor x = small_leaf(1);
   const at::Tensor copy = x * 1;
   CHECK_THROWS_WITH_AS(checkpoint([](at::Tensor in) { return in.add_(1) * 2; }, copy),
@@ -45,7 +45,7 @@ TEST_CASE("an input that changed is refused: by the function at once, later by L
   CHECK_THROWS_WITH_AS(y.sum().backward(), doctest::Contains("modified by an inplace operation"), c10::Error);
 }
 
-TEST_CASE("a second run that is another computation is refused: shapes, dtypes, numbers of results, tensors used") {
+TEST_CASE("a recompute with other shapes, dtypes, numbers of results or tensors is refused") {
   const at::Tensor x = small_leaf(1), w = small_leaf(2);
   const at::Tensor between = w.exp();
   const std::string rest = "; it must compute the same from the same inputs";
@@ -72,7 +72,8 @@ TEST_CASE("a second run that is another computation is refused: shapes, dtypes, 
         other);
 }
 
-TEST_CASE("an exception in either run passes through, and random state, autocast and recomputing() are as before") {
+TEST_CASE(
+    "an exception in forward or recompute propagates, and random state, autocast and recomputing() are restored") {
   const at::Tensor x = small_leaf(1);
   const auto fails_in = [&](bool second) {
     return [second](const at::Tensor& in) {
@@ -93,7 +94,7 @@ TEST_CASE("an exception in either run passes through, and random state, autocast
   CHECK_FALSE(recomputing());
 }
 
-TEST_CASE("tensors of another thread's graph are told from the function's own") {
+TEST_CASE("tensors of another thread's graph are distinguished from the function's own") {
   at::Tensor made;
   const at::Tensor x = small_leaf(1);
   std::thread([&] {
@@ -107,7 +108,7 @@ TEST_CASE("tensors of another thread's graph are told from the function's own") 
   CHECK(close(x.grad(), 2 * e * e + e));
 }
 
-TEST_CASE("the graph before a checkpoint is left as it is, and a backward from another thread works") {
+TEST_CASE("the graph before a checkpoint does not change, and a backward from another thread works") {
   const at::Tensor x = small_leaf(1);
   const at::Tensor before = x.exp();
   const at::Tensor y = checkpoint([](const at::Tensor& in) { return in.sin(); }, before);

@@ -55,7 +55,7 @@ at::Tensor leaf(int64_t seed, at::IntArrayRef shape = {3, 4}) { return numbers(s
 
 }  // namespace
 
-TEST_CASE("outputs and gradients of inputs and captured parameters are those of the plain call, bit for bit") {
+TEST_CASE("outputs and gradients of inputs and captured parameters equal the plain call bit for bit") {
   auto net = gradient_testing::built([] { return TwoLayers(); });
   const auto run = [&](bool checkpointed) {
     net->zero_grad();
@@ -71,9 +71,7 @@ TEST_CASE("outputs and gradients of inputs and captured parameters are those of 
   CHECK(equal(run(true), run(false)));
 }
 
-TEST_CASE(
-    "intermediate values of a checkpointed function are not kept: eight blocks use an eighth of the memory, in "
-    "backward too") {
+TEST_CASE("checkpointed blocks discard intermediate values: eight blocks use an eighth of the memory") {
   Watch watch;
   constexpr int64_t kBlock = 6 * 1000 * 8;  // six results of 1000 float64
   const auto block = [&](at::Tensor x) {
@@ -97,7 +95,7 @@ TEST_CASE(
   CHECK(peak <= 8 * kBlock / 6 + kBlock);
 }
 
-TEST_CASE("dropout falls alike in the second run, and the generator continues as after a plain backward") {
+TEST_CASE("dropout is equal in the recompute, and the generator continues as after a plain backward") {
   const auto run = [](bool checkpointed, bool preserve) {
     torch::manual_seed(3);
     const at::Tensor x = leaf(1, {200});
@@ -112,7 +110,7 @@ TEST_CASE("dropout falls alike in the second run, and the generator continues as
   CHECK_FALSE(torch::equal(other[1], run(false, true)[1]));  // another mask, as the option specifies
 }
 
-TEST_CASE("without gradients it is the plain call: once, the same tensor, nothing noted") {
+TEST_CASE("without gradients checkpoint() is the plain call: once, the same tensor, nothing saved") {
   int calls = 0;
   const auto same = [&](const at::Tensor& x) -> const at::Tensor& { return ++calls, x; };
   const at::Tensor x = leaf(1);
@@ -130,7 +128,7 @@ TEST_CASE("without gradients it is the plain call: once, the same tensor, nothin
   CHECK(x.grad().eq(3).all().item<bool>());
 }
 
-TEST_CASE("several results in a tree: some without gradient, some that the loss leaves out") {
+TEST_CASE("several results in a tree: some without gradient, some that are not part of the loss") {
   struct Made {
     at::Tensor loss, other;
     std::vector<at::Tensor> more;
@@ -169,7 +167,7 @@ TEST_CASE("hooks fire once, on shared parameters as well: used twice in one func
   CHECK(close(seen, w.grad(), 1e-14));
 }
 
-TEST_CASE("a captured result of the graph before gets its gradient, and its hook fires once") {
+TEST_CASE("a captured result of an earlier graph gets its gradient, and its hook fires once") {
   const at::Tensor x = leaf(1);
   const auto run = [&](bool checkpointed) {
     x.mutable_grad().reset();
@@ -204,7 +202,7 @@ TEST_CASE("torch::autograd::grad, for some of the leaves or all, and with the gr
                        c10::Error);
 }
 
-TEST_CASE("second derivatives are those of the plain call") {
+TEST_CASE("second derivatives equal those of the plain call") {
   auto net = gradient_testing::built([] { return TwoLayers(); });
   const auto run = [&](bool checkpointed) {
     net->zero_grad();
@@ -248,7 +246,7 @@ TEST_CASE("checkpoints within checkpoints, eighty deep") {
   CHECK(equal(torch::autograd::grad({deep(x).sum()}, {x, w}), torch::autograd::grad({(x * w).sin().sum()}, {x, w})));
 }
 
-TEST_CASE("a chain of thousands is let go of without a deep stack") {
+TEST_CASE("a chain of thousands is freed without deep recursion") {
   const at::Tensor x = leaf(1, {2});
   at::Tensor y = x;
   for (int i = 0; i < 5000; ++i) y = checkpoint([](const at::Tensor& in) { return in + 1; }, y);
@@ -256,7 +254,7 @@ TEST_CASE("a chain of thousands is let go of without a deep stack") {
   CHECK(x.grad().eq(1).all().item<bool>());
 }
 
-TEST_CASE("autocast is as it was, also where backward runs outside, and weights cast before are no trouble") {
+TEST_CASE("recompute restores autocast, also if backward runs outside, and earlier cached casts work") {
   const at::Tensor w = numbers({4, 4}, 1, at::kFloat).requires_grad_(true);
   const at::Tensor x = numbers({3, 4}, 2, at::kFloat);
   std::vector<bool> second;
@@ -284,7 +282,7 @@ TEST_CASE("autocast is as it was, also where backward runs outside, and weights 
   CHECK(second == std::vector<bool>{false, true, false});
 }
 
-TEST_CASE("a layer over ranks counts its batch once, though the forward runs twice") {
+TEST_CASE("a layer over ranks counts its batch once, although the forward runs twice") {
   SyncBatchNorm layer(4);
   layer->to(at::kDouble);
   const at::Tensor x = leaf(1);
@@ -293,9 +291,7 @@ TEST_CASE("a layer over ranks counts its batch once, though the forward runs twi
   CHECK(close(layer->running_mean, x.detach().mean(0) * 0.1));
 }
 
-TEST_CASE(
-    "under a gradient reducer checkpointed parts end with the mean over ranks, by plain backward and in early "
-    "buckets") {
+TEST_CASE("a gradient reducer averages checkpointed parts, by plain backward and in early buckets") {
   for (const int64_t ranks : {2, 4}) {
     gradient_testing::check_means(ranks, gradient_testing::make_net,
                                   [](const gradient_testing::NetPtr& net, int64_t rank) {
@@ -306,8 +302,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE(
-    "under a gradient reducer too checkpointed parts keep an eighth, in backward as well, with the same gradients") {
+TEST_CASE("a gradient reducer keeps the memory saving, in backward too, with the same gradients") {
   run_threads(
       2,
       [](const Group& group) {
@@ -345,7 +340,7 @@ TEST_CASE(
       kTimeout);
 }
 
-TEST_CASE("a backward with checkpointed parts is one reduction, in as many operations as a plain one") {
+TEST_CASE("a backward with checkpointed parts is one reduction with as many operations as a plain one") {
   run_threads(
       2,
       [](const Group& group) {

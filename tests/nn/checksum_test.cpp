@@ -13,7 +13,7 @@ int64_t sum_of(const at::Tensor& tensor) { return checksum(tensor).item<int64_t>
 
 }  // namespace
 
-TEST_CASE("one value that differs, in any place and dtype, changes the sum") {
+TEST_CASE("one different value, in any position and dtype, changes the sum") {
   for (const auto dtype : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kShort,
                            at::kByte, at::kBool, at::kComplexDouble, at::kComplexFloat}) {
     CAPTURE(dtype);
@@ -27,7 +27,7 @@ TEST_CASE("one value that differs, in any place and dtype, changes the sum") {
   }
 }
 
-TEST_CASE("values that changed places change the sum, powers of two as well") {
+TEST_CASE("swapped values change the sum, powers of two as well") {
   for (const auto dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
     const at::Tensor powers = torch::pow(2.0, torch::arange(-60, 60, at::kDouble)).to(dtype);
     const int64_t sum = sum_of(powers);
@@ -42,7 +42,7 @@ TEST_CASE("values that changed places change the sum, powers of two as well") {
   }
 }
 
-TEST_CASE("bits count, not values: 0.0 is not -0.0, a NaN is itself and no other") {
+TEST_CASE("bits count, not values: 0.0 differs from -0.0, and a NaN equals only itself") {
   const auto one = [](double value) { return torch::full({2}, value, at::kFloat); };
   CHECK(sum_of(one(0.0)) != sum_of(one(-0.0)));
   const at::Tensor nan = one(std::numeric_limits<double>::quiet_NaN());
@@ -53,7 +53,7 @@ TEST_CASE("bits count, not values: 0.0 is not -0.0, a NaN is itself and no other
   CHECK(sum_of(other) != sum_of(nan));
 }
 
-TEST_CASE("strides do not count; rows beyond a million values, empty and sparse tensors do what they should") {
+TEST_CASE("strides do not count; long rows, empty and sparse tensors are supported") {
   const at::Tensor table = torch::rand({4, 3});
   CHECK(sum_of(table.t()) == sum_of(table.t().contiguous()));
   CHECK(sum_of(table.t()) != sum_of(table));

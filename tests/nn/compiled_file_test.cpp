@@ -115,7 +115,7 @@ TEST_CASE("a record that contradicts itself or the weights is refused") {
         missing("forward input"));
 }
 
-TEST_CASE("a file outside the program's folder is loaded with a warning, once; one that all can write is refused") {
+TEST_CASE("a file outside the program's folder causes one warning; a world-writable one is refused") {
   const testing::TemporaryFolder folder;
   const std::string path = folder / "net.pt2";
   write(path, testing::text_of(package("block")));
@@ -140,7 +140,7 @@ TEST_CASE("a file outside the program's folder is loaded with a warning, once; o
   CHECK(opening(path, kTrusted) == "");
 }
 
-TEST_CASE("code for another device is refused when the module runs, and names both") {
+TEST_CASE("code for another device is refused when the module runs, with both devices") {
   const testing::TemporaryFolder folder;
   const std::string path = folder / "net.pt2";
   write_edited("block", path, [](json& record) { record["device"] = "cuda"; });
@@ -168,7 +168,7 @@ TEST_CASE("code for another GPU is refused") {
         std::string::npos);
 }
 
-TEST_CASE("one dynamic size must be equal in all inputs; a size derived from it is not compared") {
+TEST_CASE("one dynamic size must be equal in all inputs; derived sizes are not compared") {
   namespace compiled = accelerate::nn::compiled;
   const accelerate::archive::Origin origin{.path = "net.pt2", .operation = "CompiledModule"};
   compiled::Record record;

@@ -68,7 +68,7 @@ TEST_CASE("an MLP with BatchNorm, a frozen parameter and tied weights trains as 
   CHECK(difference(net->forward(expected.batch("x", 0)), expected.tensor("evaluated")) < kTolerance);
 }
 
-TEST_CASE("names are those of Python: parameters in order, buffers of state_dict, further names of tied weights") {
+TEST_CASE("names equal Python's: parameters in order, buffers of state_dict, further names of tied weights") {
   const Expected expected("mlp");
   auto net = compiled_mlp();
   CHECK(net->named_parameters().keys() == expected.names("parameters"));
@@ -139,7 +139,7 @@ TEST_CASE("a package without evaluation graph refuses eval() instead of running 
           "the module with evaluation=True"));
 }
 
-TEST_CASE("retain_graph gives the same gradient again; a second backward and a second derivative are refused") {
+TEST_CASE("retain_graph produces the same gradient again; a second backward and a second derivative are refused") {
   auto net = compiled_mlp();
   const at::Tensor weight = net->named_parameters()["a.weight"];
   const at::Tensor loss = net->forward(some_rows(5)).square().mean();
@@ -185,7 +185,7 @@ TEST_CASE("gradients accumulate over forwards that ran before their backwards") 
   }
 }
 
-TEST_CASE("other strides give the result of contiguous inputs, and an unaligned buffer is written") {
+TEST_CASE("other strides have the result of contiguous inputs, and an unaligned buffer is written") {
   auto net = compiled_mlp();
   auto other = compiled_mlp();
   const at::Tensor strided = some_rows(4).t().contiguous().t();

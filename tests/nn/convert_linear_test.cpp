@@ -37,7 +37,7 @@ Names kept(const LinearConversion& report) {
   return names;
 }
 
-TEST_CASE("convert_linear exchanges layers in containers; names, tensors and modes stay") {
+TEST_CASE("convert_linear replaces layers in containers; names, tensors and modes stay") {
   torch::nn::ModuleList items(Stock(2, 2), torch::nn::ReLU());
   using Entries = std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>>;
   torch::nn::ModuleDict named(Entries{{"a", Stock(torch::nn::LinearOptions(2, 2).bias(false)).ptr()}});
@@ -83,7 +83,7 @@ TEST_CASE("a layer in two places stays one layer") {
   CHECK(net->ptr(0)->as<LinearImpl>()->weight.is_same(shared->weight));
 }
 
-TEST_CASE("layers that cannot be exchanged are named with the reason, and still run") {
+TEST_CASE("layers that cannot be replaced are named with the reason, and still run") {
   Holder holder;
   const auto report = convert_linear(*holder);
   CHECK(report.exchanged == Names{"layers.0"});

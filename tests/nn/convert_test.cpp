@@ -51,7 +51,7 @@ std::vector<std::string> names(const torch::nn::Module& module) {
 
 }  // namespace
 
-TEST_CASE("layers in Sequential, ModuleList and ModuleDict are exchanged; names, order and tensors stay") {
+TEST_CASE("layers in Sequential, ModuleList and ModuleDict are replaced; names, order and tensors stay") {
   run_threads(
       2,
       [](const Group& group) {
@@ -94,7 +94,7 @@ TEST_CASE("a converted Sequential computes on the batches of all ranks") {
       kTimeout);
 }
 
-TEST_CASE("a layer that stands in two places stays one; frozen parameters stay frozen") {
+TEST_CASE("a layer in two places stays one layer; frozen parameters stay frozen") {
   run_threads(
       2,
       [](const Group& group) {
@@ -109,7 +109,7 @@ TEST_CASE("a layer that stands in two places stays one; frozen parameters stay f
       kTimeout);
 }
 
-TEST_CASE("layers that only their class can exchange are all named, and nothing is changed") {
+TEST_CASE("all layers that only their class can replace are named, and nothing changes") {
   run_threads(
       2,
       [](const Group& group) {
@@ -134,7 +134,7 @@ TEST_CASE("layers that only their class can exchange are all named, and nothing 
       kTimeout);
 }
 
-TEST_CASE("connecting alone leaves stock layers, costs nothing without layers, and keeps a group that is there") {
+TEST_CASE("connecting keeps stock layers and existing groups, and costs nothing without layers") {
   run_threads(
       2,
       [](const Group& group) {

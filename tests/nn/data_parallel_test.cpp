@@ -69,7 +69,7 @@ std::vector<at::Tensor> gradients_of_replicas(const torch::nn::Module& module) {
 
 }  // namespace
 
-TEST_CASE("output and gradients are those of the module alone, for any number of samples and devices") {
+TEST_CASE("output and gradients equal those of the module alone, for any number of samples and devices") {
   for (const int64_t samples : {1, 2, 3, 7, 12}) {
     for (const size_t devices : {1, 2, 5}) {
       CAPTURE(samples);
@@ -130,7 +130,7 @@ TEST_CASE("a checkpointed module is recomputed in its replicas, which live until
   for (size_t i = 0; i < seen.size(); ++i) CHECK(torch::allclose(seen[i], expected[i], 1e-12, 1e-14));
 }
 
-TEST_CASE("nested inputs and outputs are split and joined, numbers go to every copy") {
+TEST_CASE("nested inputs and outputs are split and joined, numbers are copied to every replica") {
   Tagged net;
   DataParallel parallel(net, kThree);
   const std::pair pair{torch::randn({7, 4}), torch::randn({7, 4})};
@@ -141,7 +141,7 @@ TEST_CASE("nested inputs and outputs are split and joined, numbers go to every c
   CHECK(torch::allclose(seen.at("mean")[0][0], pair.first.narrow(0, 0, 3).mean()));
 }
 
-TEST_CASE("another dimension may be the one that is split") {
+TEST_CASE("another dimension can be split") {
   struct Doubles : torch::nn::Cloneable<Doubles> {
     void reset() override {}
     at::Tensor forward(const at::Tensor& x) { return x * x.size(1); }
@@ -150,7 +150,7 @@ TEST_CASE("another dimension may be the one that is split") {
   CHECK(parallel(torch::ones({3, 4})).equal(torch::full({3, 4}, 2.0)));
 }
 
-TEST_CASE("copies draw no random numbers, cloned or made, also where one cannot be made") {
+TEST_CASE("replicas draw no random numbers, cloned or made by a factory, also if one cannot be made") {
   Net net;
   Stiff stiff;
   const auto drawn_after = [](const std::function<void()>& run) {
@@ -172,7 +172,7 @@ TEST_CASE("copies draw no random numbers, cloned or made, also where one cannot 
         }).equal(expected));
 }
 
-TEST_CASE("a forward that draws goes on where the first part left the generator") {
+TEST_CASE("a forward with random numbers continues the generator of the first part") {
   struct Draws : torch::nn::Cloneable<Draws> {
     Draws() { reset(); }
     void reset() override { line = register_module("line", torch::nn::Linear(4, 2)); }
@@ -187,7 +187,7 @@ TEST_CASE("a forward that draws goes on where the first part left the generator"
   CHECK(std::get<0>(seen.sort()).equal(std::get<0>(drawn.sort())));
 }
 
-TEST_CASE("two forwards before a backward give both gradients") {
+TEST_CASE("two forwards before a backward both contribute gradients") {
   Net net;
   DataParallel parallel(net, kThree);
   const at::Tensor one = torch::randn({6, 4}, at::kDouble), other = torch::randn({6, 4}, at::kDouble);
@@ -200,7 +200,7 @@ TEST_CASE("two forwards before a backward give both gradients") {
   for (size_t i = 0; i < seen.size(); ++i) CHECK(torch::allclose(seen[i], expected[i], 1e-12, 1e-14));
 }
 
-TEST_CASE("copies have the module's buffers; the first part alone changes them") {
+TEST_CASE("replicas have the module's buffers; only the first part changes them") {
   Net net;
   net->scale.fill_(3);
   DataParallel parallel(net, kThree);
@@ -209,7 +209,7 @@ TEST_CASE("copies have the module's buffers; the first part alone changes them")
   CHECK(net->calls.item<double>() == 2);
 }
 
-TEST_CASE("copies are in the module's mode, and without gradients where the caller is") {
+TEST_CASE("replicas have the module's mode and the caller's gradient mode") {
   struct Mode : torch::nn::Cloneable<Mode> {
     void reset() override {}
     at::Tensor forward(const at::Tensor& x) {
@@ -225,7 +225,7 @@ TEST_CASE("copies are in the module's mode, and without gradients where the call
   CHECK(parallel(torch::ones({3})).equal(torch::zeros({3, 2})));
 }
 
-TEST_CASE("a layer's own mode is its copies', cloned or made") {
+TEST_CASE("replicas keep each layer's own mode, cloned or made by a factory") {
   struct Modes : torch::nn::Cloneable<Modes> {
     Modes() { reset(); }
     void reset() override {
@@ -268,7 +268,7 @@ TEST_CASE("a frozen parameter stays without gradient") {
   CHECK(net->last->weight.grad().defined());
 }
 
-TEST_CASE("a factory makes copies of what cannot be cloned") {
+TEST_CASE("a factory makes replicas of a module that cannot be cloned") {
   Stiff net;
   DataParallel parallel(net, kThree, {}, 0, [] { return std::make_shared<StiffImpl>(); });
   const at::Tensor batch = torch::randn({7, 4});
@@ -277,7 +277,7 @@ TEST_CASE("a factory makes copies of what cannot be cloned") {
   CHECK(torch::allclose(net->line->bias.grad(), torch::full({2}, 7.0)));
 }
 
-TEST_CASE("what cannot be copied is an error that names both ways") {
+TEST_CASE("a module that cannot be copied is an error that names both remedies") {
   Stiff net;
   DataParallel parallel(net, kThree);
   CHECK(refusal([&] {
@@ -289,7 +289,7 @@ TEST_CASE("what cannot be copied is an error that names both ways") {
   CHECK(parallel(torch::ones({1, 4})).sizes() == at::IntArrayRef{1, 2});  // one part needs no copy
 }
 
-TEST_CASE("a class whose clone() is its base's, and a factory that gives nothing, are refused") {
+TEST_CASE("a class that inherits clone(), and a factory that returns nothing, are refused") {
   struct Mine : torch::nn::LinearImpl {
     Mine() : LinearImpl(4, 2) {}
   };
@@ -310,7 +310,7 @@ TEST_CASE("a class whose clone() is its base's, and a factory that gives nothing
         "class itself would");
 }
 
-TEST_CASE("copies compute at the same time") {
+TEST_CASE("replicas compute concurrently") {
   struct Meeting : torch::nn::Cloneable<Meeting> {
     Meeting() = default;
     void reset() override {}
@@ -332,7 +332,7 @@ TEST_CASE("copies compute at the same time") {
   CHECK(parallel(torch::ones({3})).equal(torch::ones({3})));
 }
 
-TEST_CASE("a SyncBatchNorm over ranks is refused where a module is copied") {
+TEST_CASE("a SyncBatchNorm over ranks is refused in a module that is replicated") {
   accelerate::comm::run_threads(2, [](const accelerate::comm::Group& group) {
     torch::nn::Sequential net(torch::nn::Linear(4, 4), accelerate::nn::SyncBatchNorm(4));
     accelerate::nn::connect_sync_batchnorm(*net, group);
@@ -367,7 +367,7 @@ TEST_CASE("an exception of a replica is thrown with its device after all replica
   CHECK(parallel(torch::zeros({3})).equal(torch::zeros({3})));
 }
 
-TEST_CASE("memory that runs out in a copy is known as such, prepared with what is there, and a batch size is found") {
+TEST_CASE("out of memory in a replica is recognised, prepared with its inventory, and a batch size is found") {
   struct Greedy : torch::nn::Cloneable<Greedy> {
     Greedy() { reset(); }
     void reset() override { weight = register_parameter("weight", torch::ones({3})); }
@@ -412,7 +412,7 @@ TEST_CASE("memory that runs out in a copy is known as such, prepared with what i
   CHECK(accelerator.find_executable_batch_size([&](int64_t size) { model(torch::ones({size, 3})); }, 7) == 4);
 }
 
-TEST_CASE("copies compute in the caller's precision") {
+TEST_CASE("replicas compute in the caller's precision") {
   Stiff net;
   DataParallel parallel(net, kThree, {}, 0, [] { return std::make_shared<StiffImpl>(); });
   const accelerate::precision::Autocast half({{.dtype = at::kHalf}});
@@ -420,7 +420,7 @@ TEST_CASE("copies compute in the caller's precision") {
   CHECK(in_half);  // for bfloat16 parts it would be float32
 }
 
-TEST_CASE("a tensor that is not there goes to every copy as it is") {
+TEST_CASE("every replica gets an undefined tensor unchanged") {
   struct Optional : torch::nn::Cloneable<Optional> {
     void reset() override {}
     at::Tensor forward(const std::pair<at::Tensor, at::Tensor>& x) {
@@ -440,7 +440,7 @@ TEST_CASE("a batch without samples is computed once") {
   CHECK(net->calls.item<double>() == 1);
 }
 
-TEST_CASE("a layer that is used under two names has one gradient, the sum") {
+TEST_CASE("a layer with two names has one gradient, the sum") {
   struct Twice : torch::nn::Cloneable<Twice> {
     Twice() { reset(); }
     void reset() override {
@@ -461,7 +461,7 @@ TEST_CASE("a layer that is used under two names has one gradient, the sum") {
   CHECK(torch::allclose(net->line->weight.grad(), expected, 1e-12, 1e-13));
 }
 
-TEST_CASE("wrong calls are refused with both values") {
+TEST_CASE("invalid calls are refused with both values") {
   Net net;
   CHECK(refusal([&] { DataParallel(net, std::vector<at::Device>{}); }) ==
         "DataParallel: there are 0 devices, must be at least 1");
@@ -499,7 +499,7 @@ TEST_CASE("wrong calls are refused with both values") {
         "DataParallel: line.weight is [2, 4] in the module, [3, 4] in its copy; the factory makes the same layers");
 }
 
-TEST_CASE("prepared, ranks of several devices train as one process alone") {
+TEST_CASE("prepared ranks with several devices each train as one process") {
   const at::Tensor data = torch::randn({12, 4}, at::kDouble), target = torch::randn({12, 2}, at::kDouble);
   Net start;
   const auto trained = [&](int64_t ranks, size_t devices) {

@@ -16,7 +16,7 @@ at::Tensor on_meta(const at::Tensor& tensor) { return tensor.detach().to(at::Dev
 
 }  // namespace
 
-TEST_CASE("a target that is no class is refused with its index, its value and the range") {
+TEST_CASE("a target that is not a class is refused with its index, its value and the range") {
   const LossProblem problem({2, 3});
   const auto check = [&](int64_t value, int64_t ignore_index, const std::string& text) {
     const at::Tensor target = problem.target.clone();
@@ -34,7 +34,7 @@ TEST_CASE("a target that is no class is refused with its index, its value and th
   CHECK_NOTHROW(linear_cross_entropy(problem.x, problem.weight, ignored, {.ignore_index = 500}));
 }
 
-TEST_CASE("shapes that do not fit are refused with both") {
+TEST_CASE("inconsistent shapes are refused with both") {
   const LossProblem one({2, 3});
   loss_refused("weight is [11, 6, 1], must be [classes, features]", one.x, one.weight.unsqueeze(2), one.target);
   loss_refused("x is [2, 3, 5] and weight [11, 6]; the last dimension of both must be the features",
@@ -49,7 +49,7 @@ TEST_CASE("shapes that do not fit are refused with both") {
                one.target, {.class_weights = one.class_weights.unsqueeze(1)});
 }
 
-TEST_CASE("dtypes and devices that do not fit are refused with both") {
+TEST_CASE("inconsistent dtypes and devices are refused with both") {
   const LossProblem one({2, 3});
   loss_refused("weight is Float and x Double; convert one of them, or use autocast", one.x, one.weight.to(at::kFloat),
                one.target);
@@ -78,7 +78,7 @@ TEST_CASE("options out of range are refused with their values") {
                {.class_weights = one.class_weights.clone().requires_grad_(true)});
 }
 
-TEST_CASE("a second derivative is refused, and the gradients of other losses in the same graph are kept") {
+TEST_CASE("a second derivative is refused, and gradients of other losses in the same graph are kept") {
   for (const auto reduction : {Reduction::mean, Reduction::none}) {
     const LossProblem one({2, 3});
     const at::Tensor loss = linear_cross_entropy(one.x, one.weight, one.target, {.reduction = reduction}).sum();
@@ -91,7 +91,7 @@ TEST_CASE("a second derivative is refused, and the gradients of other losses in 
   }
 }
 
-TEST_CASE("a weight that changed between forward and backward is refused by LibTorch") {
+TEST_CASE("LibTorch refuses a weight that changed between forward and backward") {
   for (const auto reduction : {Reduction::mean, Reduction::none}) {
     const LossProblem one({2, 3});
     const at::Tensor loss = linear_cross_entropy(one.x, one.weight, one.target, {.reduction = reduction}).sum();
@@ -104,7 +104,7 @@ TEST_CASE("a weight that changed between forward and backward is refused by LibT
   }
 }
 
-TEST_CASE("hidden states that changed since: the mean has its gradients already, one loss a row is refused") {
+TEST_CASE("with changed hidden states the mean keeps its gradients, and one loss per row is refused") {
   const LossProblem one({2, 3});
   const at::Tensor x = one.x * 1;
   const auto change = [&] {

@@ -46,7 +46,7 @@ void check_like_libtorch(const LossProblem& problem, const LinearCrossEntropyOpt
 
 }  // namespace
 
-TEST_CASE("every combination of options gives LibTorch's loss and gradients, in one chunk and in several") {
+TEST_CASE("every combination of options equals LibTorch's loss and gradients, in one chunk and in several") {
   const LossProblem problem({3, 5});
   const auto first_class = problem.target.flatten()[0].item<int64_t>();
   const auto all = all_loss_options(problem, first_class);
@@ -54,7 +54,7 @@ TEST_CASE("every combination of options gives LibTorch's loss and gradients, in 
   for (const auto& options : all) check_like_libtorch(problem, options);
 }
 
-TEST_CASE("x has any leading shape: none, one dimension, several, an empty one") {
+TEST_CASE("x may have any leading shape: none, one dimension, several, an empty one") {
   for (const std::vector<int64_t>& leading : {std::vector<int64_t>{}, {7}, {2, 1, 3}, {0}, {2, 0}}) {
     const LossProblem problem(leading);
     for (const auto reduction : {Reduction::sum, Reduction::none}) {
@@ -74,7 +74,7 @@ TEST_CASE("x, weight and target may be strided") {
   }
 }
 
-TEST_CASE("without a row the mean is NaN and the gradients are 0, as with all rows ignored") {
+TEST_CASE("without rows the mean is NaN and the gradients are 0, as with all rows ignored") {
   for (const std::vector<int64_t>& leading : {std::vector<int64_t>{0}, {3, 2}}) {
     const LossProblem problem(leading);
     problem.target.fill_(-1);
@@ -99,7 +99,7 @@ TEST_CASE("without a row the mean is NaN and the gradients are 0, as with all ro
   }
 }
 
-TEST_CASE("logits far beyond the range of exp() and a class that a bias excludes give finite losses") {
+TEST_CASE("logits far beyond the range of exp() and a class that a bias excludes produce finite losses") {
   LossProblem problem({6});
   problem.x = (problem.x.detach() * 1e4).requires_grad_(true);
   const torch::NoGradGuard no_grad;
@@ -126,7 +126,7 @@ TEST_CASE("only inputs that require a gradient have one") {
   }
 }
 
-TEST_CASE("without gradients nothing is kept, and the loss is the same") {
+TEST_CASE("without gradients no intermediate tensor is kept, and the loss is the same") {
   const LossProblem problem({6});
   const double expected = linear_cross_entropy(problem.x, problem.weight, problem.target).item<double>();
   const auto check = [&] {

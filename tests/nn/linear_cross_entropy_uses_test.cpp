@@ -118,7 +118,7 @@ TEST_CASE("float64 within autocast stays float64") {
   CHECK((linear_cross_entropy(problem.x, problem.weight, problem.target).scalar_type() == at::kDouble));
 }
 
-TEST_CASE("retain_graph: each backward gives the same gradients, the last one too, and one more is refused") {
+TEST_CASE("retain_graph: each backward has the same gradients, the last one too, and one more is refused") {
   const LossProblem problem({6});
   for (const auto reduction : {Reduction::mean, Reduction::none}) {
     const at::Tensor loss = linear_cross_entropy(problem.x, problem.weight, problem.target,
@@ -138,7 +138,7 @@ TEST_CASE("retain_graph: each backward gives the same gradients, the last one to
   }
 }
 
-TEST_CASE("a second backward through the loss alone, whose first released the gradients, is refused") {
+TEST_CASE("a second backward through the loss alone is refused after the first released the gradients") {
   const LossProblem problem({6});
   const at::Tensor loss = linear_cross_entropy(problem.x, problem.weight, problem.target);
   loss.backward();
@@ -157,7 +157,7 @@ TEST_CASE("autograd::grad for one input computes that input's gradient alone") {
   }
 }
 
-TEST_CASE("backward on another thread gives the same gradients") {
+TEST_CASE("backward on another thread has the same gradients") {
   const LossProblem problem({6});
   const auto right = loss_gradients(stock_loss(problem.x, problem.weight, problem.target, {}), problem.leaves(),
                                     torch::ones({}, at::kDouble));
@@ -168,7 +168,7 @@ TEST_CASE("backward on another thread gives the same gradients") {
   CHECK(close(problem.weight.grad(), right[1]));
 }
 
-TEST_CASE("a weight that is the embedding too receives both gradients, within checkpoint() too, as a script's also") {
+TEST_CASE("a weight that is the embedding too gets both gradients, within checkpoint() and in a script too") {
   const at::Tensor weight = numbers({LossProblem::kClasses, LossProblem::kFeatures}, 2).requires_grad_(true);
   const at::Tensor tokens = LossProblem({4, 3}).target, next = tokens.roll(1);
   torch::jit::Module script("Embedding");

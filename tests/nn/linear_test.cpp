@@ -122,7 +122,7 @@ TEST_CASE("autocast computes in bfloat16") {
   CHECK(torch::allclose(seen.to(at::kFloat), expected.to(at::kFloat), 0.05, 0.05));
 }
 
-TEST_CASE("the text names the class and LibTorch's fields") {
+TEST_CASE("the text contains the class and LibTorch's fields") {
   CHECK(text_of(*Linear(2, 3)) == "accelerate::nn::Linear(in_features=2, out_features=3, bias=true)");
   CHECK(text_of(*Stock(LinearOptions(2, 3).bias(false))) ==
         "torch::nn::Linear(in_features=2, out_features=3, bias=false)");
@@ -130,7 +130,7 @@ TEST_CASE("the text names the class and LibTorch's fields") {
         "accelerate::nn::Linear(in_features=2, out_features=3, bias=false)");
 }
 
-TEST_CASE("a clone is of the same class and owns its parameters, alone and in a Sequential") {
+TEST_CASE("a clone has the same class and owns its parameters, alone and in a Sequential") {
   Linear layer(2, 3);
   const auto copy = layer->clone();
   auto* const clone = copy->as<LinearImpl>();
@@ -147,14 +147,14 @@ TEST_CASE("a clone is of the same class and owns its parameters, alone and in a 
   CHECK(has(nodes_of(twin->forward(x)), "AddmmBackward0"));
 }
 
-TEST_CASE("code that looks for torch::nn::Linear finds the layer") {
+TEST_CASE("code that searches for torch::nn::Linear finds the layer") {
   torch::nn::Sequential net(Linear(2, 3), torch::nn::ReLU(), Stock(3, 1));
   int64_t found = 0;
   net->apply([&](torch::nn::Module& module) { found += module.as<Stock>() != nullptr ? 1 : 0; });
   CHECK(found == 2);
 }
 
-TEST_CASE("files of torch::nn::Linear load into Linear and the reverse") {
+TEST_CASE("files of torch::nn::Linear load into Linear and vice versa") {
   Pair one(LinearOptions(4, 3));
   torch::manual_seed(6);
   Linear ours(4, 3);

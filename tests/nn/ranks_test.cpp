@@ -20,19 +20,19 @@ TORCH_MODULE(TiedToLoss);
 
 }  // namespace
 
-TEST_CASE("processes normalise like one with the whole batch") {
+TEST_CASE("ranks normalise like one process with the whole batch") {
   check_all_options<torch::nn::BatchNorm1d>(testing::world(), {});
   check_all_options<torch::nn::BatchNorm2d>(testing::world(), {4, 3});
   check_all_options<torch::nn::BatchNorm3d>(testing::world(), {2, 3, 2});
 }
 
-TEST_CASE("gradients on their way in small buckets and backward's own collectives do not meet") {
+TEST_CASE("reductions of small buckets do not conflict with collectives of backward") {
   for (int round = 0; round < 5; ++round) check_trains_like_one_process(testing::world(), false);
 }
 
 TEST_CASE("checkpointed layers train like one process") { check_trains_like_one_process(testing::world(), true); }
 
-TEST_CASE("a checkpointed model is averaged in as many operations as a plain one, to the same bits; dropout too") {
+TEST_CASE("a checkpointed model is reduced in as many operations as a plain one, to the same bits; dropout too") {
   const Group& group = testing::world();
   const auto train = [&](bool checkpointed, bool plainly) {
     auto net = gradient_testing::built(gradient_testing::make_net);

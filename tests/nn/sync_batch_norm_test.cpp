@@ -37,7 +37,7 @@ TEST_CASE("ranks normalise like one process with the whole batch: 1d, 2d, 3d, ev
 
 // y[3], x.grad[0], weight.grad, bias.grad, running statistics of PyTorch 2.11's BatchNorm1d(3).double() in Python:
 // x = 2 sin(n) + 1, gradient cos(n), n = 0 .. 23 as [4, 3, 2].
-TEST_CASE("two ranks give the numbers of Python's BatchNorm on the whole batch") {
+TEST_CASE("two ranks have the numbers of Python's BatchNorm on the whole batch") {
   run_threads(
       2,
       [](const Group& group) {
@@ -71,7 +71,7 @@ TEST_CASE("two ranks give the numbers of Python's BatchNorm on the whole batch")
       kTimeout);
 }
 
-TEST_CASE("half and bfloat16 batches are summed in float32, and come out in their own dtype") {
+TEST_CASE("half and bfloat16 batches are summed in float32 and keep their dtype") {
   run_threads(
       2,
       [](const Group& group) {
@@ -95,7 +95,7 @@ TEST_CASE("half and bfloat16 batches are summed in float32, and come out in thei
       kTimeout);
 }
 
-TEST_CASE("a mean that is large beside the deviation costs no digits") {
+TEST_CASE("a mean that is large relative to the deviation loses no digits") {
   const at::Tensor far_from_zero = numbers({6, 2}, 1, at::kFloat) + 1e4;
   const auto rows = far_from_zero.split_with_sizes({1, 5});
   const auto whole =
@@ -105,7 +105,7 @@ TEST_CASE("a mean that is large beside the deviation costs no digits") {
   CHECK(whole.values.item<double>() == 6);
 }
 
-TEST_CASE("a rank with an empty batch takes part and learns the same statistics") {
+TEST_CASE("a rank with an empty batch joins and has the same statistics") {
   run_threads(
       3,
       [](const Group& group) {
@@ -120,7 +120,7 @@ TEST_CASE("a rank with an empty batch takes part and learns the same statistics"
       kTimeout);
 }
 
-TEST_CASE("a training step of a layer is one collective in forward and one in backward; evaluation is none") {
+TEST_CASE("a training step of a layer is one collective in forward and one in backward, an evaluation is none") {
   run_threads(
       2,
       [](const Group& group) {
@@ -138,7 +138,7 @@ TEST_CASE("a training step of a layer is one collective in forward and one in ba
       kTimeout);
 }
 
-TEST_CASE("without a group it is the stock layer, second derivatives included") {
+TEST_CASE("without a group it equals the stock layer, second derivatives included") {
   BatchNorm1d stock = stock_layer<BatchNorm1d>(Options(3));
   SyncBatchNorm layer(accelerate::nn::synchronised(*stock));
   CHECK_FALSE(layer->connected());
@@ -151,7 +151,7 @@ TEST_CASE("without a group it is the stock layer, second derivatives included") 
                        c10::Error);
 }
 
-TEST_CASE("second derivatives over several ranks are refused where they are taken, not before") {
+TEST_CASE("second derivatives over several ranks are refused only if they are computed") {
   run_threads(
       2,
       [](const Group& group) {
@@ -167,7 +167,7 @@ TEST_CASE("second derivatives over several ranks are refused where they are take
       kTimeout);
 }
 
-TEST_CASE("inputs that do not fit are refused with both values, and too few values on every rank") {
+TEST_CASE("invalid inputs are refused with both values, and too few values on every rank") {
   run_threads(
       2,
       [](const Group& group) {
@@ -218,7 +218,7 @@ TEST_CASE("a clone, another dtype and a saved state work as with the stock layer
         "accelerate::nn::SyncBatchNorm(2, eps=0.0001, momentum=0.1, affine=true, track_running_stats=true, ranks=1)");
 }
 
-TEST_CASE("gradients on their way in small buckets and backward's own collectives do not meet") {
+TEST_CASE("reductions of small buckets do not conflict with collectives of backward") {
   for (const int64_t ranks : {1, 2, 4}) {
     CAPTURE(ranks);
     run_threads(

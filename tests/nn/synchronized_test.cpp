@@ -52,7 +52,7 @@ TEST_CASE("equal tensors cost one operation of 16 bytes; only different ones are
       kTimeout);
 }
 
-TEST_CASE("the first tensor that differs is named, with the ranks that agree on it") {
+TEST_CASE("the first different tensor is reported with the ranks that agree on it") {
   check_refused(2, {1},
                 "parameter weight [2, 3] Float has one value on rank 0, another on rank 1 (2 of 3 tensors differ)");
   check_refused(
@@ -63,7 +63,7 @@ TEST_CASE("the first tensor that differs is named, with the ranks that agree on 
       "parameter weight [2, 3] Float has one value on rank 0, another on ranks 1, 2, 3 (2 of 3 tensors differ)");
 }
 
-TEST_CASE("ranks that each have their own value, other shapes or other tensors are told") {
+TEST_CASE("different values on each rank, different shapes and different tensors are reported") {
   run_threads(
       3,
       [](const Group& group) {
@@ -92,7 +92,7 @@ TEST_CASE("ranks that each have their own value, other shapes or other tensors a
       kTimeout);
 }
 
-TEST_CASE("undefined tensors are left out, one rank asks nobody") {
+TEST_CASE("undefined tensors are skipped, and a single rank compares nothing") {
   run_threads(
       2,
       [](const Group& group) {
