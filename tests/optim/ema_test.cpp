@@ -45,7 +45,7 @@ double value_of(const torch::OrderedDict<std::string, at::Tensor>& state, const 
 // The expected numbers and names are from torch.optim.swa_utils.AveragedModel(net,
 // multi_avg_fn=get_ema_multi_avg_fn(0.9), ...) in PyTorch 2.11 on the same weights and steps. Only the count differs:
 // it is copied here, while AveragedModel returns 15.
-TEST_CASE("five updates give what AveragedModel gives, with and without buffers; a count is copied") {
+TEST_CASE("five updates equal AveragedModel's, with and without buffers; a count is copied") {
   for (const bool use_buffers : {false, true}) {
     Weights net;
     ExponentialMovingAverage ema(net, {.decay = 0.9, .use_buffers = use_buffers});
@@ -64,7 +64,7 @@ TEST_CASE("five updates give what AveragedModel gives, with and without buffers;
   }
 }
 
-TEST_CASE("the batches that BatchNorm counted and masks are copied into an average, in every dtype and warm-up") {
+TEST_CASE("BatchNorm's batch counts and masks are copied into an average, in every dtype and warm-up") {
   for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kBFloat16}) {
     for (const auto warmup : {EmaWarmup::none, EmaWarmup::ratio, EmaWarmup::power}) {
       torch::nn::BatchNorm1d norm(2);
@@ -84,7 +84,7 @@ TEST_CASE("the batches that BatchNorm counted and masks are copied into an avera
   }
 }
 
-TEST_CASE("a count is left alone by an update that a flag cancels, and copied by the next") {
+TEST_CASE("an update that a flag skips does not change a count, and the next update copies it") {
   const at::Tensor count = torch::tensor(int64_t{1}), weight = torch::ones({1});
   ExponentialMovingAverage ema({accelerate::state::whole_parameter("w", weight)}, {.decay = 0.5, .use_buffers = true},
                                {accelerate::state::whole_parameter("count", count)});
@@ -111,7 +111,7 @@ TEST_CASE("the decay grows as in AveragedModel, torch_ema and timm") {
   CHECK(ema_weight(power, 1'000'000) == 1 - 0.99);
 }
 
-TEST_CASE("averages are in the model while the guard lives, then its own weights, also after an exception") {
+TEST_CASE("the model has the averages while the guard exists, then its own weights, also after an exception") {
   Weights net;
   ExponentialMovingAverage ema(net, {.decay = 0.5});
   for (int64_t k = 1; k <= 3; ++k) {
@@ -139,7 +139,7 @@ TEST_CASE("averages are in the model while the guard lives, then its own weights
   CHECK(ema.updates() == 4);
 }
 
-TEST_CASE("a graph from before a swap is walked after it, one from within it no more") {
+TEST_CASE("a graph from before a swap can be used after it, one from within the swap cannot") {
   Weights net;
   ExponentialMovingAverage ema(net);
   const auto before = (net->w * net->w).sum();
@@ -153,7 +153,7 @@ TEST_CASE("a graph from before a swap is walked after it, one from within it no 
   CHECK_THROWS_WITH(within.backward(), doctest::Contains("modified by an inplace operation"));
 }
 
-TEST_CASE("the weights of a TorchScript module are averaged") {
+TEST_CASE("weights of a TorchScript module are averaged") {
   torch::jit::Module script("net");
   script.register_parameter("w", doubles({1, 2, 3}), false);
   script.register_buffer("mean", doubles({0.25}));
@@ -163,7 +163,7 @@ TEST_CASE("the weights of a TorchScript module are averaged") {
   CHECK(ema.state_dict().contains("module.mean"));
 }
 
-TEST_CASE("buffers are swapped in only where they are averaged") {
+TEST_CASE("buffers are swapped in only if they are averaged") {
   for (const bool use_buffers : {false, true}) {
     Weights net;
     ExponentialMovingAverage ema(net, {.decay = 0.5, .use_buffers = use_buffers});
@@ -177,7 +177,7 @@ TEST_CASE("buffers are swapped in only where they are averaged") {
   }
 }
 
-TEST_CASE("the guard may outlive the average, the average the model's holder") {
+TEST_CASE("the guard may outlive the average, and the average the model's holder") {
   Weights net;
   auto ema = std::make_unique<ExponentialMovingAverage>(net);
   const auto own = net->w.detach().clone();
@@ -204,7 +204,7 @@ TEST_CASE("while averages are swapped in, an update and a second swap are refuse
                     "average_parameters() before the next");
 }
 
-TEST_CASE("bfloat16 weights are averaged in float32, which keeps what they would round away") {
+TEST_CASE("bfloat16 weights are averaged in float32, which keeps the rounded digits") {
   const at::Tensor weight = torch::full({2}, 1.0, torch::kBFloat16);
   ExponentialMovingAverage ema({accelerate::state::whole_parameter("w", weight)}, {.decay = 0.999});
   ema.update();
@@ -217,7 +217,7 @@ TEST_CASE("bfloat16 weights are averaged in float32, which keeps what they would
   CHECK(weight[0].item<double>() == doctest::Approx(1.0078125));
 }
 
-TEST_CASE("where a piece has a master, that is averaged and goes into the value") {
+TEST_CASE("the master of a parameter shard is averaged and swapped into the value") {
   auto param_shard = accelerate::state::whole_parameter("w", torch::full({1}, 1.0, torch::kBFloat16));
   param_shard.master = torch::full({1}, 1.001F);
   ExponentialMovingAverage ema({param_shard}, {.decay = 0.5});
@@ -241,7 +241,7 @@ TEST_CASE("master weights are restored with the weights when the averages are sw
   CHECK(param_shard.value.item<float>() == 1.0F);
 }
 
-TEST_CASE("a range of a weight is averaged and swapped in as the whole one is there, and the rest stays") {
+TEST_CASE("a range of a weight is averaged and swapped in like the whole, and the rest does not change") {
   const at::Tensor whole = torch::linspace(-1, 1, 10, torch::kDouble), sharded = whole.clone();
   const accelerate::state::ParameterShard range{.name = "w",
                                                 .sizes = {10},
@@ -270,7 +270,7 @@ TEST_CASE("a range of a weight is averaged and swapped in as the whole one is th
   CHECK(torch::equal(sharded, own));
 }
 
-TEST_CASE("an update is one call, however many weights there are of a dtype") {
+TEST_CASE("an update is one call for all weights of a dtype") {
   torch::nn::Sequential net;
   for (int i = 0; i < 20; ++i) net->push_back(torch::nn::Linear(3, 3));
   ExponentialMovingAverage ema(net);
@@ -283,7 +283,7 @@ TEST_CASE("an update is one call, however many weights there are of a dtype") {
   }
 }
 
-TEST_CASE("a skipped step leaves averages and count as they are") {
+TEST_CASE("a skipped step changes neither averages nor count") {
   Weights net;
   ExponentialMovingAverage ema(net, {.decay = 0.9});
   ema.update(torch::tensor(1.0F));
@@ -294,7 +294,7 @@ TEST_CASE("a skipped step leaves averages and count as they are") {
   CHECK(torch::equal(ema.averages()[0], net->w.detach()));  // the first counted update copies
 }
 
-TEST_CASE("state goes from one to another through a file, and both go on alike") {
+TEST_CASE("a state is loaded from a file of another average, and both continue equally") {
   Weights net;
   ExponentialMovingAverage first(net, {.decay = 0.9, .warmup = EmaWarmup::ratio, .use_buffers = true});
   for (int64_t k = 1; k <= 3; ++k) {
@@ -311,7 +311,7 @@ TEST_CASE("state goes from one to another through a file, and both go on alike")
   for (size_t i = 0; i < ours.size(); ++i) CHECK(torch::equal(ours[i], theirs[i]));
 }
 
-TEST_CASE("state of another model is refused with both sides, and nothing changes") {
+TEST_CASE("a state of another model is refused with both sides, and nothing changes") {
   Weights net;
   ExponentialMovingAverage ema(net, {.decay = 0.5});
   const auto before = ema.averages()[0].clone();
@@ -333,7 +333,7 @@ TEST_CASE("state of another model is refused with both sides, and nothing change
   CHECK(torch::equal(ema.averages()[0], before));
 }
 
-TEST_CASE("decays that mean nothing are refused") {
+TEST_CASE("invalid decays are refused") {
   const std::vector<accelerate::state::ParameterShard> none;
   CHECK_THROWS_WITH(ExponentialMovingAverage(none, {.decay = 1.5}),
                     "ExponentialMovingAverage: decay is 1.5, must be from 0 to 1");

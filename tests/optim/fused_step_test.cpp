@@ -53,7 +53,7 @@ struct WithThreads {
 
 }  // namespace
 
-TEST_CASE("what does not lie like its parameter is stepped as the stock optimizer would") {
+TEST_CASE("tensors with another layout than their parameter are stepped by the stock optimizer") {
   for (const Make& make : one_of_each()) {
     // A leaf that is a slice: columns of other tensors are between its columns.
     const auto slice_of = [](const at::Tensor& whole) { return whole.narrow(1, 1, 2).detach().requires_grad_(); };
@@ -72,7 +72,7 @@ TEST_CASE("what does not lie like its parameter is stepped as the stock optimize
   }
 }
 
-TEST_CASE("a state that was loaded with other strides is laid out like its parameter") {
+TEST_CASE("a loaded state with other strides gets its parameter's layout") {
   const Parameters stock = parameters(), ours = parameters();
   torch::optim::AdamW stock_optimizer(stock, 0.01), our_optimizer(ours, 0.01);
   auto fused = FusedStep::for_optimizer(our_optimizer);
@@ -87,7 +87,7 @@ TEST_CASE("a state that was loaded with other strides is laid out like its param
   CHECK(largest_difference(stock, ours) < 1e-12);
 }
 
-TEST_CASE("a parameter without gradient is left alone and keeps its own count of steps") {
+TEST_CASE("a parameter without gradient is skipped and keeps its own step count") {
   const Parameters stock = parameters(), ours = parameters();
   torch::optim::AdamW stock_optimizer(stock, 0.01), our_optimizer(ours, 0.01);
   auto fused = FusedStep::for_optimizer(our_optimizer);
@@ -101,7 +101,7 @@ TEST_CASE("a parameter without gradient is left alone and keeps its own count of
   CHECK(largest_difference(stock, ours) < 1e-12);
 }
 
-TEST_CASE("groups keep their own options, and options changed between steps count") {
+TEST_CASE("groups keep their own options, and options may change between steps") {
   const auto run = [](bool use_fused) {
     const Parameters list = parameters();
     torch::optim::SGD optimizer(
@@ -123,7 +123,7 @@ TEST_CASE("groups keep their own options, and options changed between steps coun
   CHECK(largest_difference(run(true), run(false)) < 1e-12);
 }
 
-TEST_CASE("float32 and bfloat16 parameters step side by side") {
+TEST_CASE("float32 and bfloat16 parameters step together") {
   const Parameters list{torch::ones({4}).requires_grad_(), torch::ones({4}, at::kBFloat16).requires_grad_()};
   torch::optim::AdamW optimizer(list, 0.1);
   auto fused = FusedStep::for_optimizer(optimizer);
@@ -158,7 +158,7 @@ TEST_CASE("stock and fused steps alternate on one state, and saved state continu
   CHECK(largest_difference(stock, ours) < 1e-12);
 }
 
-TEST_CASE("gradients that the kernels do not know are refused before anything changes") {
+TEST_CASE("gradients that the kernels do not support are refused before anything changes") {
   const Parameters list{torch::ones({3, 2}).requires_grad_(), torch::ones({2}).requires_grad_()};
   torch::optim::SGD optimizer(list, 0.1);
   auto fused = FusedStep::for_optimizer(optimizer);
@@ -179,7 +179,7 @@ TEST_CASE("other optimizers, subclasses included, keep their own step") {
   CHECK_FALSE(FusedStep::for_optimizer(mine));
 }
 
-TEST_CASE("gradients do not live on in the step's lists") {
+TEST_CASE("a step releases its references to gradients") {
   const Parameters list = parameters();
   torch::optim::AdamW optimizer(list, 0.01);
   auto fused = FusedStep::for_optimizer(optimizer);
@@ -226,7 +226,7 @@ TEST_CASE("a step with the skip flag set changes no parameter and no state, and 
   }
 }
 
-TEST_CASE("a first step that was cancelled leaves nothing that the stock step trips over") {
+TEST_CASE("a skipped first step leaves a state that the stock step accepts") {
   for (const Make& make : with_dampening()) {
     const Parameters stock = parameters(), ours = parameters();
     auto stock_optimizer = make(stock), our_optimizer = make(ours);
@@ -239,7 +239,7 @@ TEST_CASE("a first step that was cancelled leaves nothing that the stock step tr
   }
 }
 
-TEST_CASE("after a kernel that threw the step can be made again, and updates once") {
+TEST_CASE("a step can be repeated after a kernel threw, and updates once") {
   for (const Make& make : one_of_each()) {
     const auto float8 = torch::zeros({4}).to(torch::kFloat8_e5m2).requires_grad_();  // no kernel supports it
     Parameters ours = parameters(), stock = parameters();
@@ -258,7 +258,7 @@ TEST_CASE("after a kernel that threw the step can be made again, and updates onc
   }
 }
 
-TEST_CASE("RMSprop shares large parameters and many small ones out among LibTorch's threads, to the bits of one") {
+TEST_CASE("RMSprop splits parameters among LibTorch's threads with the bits of one thread") {
   for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
     std::vector<Parameters> results;
     for (const int threads : {1, 2, 3}) {
@@ -280,7 +280,7 @@ TEST_CASE("RMSprop shares large parameters and many small ones out among LibTorc
   }
 }
 
-TEST_CASE("half of what RMSprop writes is another thread's, where LibTorch has two") {
+TEST_CASE("a second thread writes half of RMSprop's memory if LibTorch has two threads") {
   const WithThreads two(2);
   constexpr int64_t bytes = 32 << 20;
   const int64_t pages = bytes / getpagesize();
@@ -305,7 +305,7 @@ TEST_CASE("half of what RMSprop writes is another thread's, where LibTorch has t
   munmap(fresh, bytes);
 }
 
-TEST_CASE("a backward that saved a parameter notices that a step has changed it") {
+TEST_CASE("a backward that saved a parameter detects that a step has changed it") {
   for (const Make& make : one_of_each()) {
     const Parameters ours = parameters();
     auto optimizer = make(ours);
@@ -317,7 +317,7 @@ TEST_CASE("a backward that saved a parameter notices that a step has changed it"
   }
 }
 
-TEST_CASE("a gradient whose memory holds its negative is left to the stock step") {
+TEST_CASE("a gradient with a negative bit is stepped by the stock optimizer") {
   const at::Tensor parameter = torch::ones({1}).requires_grad_();
   torch::optim::RMSprop optimizer({parameter}, 0.01);
   auto fused = FusedStep::for_optimizer(optimizer);

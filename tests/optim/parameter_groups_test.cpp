@@ -6,7 +6,7 @@
 using accelerate::optim::check_groups;
 using namespace optim_testing;
 
-TEST_CASE("a parameter in two groups, or twice in one, is refused; torch::optim takes it") {
+TEST_CASE("a parameter in two groups, or twice in one, is refused, although torch::optim accepts it") {
   const Parameters list = parameters();
   torch::optim::SGD two({list[0], list[1]}, 0.1);
   check_groups(two, {}, "prepare");
@@ -23,7 +23,7 @@ TEST_CASE("a parameter in two groups, or twice in one, is refused; torch::optim 
                     "names shared weights as often as they are registered");
 }
 
-TEST_CASE("the parameters of all groups, in order, and what finds them again") {
+TEST_CASE("parameters_of() returns all groups in order, and keys_of() their state keys") {
   const Parameters list = parameters();
   torch::optim::SGD optimizer({list[2]}, 0.1);
   optimizer.add_param_group(torch::optim::OptimizerParamGroup({list[0], list[1]}));

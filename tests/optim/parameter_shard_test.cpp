@@ -9,7 +9,7 @@ using accelerate::optim::FusedStep;
 using accelerate::state::ParameterShard;
 using namespace optim_testing;
 
-TEST_CASE("bucket by bucket, in another order than the groups', is one step of all") {
+TEST_CASE("steps bucket by bucket, in another order than the groups', equal one step of all") {
   for (const Make& make : one_of_each()) {
     const Parameters whole = parameters(), parts = parameters();
     auto all = make(whole), by_bucket = make(parts);
@@ -26,7 +26,7 @@ TEST_CASE("bucket by bucket, in another order than the groups', is one step of a
   }
 }
 
-TEST_CASE("each parameter has its own count of steps, and pieces of two groups go with their group's options") {
+TEST_CASE("each parameter has its own step count, and parameter shards use their group's options") {
   const Parameters stock = parameters(), ours = parameters();
   const auto make_two_groups = [](const Parameters& list) {
     auto made = std::make_unique<torch::optim::Adam>(Parameters{list[0]}, torch::optim::AdamOptions(0.01));
@@ -49,7 +49,7 @@ TEST_CASE("each parameter has its own count of steps, and pieces of two groups g
   CHECK(largest_difference(stock, ours) < 1e-12);
 }
 
-TEST_CASE("parameters that user code moves to another group go with that group's options from the next step on") {
+TEST_CASE("parameters that user code moves to another group use its options from the next step") {
   const Parameters list = parameters();
   torch::optim::SGD optimizer({list[0]}, torch::optim::SGDOptions(0.0));
   optimizer.add_param_group(torch::optim::OptimizerParamGroup(
@@ -71,7 +71,7 @@ TEST_CASE("parameters that user code moves to another group go with that group's
   }
 }
 
-TEST_CASE("state that is loaded into the optimizer between two fused steps is gone on from") {
+TEST_CASE("state that is loaded between two fused steps is used") {
   for (const Make& make : one_of_each()) {
     const Parameters ours = parameters(), theirs = parameters();
     auto optimizer = make(ours), other = make(theirs);
@@ -97,7 +97,7 @@ TEST_CASE("state that is loaded into the optimizer between two fused steps is go
   }
 }
 
-TEST_CASE("a range of a parameter is updated as the whole one is there, with its state as large as the range") {
+TEST_CASE("a range of a parameter is updated like the whole, with a state of the range's size") {
   for (const Make& make : one_of_each()) {
     const at::Tensor whole = torch::linspace(-1, 1, 10, at::kDouble).requires_grad_();
     const at::Tensor sharded = whole.detach().clone().requires_grad_();
@@ -122,7 +122,7 @@ TEST_CASE("a range of a parameter is updated as the whole one is there, with its
   }
 }
 
-TEST_CASE("a bfloat16 parameter with a float32 master learns what rounding would swallow") {
+TEST_CASE("a bfloat16 parameter with a float32 master keeps updates below its resolution") {
   for (const Make& make : one_of_each()) {
     const at::Tensor exact = torch::full({4}, 8.0).requires_grad_();
     const at::Tensor rounded = torch::full({4}, 8.0, at::kBFloat16).requires_grad_();
@@ -143,7 +143,7 @@ TEST_CASE("a bfloat16 parameter with a float32 master learns what rounding would
   }
 }
 
-TEST_CASE("beside parameters with masters, one without is changed for autograd too") {
+TEST_CASE("a parameter without master beside others with masters changes for autograd too") {
   const at::Tensor rounded = torch::ones({4}, at::kBFloat16).requires_grad_(), own = torch::ones({4}).requires_grad_();
   torch::optim::AdamW optimizer({rounded, own}, 0.1);
   auto fused = FusedStep::for_optimizer(optimizer);
@@ -170,7 +170,7 @@ TEST_CASE("a skipped step with masters changes neither master nor value") {
   CHECK(torch::equal(value.detach(), torch::ones({3}, at::kBFloat16)));
 }
 
-TEST_CASE("a piece of no parameter of the optimizer's is refused by name, with nothing changed") {
+TEST_CASE("a parameter shard outside the optimizer is refused by name, and nothing changes") {
   const Parameters list = parameters();
   const at::Tensor foreign = torch::ones({2}, at::kDouble).requires_grad_();
   torch::optim::SGD optimizer(list, torch::optim::SGDOptions(0.1));

@@ -119,7 +119,7 @@ void check_alike(const std::string& what, const Make& make) {
 
 }  // namespace
 
-TEST_CASE("SGD: 200 steps with every option are the stock optimizer's") {
+TEST_CASE("SGD: 200 steps with every option equal the stock optimizer's") {
   for (const double momentum : {0.0, 0.9}) {
     for (const double weight_decay : {0.0, 0.05}) {
       for (const double dampening : {0.0, 0.3}) {
@@ -138,7 +138,7 @@ TEST_CASE("SGD: 200 steps with every option are the stock optimizer's") {
   }
 }
 
-TEST_CASE("Adam and AdamW: 200 steps with every option are the stock optimizer's") {
+TEST_CASE("Adam and AdamW: 200 steps with every option equal the stock optimizer's") {
   for (const double weight_decay : {0.0, 0.05}) {
     for (const bool amsgrad : {false, true}) {
       for (const auto& [beta1, beta2, eps] : {std::tuple{0.9, 0.999, 1e-8}, std::tuple{0.8, 0.95, 1e-4}}) {
@@ -153,7 +153,7 @@ TEST_CASE("Adam and AdamW: 200 steps with every option are the stock optimizer's
   }
 }
 
-TEST_CASE("Adagrad: 200 steps with every option are the stock optimizer's") {
+TEST_CASE("Adagrad: 200 steps with every option equal the stock optimizer's") {
   for (const double lr_decay : {0.0, 0.01}) {
     for (const double weight_decay : {0.0, 0.05}) {
       for (const double accumulated : {0.0, 0.1}) {
@@ -171,7 +171,7 @@ TEST_CASE("Adagrad: 200 steps with every option are the stock optimizer's") {
   }
 }
 
-TEST_CASE("RMSprop: 200 steps with every option are the stock optimizer's") {
+TEST_CASE("RMSprop: 200 steps with every option equal the stock optimizer's") {
   for (const double momentum : {0.0, 0.9}) {
     for (const double weight_decay : {0.0, 0.05}) {
       for (const bool centered : {false, true}) {

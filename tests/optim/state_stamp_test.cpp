@@ -41,7 +41,7 @@ void changes_with_each_step(const Options& options) {
 
 }  // namespace
 
-TEST_CASE("the state of an optimizer shows its steps on a parameter, and nothing else") {
+TEST_CASE("an optimizer's state changes with its steps on a parameter only") {
   using namespace torch::optim;
   changes_with_each_step<SGD>(SGDOptions(0.1).momentum(0.9));
   changes_with_each_step<Adam>(AdamOptions(0.1));
@@ -50,7 +50,7 @@ TEST_CASE("the state of an optimizer shows its steps on a parameter, and nothing
   changes_with_each_step<Adagrad>(AdagradOptions(0.1));
 }
 
-TEST_CASE("SGD without momentum and optimizers of other types have no state that shows a step") {
+TEST_CASE("SGD without momentum, and unknown optimizers, have no state that shows a step") {
   const Parameters all = two_with_gradients();
   torch::optim::SGD sgd(all, 0.1);
   sgd.step();

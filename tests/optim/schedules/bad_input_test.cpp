@@ -59,7 +59,7 @@ TEST_CASE("a schedule shorter than its warm-up is refused") {
   CHECK(optimizer.param_groups()[0].options().get_lr() == 1.0);
 }
 
-TEST_CASE("counts of steps below one are refused") {
+TEST_CASE("step counts below one are refused") {
   auto optimizer = sgd({1.0}, 0.9);
   CHECK_THROWS_WITH(StepLR(optimizer, 0), "StepLR: step_size is 0, must be at least 1");
   CHECK_THROWS_WITH(ConstantLR(optimizer, 0.5, 0), "ConstantLR: total_iters is 0, must be at least 1");
@@ -79,7 +79,7 @@ TEST_CASE("counts of steps below one are refused") {
                     "CyclicLR: step_size_down is -1, must be at least 0");
 }
 
-TEST_CASE("factors that make no rates are refused") {
+TEST_CASE("invalid factors are refused") {
   auto optimizer = sgd({1.0}, 0.9);
   CHECK_THROWS_WITH(StepLR(optimizer, 1, -0.1),
                     "StepLR: gamma is -0.1, must be at least 0: rates are multiplied by it");
@@ -98,7 +98,7 @@ TEST_CASE("factors that make no rates are refused") {
       "below it");
 }
 
-TEST_CASE("milestones that say nothing are refused") {
+TEST_CASE("missing and negative milestones are refused") {
   auto optimizer = sgd(1.0);
   CHECK_THROWS_WITH(
       MultiStepLR(optimizer, {}),
@@ -106,7 +106,7 @@ TEST_CASE("milestones that say nothing are refused") {
   CHECK_THROWS_WITH(MultiStepLR(optimizer, {3, -1}), "MultiStepLR: a milestone is -1, must be at least 0");
 }
 
-TEST_CASE("a one-cycle schedule that cannot be drawn is refused") {
+TEST_CASE("an invalid one-cycle schedule is refused") {
   auto optimizer = sgd({1.0, 2.0}, 0.9);
   CHECK_THROWS_WITH(OneCycleLR(optimizer, 0.1, 10, {.pct_start = 1.5}),
                     "OneCycleLR: pct_start is 1.5, must be at least 0 and at most 1");
@@ -122,7 +122,7 @@ TEST_CASE("a one-cycle schedule that cannot be drawn is refused") {
                     "number for all");
 }
 
-TEST_CASE("momentum is not cycled where the optimizer has none") {
+TEST_CASE("cycle_momentum is refused if the optimizer has no momentum") {
   torch::optim::Adagrad adagrad({torch::zeros({1})}, torch::optim::AdagradOptions(1.0));
   CHECK_THROWS_WITH(OneCycleLR(adagrad, 0.1, 10),
                     "OneCycleLR: cycle_momentum is true, and the optimizer has neither momentum nor betas; set "
@@ -154,7 +154,7 @@ TEST_CASE("schedules of different optimizers cannot be combined") {
   CHECK_THROWS_WITH(SequentialLR(one, {}, {}), "SequentialLR: there are 0 schedules, must be at least 1");
 }
 
-TEST_CASE("milestones that do not part a sequence are refused") {
+TEST_CASE("milestones that do not match the parts of a sequence are refused") {
   auto optimizer = sgd(1.0);
   const std::vector<Scheduler> three{ConstantLR(optimizer), ExponentialLR(optimizer, 0.9), StepLR(optimizer, 5)};
   CHECK_THROWS_WITH(SequentialLR(optimizer, three, {5}),
@@ -165,7 +165,7 @@ TEST_CASE("milestones that do not part a sequence are refused") {
                     "SequentialLR: milestone 0 comes after 0; milestones must rise, from 1");
 }
 
-TEST_CASE("functions that are none, too few of them, and a rule without rate are refused") {
+TEST_CASE("empty functions, too few functions, and a rule without rate are refused") {
   auto optimizer = sgd({1.0, 2.0});
   CHECK_THROWS_WITH(LambdaLR(optimizer, nullptr), "LambdaLR: the factor is an empty function, must give a number");
   CHECK_THROWS_WITH(LambdaLR(optimizer, std::vector<Scheduler::Factor>(2)),
@@ -177,7 +177,7 @@ TEST_CASE("functions that are none, too few of them, and a rule without rate are
                     "Mine: the rate is an empty function, must give a number");
 }
 
-TEST_CASE("a schedule older than a parameter group is refused at its next step") {
+TEST_CASE("a schedule refuses its next step after a parameter group was added") {
   auto optimizer = sgd(1.0);
   LambdaLR scheduler(optimizer, [](int64_t) { return 1.0; });
   optimizer.add_param_group(torch::optim::OptimizerParamGroup({torch::zeros({2})}));
@@ -186,7 +186,7 @@ TEST_CASE("a schedule older than a parameter group is refused at its next step")
                     "after the last add_param_group");
 }
 
-TEST_CASE("a rule that throws leaves rates and steps as they were") {
+TEST_CASE("a rule that throws does not change rates and steps") {
   auto optimizer = sgd({1.0, 2.0});
   const auto good = [](int64_t steps) { return 1.0 / static_cast<double>(1 + steps); };
   const auto bad = [](int64_t steps) { return steps == 2 ? throw std::runtime_error("no") : 1.0; };
@@ -197,7 +197,7 @@ TEST_CASE("a rule that throws leaves rates and steps as they were") {
   CHECK(scheduler.get_last_lr() == std::vector<double>{0.5, 2.0});
 }
 
-TEST_CASE("a plateau that never ends, or ends at once, is refused") {
+TEST_CASE("invalid options of a plateau schedule are refused") {
   auto optimizer = sgd({1.0, 2.0});
   CHECK_THROWS_WITH(ReduceLROnPlateau(optimizer, {.factor = 1.0}),
                     "ReduceLROnPlateau: factor is 1, must be at least 0 and below 1");

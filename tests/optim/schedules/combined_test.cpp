@@ -14,7 +14,7 @@
 using namespace accelerate::optim;
 using Rates = std::vector<double>;
 
-TEST_CASE("a chain or sequence within a sequence begins at its milestone from the optimizer's own rates") {
+TEST_CASE("a chain or sequence within a sequence begins at its milestone with the optimizer's initial rates") {
   auto optimizer = sgd(8.0);
   const ConstantLR held(optimizer, 0.5, 100);
   const StepLR halving(optimizer, 1, 0.5), quartering(optimizer, 2, 0.25);
@@ -29,7 +29,7 @@ TEST_CASE("a chain or sequence within a sequence begins at its milestone from th
   CHECK(rates(outer, 5) == Rates{4, 4, 2, 8, 4, 2});
 }
 
-TEST_CASE("the order in which the schedules were made does not matter to a sequence") {
+TEST_CASE("a sequence does not depend on the order in which its schedules were constructed") {
   auto optimizer = sgd(8.0);
   const StepLR later(optimizer, 1, 0.5);
   const ConstantLR sooner(optimizer, 0.25, 100);
@@ -37,7 +37,7 @@ TEST_CASE("the order in which the schedules were made does not matter to a seque
   CHECK(rates(scheduler, 4) == Rates{2, 2, 8, 4, 2});
 }
 
-TEST_CASE("a combination describes its parts and ends with them") {
+TEST_CASE("a combination is named after its parts and ends with them") {
   auto optimizer = sgd({1.0}, 0.9);
   const SequentialLR sequence(optimizer, {ConstantLR(optimizer), get_linear_schedule_with_warmup(optimizer, 0, 10)},
                               {5});
@@ -49,7 +49,7 @@ TEST_CASE("a combination describes its parts and ends with them") {
   CHECK(!ChainedScheduler({sequence, ExponentialLR(optimizer, 0.9)}).last_step());
 }
 
-TEST_CASE("a sequence moves the momentum only while a schedule does that moves it") {
+TEST_CASE("a sequence changes the momentum only while a schedule that cycles it is active") {
   auto optimizer = sgd({1.0}, 0.5);
   const auto momentum = [&] {
     return static_cast<torch::optim::SGDOptions&>(optimizer.param_groups()[0].options()).momentum();

@@ -10,7 +10,7 @@
 using namespace accelerate::optim;
 using Rates = std::vector<double>;
 
-TEST_CASE("rates fall after more bad metrics than the patience, and NaN is a bad one") {
+TEST_CASE("rates are reduced after more bad metrics than the patience, and NaN is a bad metric") {
   auto optimizer = sgd({1.0, 4.0});
   ReduceLROnPlateau scheduler(optimizer, {.factor = 0.5, .patience = 1});
   for (const double metric : {3.0, 2.0, 2.0, std::nan("")}) scheduler.step(metric);
@@ -18,7 +18,7 @@ TEST_CASE("rates fall after more bad metrics than the patience, and NaN is a bad
   CHECK(scheduler.steps() == 4);
 }
 
-TEST_CASE("groups added later fall with the others, unless each was given its own floor") {
+TEST_CASE("groups that are added later are reduced too, unless each group has its own minimum") {
   auto optimizer = sgd(1.0), listed = sgd(1.0);
   ReduceLROnPlateau scheduler(optimizer, {.factor = 0.5, .patience = 0});
   ReduceLROnPlateau with_list(listed, {.factor = 0.5, .patience = 0, .min_lr = {0.1}});
@@ -48,7 +48,7 @@ double rate_after(const std::vector<double>& metrics, PlateauMode mode, Threshol
 
 }  // namespace
 
-TEST_CASE("of negative metrics, too, the best one must be passed by the threshold's part of its size") {
+TEST_CASE("the relative threshold applies to the absolute value of negative metrics") {
   const double kept = 0.1, fell = 0.01;
   constexpr auto low = PlateauMode::min, high = PlateauMode::max;
   constexpr auto part = ThresholdMode::rel, number = ThresholdMode::abs;

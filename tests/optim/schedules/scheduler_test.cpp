@@ -23,7 +23,7 @@ TEST_CASE("LambdaLR multiplies the first rate by the factor of the steps made") 
   CHECK(scheduler.steps() == 4);
 }
 
-TEST_CASE("LambdaLR takes one function for each parameter group") {
+TEST_CASE("LambdaLR accepts one function per parameter group") {
   auto optimizer = sgd({1.0, 10.0});
   const auto falling = [](int64_t steps) { return 1.0 / static_cast<double>(1 + steps); };
   LambdaLR scheduler(optimizer, {falling, [](int64_t) { return 0.5; }});
@@ -31,13 +31,13 @@ TEST_CASE("LambdaLR takes one function for each parameter group") {
   CHECK(scheduler.get_last_lr() == Rates{0.5, 5.0});
 }
 
-TEST_CASE("ConstantLR holds back the first steps, as PyTorch's does") {
+TEST_CASE("ConstantLR scales the first steps as in PyTorch") {
   auto optimizer = sgd(3.0);
   ConstantLR scheduler(optimizer, 0.5, 2);
   CHECK(rates(scheduler, 3) == Rates{1.5, 1.5, 3.0, 3.0});
 }
 
-TEST_CASE("ConstantLR with a factor of 0 finds its rate again") {
+TEST_CASE("ConstantLR with a factor of 0 restores the rate") {
   auto optimizer = sgd(3.0);
   ConstantLR scheduler(optimizer, 0.0, 2);
   CHECK(rates(scheduler, 3) == Rates{0.0, 0.0, 3.0, 3.0});
@@ -56,7 +56,7 @@ TEST_CASE("StepLR changes the rate in the step that is a multiple, without LibTo
   CHECK(list == Rates{1, 1, 0.5, 0.5, 0.25});
 }
 
-TEST_CASE("a type of the user's is a schedule that gives a factor or a rule") {
+TEST_CASE("a custom type can be a schedule with a factor or a rule") {
   struct Halving : Scheduler {
     explicit Halving(torch::optim::Optimizer& optimizer)
         : Scheduler(optimizer, [](int64_t steps) { return 1.0 / static_cast<double>(1 << steps); }) {}
@@ -73,7 +73,7 @@ TEST_CASE("a type of the user's is a schedule that gives a factor or a rule") {
   CHECK(rising.name() == "Rising");
 }
 
-TEST_CASE("OneCycleLR rests one step after its end, and refuses the next") {
+TEST_CASE("OneCycleLR keeps its last rate for one step and refuses the next step") {
   auto optimizer = sgd({1.0}, 0.9);
   OneCycleLR scheduler(optimizer, 0.5, 10);
   const auto list = rates(scheduler, 10);
@@ -87,7 +87,7 @@ TEST_CASE("OneCycleLR rests one step after its end, and refuses the next") {
   CHECK(scheduler.get_last_lr()[0] == list[9]);
 }
 
-TEST_CASE("schedules of a given length know their last step, those that go on have none") {
+TEST_CASE("schedules with a length have a last step, others have none") {
   auto optimizer = sgd({1.0}, 0.9);
   CHECK(*OneCycleLR(optimizer, 0.5, 10).last_step() == 9);
   CHECK(*get_linear_schedule_with_warmup(optimizer, 2, 10).last_step() == 10);
@@ -96,7 +96,7 @@ TEST_CASE("schedules of a given length know their last step, those that go on ha
   CHECK(!StepLR(optimizer, 10).last_step());
 }
 
-TEST_CASE("a cyclic schedule moves the momentum of the optimizer's next step") {
+TEST_CASE("a cyclic schedule sets the momentum of the optimizer's next step") {
   const auto weight_after = [](bool cycle_momentum) {
     const auto weight = torch::zeros({1}, torch::kDouble).requires_grad_();
     torch::optim::SGD optimizer({weight}, torch::optim::SGDOptions(1.0).momentum(0.5));

@@ -20,7 +20,7 @@ using accelerate::state::SchedulerState;
 using nlohmann::json;
 using Rates = std::vector<double>;
 
-TEST_CASE("a state says kind, steps and rates, as a struct and as JSON") {
+TEST_CASE("a state contains kind, steps and rates, as a struct and as JSON") {
   auto optimizer = sgd({1.0, 2.0});
   StepLR scheduler(optimizer, 1, 0.5);
   scheduler.step();
@@ -86,7 +86,7 @@ TEST_CASE("the state of another kind of schedule, or of other groups, is refused
 }
 
 // tests/checkpoint/parity.py continues from it in PyTorch.
-TEST_CASE("a state says what PyTorch's remembers beside it: of a part's turn, and in the optimizer's groups") {
+TEST_CASE("a state contains PyTorch's additional values for each part and in the optimizer's groups") {
   auto optimizer = sgd({1.0});
   SequentialLR sequence(optimizer,
                         {LinearLR(optimizer, 0.1, 1.0, 3), CosineAnnealingWarmRestarts(optimizer, 2, 2, 0.25)}, {3});
@@ -129,7 +129,7 @@ TEST_CASE("a state says what PyTorch's remembers beside it: of a part's turn, an
                                                            {"end_momentum", std::string("max_momentum")}}));
 }
 
-TEST_CASE("values that JSON has no number for are saved too") {
+TEST_CASE("values outside JSON's numbers are saved too") {
   auto optimizer = sgd(1.0), another = sgd(1.0);
   const ReduceLROnPlateau fresh(optimizer);
   ReduceLROnPlateau loaded(another);
@@ -143,7 +143,7 @@ TEST_CASE("values that JSON has no number for are saved too") {
   CHECK(std::isnan(back.last_lrs.at(0)));
 }
 
-TEST_CASE("JSON that is no saved schedule is refused") {
+TEST_CASE("JSON that is not a saved schedule is refused") {
   auto optimizer = sgd(1.0);
   const json good = StepLR(optimizer, 1).state();
   const auto with = [&](const char* key, const json& value) {
