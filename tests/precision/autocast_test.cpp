@@ -28,7 +28,7 @@ auto state_of_this_thread() {
 
 }  // namespace
 
-TEST_CASE("matrix products are of the region's dtype within it, in float32 before and after") {
+TEST_CASE("matrix products use the region's dtype within it, and float32 before and after") {
   CHECK((dtype_of_a_product() == at::kFloat));
   {
     const Autocast autocast(kBf16);
@@ -41,7 +41,7 @@ TEST_CASE("matrix products are of the region's dtype within it, in float32 befor
   CHECK((dtype_of_a_product() == at::kFloat));
 }
 
-TEST_CASE("regions nest: off within on, another dtype within off, and each end restores what was around it") {
+TEST_CASE("regions nest: off within on, another dtype within off, and each end restores the outer mode") {
   const auto outside = state_of_this_thread();
   {
     const Autocast on(kBf16);
@@ -61,7 +61,7 @@ TEST_CASE("regions nest: off within on, another dtype within off, and each end r
   CHECK(state_of_this_thread() == outside);
 }
 
-TEST_CASE("an exception leaves the thread as it was before the region") {
+TEST_CASE("an exception restores the thread's mode from before the region") {
   const auto outside = state_of_this_thread();
   AutocastRegion uncached = kBf16;
   uncached.cache = false;
@@ -116,7 +116,7 @@ TEST_CASE("casts of weights are kept until the outermost region ends, not the in
   }
 }
 
-TEST_CASE("a region is its thread's own") {
+TEST_CASE("a region applies to its own thread only") {
   const Autocast on(kBf16);
   std::thread([] { CHECK((dtype_of_a_product() == at::kFloat)); }).join();
 }

@@ -38,14 +38,14 @@ std::string refusal_of_options(const GradScalerOptions& options) {
 
 }  // namespace
 
-TEST_CASE("the defaults are torch.amp.GradScaler's") {
+TEST_CASE("the defaults equal torch.amp.GradScaler's") {
   CHECK(
       scaler_of({}).state() ==
       ScalerState{
           .scale = 65536.0, .growth_factor = 2.0, .backoff_factor = 0.5, .growth_interval = 2000, .growth_tracker = 0});
 }
 
-TEST_CASE("gradients are divided by the scale in place, of several dtypes and layouts") {
+TEST_CASE("gradients are divided by the scale in place, for several dtypes and layouts") {
   const auto plain = torch::full({3}, 8.0);
   const auto doubles = torch::full({2, 2}, 2.0, torch::kDouble);
   const auto low = torch::full({2}, 4.0, torch::kBFloat16);
@@ -58,7 +58,7 @@ TEST_CASE("gradients are divided by the scale in place, of several dtypes and la
   CHECK(found_in({}) == 0);
 }
 
-TEST_CASE("over a group inf or NaN of one rank is every rank's, by one all-reduce of one number") {
+TEST_CASE("inf or NaN on one rank of a group counts on every rank, with one all-reduce of one number") {
   accelerate::comm::run_threads(3, [](const accelerate::comm::Group& group) {
     const auto scaler = scaler_of({});
     const auto four = torch::full({}, 4.0);
@@ -78,7 +78,7 @@ TEST_CASE("over a group inf or NaN of one rank is every rank's, by one all-reduc
   });
 }
 
-TEST_CASE("flags are summed over a group, what was given stays as it was") {
+TEST_CASE("flags are summed over a group, and the input does not change") {
   accelerate::comm::run_threads(3, [](const accelerate::comm::Group& group) {
     const auto flags = torch::tensor({group.rank() == 1 ? 1.0F : 0.0F, 1.0F});
     CHECK(at::equal(precision::summed_over(group, flags), torch::tensor({1.0F, 3.0F})));
@@ -86,14 +86,14 @@ TEST_CASE("flags are summed over a group, what was given stays as it was") {
   });
 }
 
-TEST_CASE("inf and NaN are found in any of them, a gradient that is only large is not") {
+TEST_CASE("inf and NaN are found in any gradient, large finite values are not") {
   CHECK(found_in({torch::ones({3}), torch::tensor({1.0F, kInf})}) == 1);
   CHECK(found_in({torch::tensor({kNan}), torch::ones({3})}) == 1);
   CHECK(found_in({torch::tensor({-kInf}, torch::kDouble), torch::ones({3})}) == 1);
   CHECK(found_in({torch::full({1}, std::numeric_limits<float>::max())}) == 0);
 }
 
-TEST_CASE("a scale whose float32 reciprocal is rounded divides as PyTorch does, by the reciprocal in float64") {
+TEST_CASE("the division uses PyTorch's float64 reciprocal if the float32 reciprocal is rounded") {
   const auto gradient = torch::full({1}, 7.0);
   found_in({gradient}, 3.0);
   CHECK(gradient.item<float>() == 7.0F * static_cast<float>(1.0 / 3.0));
@@ -151,7 +151,7 @@ TEST_CASE("an invalid saved loss scale is refused with the reason") {
   CHECK(scaler.state() == ScalerState{});
 }
 
-TEST_CASE("options that cannot work are refused with their value") {
+TEST_CASE("invalid options are refused with their value") {
   CHECK(refusal_of_options({}) == "taken");
   CHECK(refusal_of_options({.min_scale = 0}) == "taken");
   const std::string here = "[rank 1 of 2, gpu-b] grad_scaler: ";
@@ -170,7 +170,7 @@ TEST_CASE("options that cannot work are refused with their value") {
         here + "min_scale is 4, must be at least 0 and at most init_scale (2)");
 }
 
-TEST_CASE("numbers of the CPU have arrived at once") {
+TEST_CASE("values on the CPU are available at once") {
   const precision::AsyncScalarRead read(torch::tensor({1.0F, 5.0F}));
   CHECK(read.arrived());
   read.wait();

@@ -7,7 +7,7 @@
 
 using accelerate::precision::to_output;
 
-TEST_CASE("float16 and bfloat16 become the output dtype, all other tensors stay the very same") {
+TEST_CASE("float16 and bfloat16 become the output dtype, all other tensors are returned as they are") {
   for (const auto low : {at::kHalf, at::kBFloat16}) {
     const auto tensor = torch::ones({2}).to(low);
     CHECK((to_output(tensor, at::kFloat).scalar_type() == at::kFloat));
@@ -20,13 +20,13 @@ TEST_CASE("float16 and bfloat16 become the output dtype, all other tensors stay 
   CHECK_FALSE(to_output(at::Tensor(), at::kFloat).defined());
 }
 
-TEST_CASE("gradients flow back through the conversion in the dtype of the output") {
+TEST_CASE("gradients pass the conversion back in the dtype of the output") {
   const auto low = torch::ones({2}, at::kBFloat16).requires_grad_();
   to_output(low, at::kFloat).sum().backward();
   CHECK((low.grad().scalar_type() == at::kBFloat16));
 }
 
-TEST_CASE("what TorchScript returns is converted at any depth, its structure stays") {
+TEST_CASE("TorchScript results are converted at any depth, and their structure stays") {
   torch::jit::Module script("script");
   script.define(R"(
     def forward(self, x):
@@ -45,7 +45,7 @@ TEST_CASE("what TorchScript returns is converted at any depth, its structure sta
   CHECK((x.scalar_type() == at::kHalf));
 }
 
-TEST_CASE("a list that the script keeps is not changed in place") {
+TEST_CASE("a list that the script keeps is not changed") {
   auto list = c10::List<at::Tensor>({torch::ones({1}, at::kHalf)});
   const auto converted = to_output(c10::IValue(list), at::kFloat);
   CHECK((list.get(0).scalar_type() == at::kHalf));

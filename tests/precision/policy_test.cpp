@@ -18,7 +18,7 @@ void check_on(const Policy& policy, const char* device, const LowPrecision& can)
 
 }  // namespace
 
-TEST_CASE("mixed_precision names policies: no changes nothing, bf16 and fp16 leave parameters alone") {
+TEST_CASE("mixed_precision names policies: no changes nothing, bf16 and fp16 keep the parameters' dtype") {
   CHECK(precision::policy_of(Precision::no) == Policy{});
   CHECK(precision::policy_of(Precision::bf16) == Policy{.compute = at::kBFloat16, .output = at::kFloat});
   CHECK(precision::policy_of(Precision::fp16) == Policy{.compute = at::kHalf, .output = at::kFloat});
@@ -26,7 +26,7 @@ TEST_CASE("mixed_precision names policies: no changes nothing, bf16 and fp16 lea
   CHECK(precision::policy_of(Precision::fp16).scales_loss());
 }
 
-TEST_CASE("the CPU computes in both") {
+TEST_CASE("the CPU supports both") {
   const auto can = precision::low_precision_of(at::kCPU);
   CHECK(can.autocast);
   CHECK(can.fp16);
@@ -50,7 +50,7 @@ TEST_CASE("an unsupported dtype is refused with the supported ones") {
   check_on(fp16, "cuda:1", {.bf16 = false});
 }
 
-TEST_CASE("dtypes that are no policy are refused") {
+TEST_CASE("invalid policy dtypes are refused") {
   CHECK_THROWS_WITH(
       check_on({.compute = at::kDouble}, "cpu", {}),
       "[rank 1 of 2, gpu-b] mixed_precision: the policy's compute dtype is Double, must be bfloat16 (bf16) "
