@@ -133,14 +133,14 @@ void check_side_by_side(int64_t ranks, int64_t batch_size, const MakeLong& make_
 
 }  // namespace
 
-TEST_CASE("windows and metrics follow the loop, not the shorter loader that is begun again beside it") {
+TEST_CASE("windows and metrics follow the loop, not the shorter loader that restarts beside it") {
   const auto ours = [](int64_t samples, int64_t batch_size) { return counting(samples, batch_size); };
   for (const int64_t ranks : {1, 2, 3, 4}) {
     for (const int64_t batch_size : {1, 2, 4}) check_side_by_side(ranks, batch_size, ours, ours);
   }
 }
 
-TEST_CASE("an iterator that is replaced by a new one in the body is beside the loop in all later passes, too") {
+TEST_CASE("an iterator that the body replaces is beside the loop in all later passes too") {
   on_ranks(2, [](Accelerator& accelerator) {
     auto [longer, shorter] = accelerator.prepare(counting(22, 2), counting(10, 2));
     std::optional<decltype(shorter.begin())> it;
@@ -157,7 +157,7 @@ TEST_CASE("an iterator that is replaced by a new one in the body is beside the l
   });
 }
 
-TEST_CASE("an iterator that begins in the first body is beside the loop there, too, a pass of one body is nested") {
+TEST_CASE("an iterator that starts in the first body is beside the loop, a pass of one body is nested") {
   on_ranks(2, [](Accelerator& accelerator) {
     auto [longer, shorter] = accelerator.prepare(counting(22, 2), counting(3, 2));
     Numbers all, evaluated;
@@ -171,7 +171,7 @@ TEST_CASE("an iterator that begins in the first body is beside the loop there, t
   });
 }
 
-TEST_CASE("foreign loaders side by side, and loaders that rank 0 reads for all") {
+TEST_CASE("foreign loaders can run side by side, and dispatched loaders too") {
   const auto ours = [](int64_t samples, int64_t batch_size) { return counting(samples, batch_size); };
   for (const int64_t ranks : {1, 2, 3}) {
     check_side_by_side(ranks, 2, list_of_batches, list_of_batches);
@@ -204,7 +204,7 @@ TEST_CASE("an evaluation within a loop with a loader beside it counts its own sa
   }
 }
 
-TEST_CASE("an evaluation before the first use of an explicit iterator counts its own samples, the loop its own") {
+TEST_CASE("an evaluation before the first use of an explicit iterator counts its own samples") {
   on_ranks(2, [](Accelerator& accelerator) {
     auto [longer, held_out] = accelerator.prepare(counting(kLongSamples, 2), counting(5, 2));
     Numbers seen;
@@ -218,7 +218,7 @@ TEST_CASE("an evaluation before the first use of an explicit iterator counts its
   });
 }
 
-TEST_CASE("a loop that is left early, and an iterator that stays open, leave later loops their own ends") {
+TEST_CASE("a loop with an early break, and an open iterator, do not affect the ends of later loops") {
   on_ranks(2, [](Accelerator& accelerator) {
     auto [longer, shorter] = accelerator.prepare(counting(kLongSamples, 2), counting(kShortSamples, 2));
     auto open = shorter.begin();
@@ -234,7 +234,7 @@ TEST_CASE("a loop that is left early, and an iterator that stays open, leave lat
   });
 }
 
-TEST_CASE("predictions are cut as the targets beside them, each batch's tensors as their own loop") {
+TEST_CASE("predictions lose padding like their targets, and each batch's tensors follow their own loop") {
   on_ranks(2, [](Accelerator& accelerator) {
     auto [longer, shorter] = accelerator.prepare(counting(kLongSamples, 2), counting(kShortSamples, 2));
     auto it = shorter.begin();

@@ -36,7 +36,7 @@ constexpr bool is_shared = accelerate::prepared::SharedBySampler<T>;
 
 }  // namespace
 
-TEST_CASE("a loader of torch::data is recognised by a sampler that gives each rank its own samples, others are not") {
+TEST_CASE("a torch::data loader with a distributed sampler is recognised, others are not") {
   CHECK(is_shared<LoaderBy<samplers::DistributedRandomSampler>>);
   CHECK(is_shared<LoaderBy<samplers::DistributedSequentialSampler>>);
   CHECK(is_shared<LoaderBy<OwnSampler>>);

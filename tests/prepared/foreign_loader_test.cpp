@@ -125,7 +125,7 @@ struct DrawsOnTheWay {
 
 }  // namespace
 
-TEST_CASE("batches of every kind are dealt and filled as Accelerate 1.15.0 deals them") {
+TEST_CASE("batches of every type are sharded and padded as in Accelerate 1.15.0") {
   const auto cases = nlohmann::json::parse(std::ifstream(TEST_SOURCE_DIR "/tests/data/shard_cases.json"));
   int64_t seen = 0;
   for (const auto& one : cases["batch_sampler_shard"]) {
@@ -146,7 +146,7 @@ TEST_CASE("batches of every kind are dealt and filled as Accelerate 1.15.0 deals
   CHECK(seen > 200);
 }
 
-TEST_CASE("a loader that is no list of its batches does not tell of a short last one, a pass over all of it does") {
+TEST_CASE("a loader without random access reveals a short last batch only after a complete pass") {
   on_ranks(2,
            [](Accelerator& accelerator) {
              const auto batches = in_batches<torch::Tensor>(9, 4);  // only rank 0 has the last one
@@ -165,7 +165,7 @@ TEST_CASE("a loader that is no list of its batches does not tell of a short last
            {.even_batches = false, .split_batches = true});
 }
 
-TEST_CASE("split_batches: gather_for_metrics gives every sample once, of foreign loaders and of ours") {
+TEST_CASE("split_batches: gather_for_metrics returns every sample once, for foreign loaders and ours") {
   for (const int64_t ranks : {1, 2, 3}) {
     for (const int64_t n : {0, 3, 6, 11, 12, 13}) {
       std::vector<int64_t> foreign, own;
@@ -189,7 +189,7 @@ TEST_CASE("split_batches: gather_for_metrics gives every sample once, of foreign
   }
 }
 
-TEST_CASE("what split_batches cannot split is refused, with both numbers") {
+TEST_CASE("a batch that split_batches cannot split is refused with both numbers") {
   const auto told = [](auto batches) {
     std::string text;
     on_ranks(2,
@@ -231,7 +231,7 @@ TEST_CASE("what split_batches cannot split is refused, with both numbers") {
         "so; give it shard(const data::ShardSpec&), or turn split_batches off");
 }
 
-TEST_CASE("a short last batch of a foreign loader is filled, and gather_for_metrics cuts the filling") {
+TEST_CASE("a short last batch of a foreign loader is padded, and gather_for_metrics removes the padding") {
   for (const int64_t n : {10, 11, 12, 13, 16, 17}) {
     std::vector<int64_t> gathered;
     on_ranks(2, [&](Accelerator& accelerator) {
@@ -280,7 +280,7 @@ TEST_CASE("a loader that shuffles with LibTorch's generator has one order on all
   }
 }
 
-TEST_CASE("LibTorch's own shuffled loader, whose passes differ, gives every sample once in each") {
+TEST_CASE("LibTorch's own shuffled loader with different passes returns every sample once in each") {
   struct Counting : torch::data::Dataset<Counting> {
     torch::data::Example<> get(size_t index) override {
       return {torch::full({1}, static_cast<double>(index)), torch::full({1}, static_cast<int64_t>(index))};
@@ -304,7 +304,7 @@ TEST_CASE("LibTorch's own shuffled loader, whose passes differ, gives every samp
   CHECK(seen[0] != seen[1]);
 }
 
-TEST_CASE("a loader that draws each batch when it is due draws the same on all ranks, anew in every pass") {
+TEST_CASE("a loader that draws each batch on demand draws the same on all ranks, anew in every pass") {
   on_ranks(2, [&](Accelerator& accelerator) {
     auto loader = accelerator.prepare(DrawsOnTheWay{5});
     std::vector<std::vector<int64_t>> passes(2);
@@ -320,7 +320,7 @@ TEST_CASE("a loader that draws each batch when it is due draws the same on all r
   });
 }
 
-TEST_CASE("a foreign loader that throws in the middle throws on every rank after the same number of batches") {
+TEST_CASE("an exception of a foreign loader is thrown on every rank after the same number of batches") {
   struct Torn {
     struct Position {
       int64_t at;
@@ -357,7 +357,8 @@ TEST_CASE("a foreign loader that throws in the middle throws on every rank after
   }
 }
 
-TEST_CASE("a pass that was left early leaves nothing behind, and two loops over one loader each know their place") {
+TEST_CASE(
+    "a pass that breaks early does not affect later ones, and two loops over one loader have separate positions") {
   on_ranks(2, [](Accelerator& accelerator) {
     auto batches = in_batches<torch::Tensor>(20, 2);
     auto loader = accelerator.prepare(batches);
@@ -381,7 +382,7 @@ TEST_CASE("a pass that was left early leaves nothing behind, and two loops over 
   });
 }
 
-TEST_CASE("a prepared loader is a range: take(n) gives the first n batches, or all") {
+TEST_CASE("a prepared loader is a range: take(n) returns the first n batches, or all") {
   static_assert(std::ranges::input_range<accelerate::PreparedLoader<std::vector<torch::Tensor>>>);
   static_assert(std::ranges::input_range<accelerate::PreparedLoader<accelerate::data::Loader>>);
   on_ranks(2, [](Accelerator& accelerator) {
@@ -402,7 +403,7 @@ TEST_CASE("a prepared loader is a range: take(n) gives the first n batches, or a
   });
 }
 
-TEST_CASE("our loader of the user's structs: each rank reads its share, gather_for_metrics cuts the filling") {
+TEST_CASE("a loader of custom structs is sharded, and gather_for_metrics removes the padding") {
   struct Numbers final : accelerate::data::SourceOf<Sample> {
     [[nodiscard]] int64_t size() const override { return 10; }
     [[nodiscard]] Sample read(const at::Tensor& indices) const override {
@@ -437,7 +438,7 @@ TEST_CASE("a pass without any batch is no error, but reports it once") {
   CHECK(lines[1].ends_with("loader: this rank has no batch in a whole pass: its data are empty, 0 samples"));
 }
 
-TEST_CASE("a pass without any batch reports the reason: too few for the ranks, skipped, left out by drop_last") {
+TEST_CASE("a pass without any batch reports the reason: too few for the ranks, skipped, drop_last") {
   const auto said = [](const accelerate::AcceleratorOptions& options, const auto& walk) {
     accelerate::base::reset_log_once();
     std::set<std::string> lines;
@@ -488,7 +489,7 @@ TEST_CASE("a pass without any batch reports the reason: too few for the ranks, s
   }
 }
 
-TEST_CASE("a loader of the user's is told its rank and world, and reads only its share") {
+TEST_CASE("a custom loader with shard() gets its rank and world size and reads its own shard") {
   struct Mine {
     int64_t rank = 0, world = 1;
     std::vector<torch::Tensor> shard_spec{};

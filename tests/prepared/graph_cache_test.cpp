@@ -14,7 +14,7 @@ const Decision plain{};
 
 }  // namespace
 
-TEST_CASE("a device without graphs, and collectives that are not the graphs' backend's, are why nothing is recorded") {
+TEST_CASE("a device without graphs, and collectives on another backend, are reasons not to capture") {
   const accelerate::device::GraphRow of_cuda{.type = at::kCUDA, .make = nullptr, .backend = "nccl"};
   const at::Device gpu(at::kCUDA, 1);
   CHECK(graphs_unsupported_reason(at::kCPU, nullptr, "gloo", 2) == "the CPU has no graphs");
@@ -27,7 +27,7 @@ TEST_CASE("a device without graphs, and collectives that are not the graphs' bac
   CHECK(graphs_unsupported_reason(gpu, &of_cuda, "single", 1).empty());
 }
 
-TEST_CASE("a call is recorded when its shapes have been seen warmup_steps times, and replayed from then on") {
+TEST_CASE("a call is captured once its shapes have been seen warmup_steps times, and then replayed") {
   GraphCache shelf({.warmup_steps = 2});
   CHECK(shelf.next("a", 1) == plain);
   CHECK(shelf.next("b", 1) == plain);
@@ -43,7 +43,7 @@ TEST_CASE("a call is recorded when its shapes have been seen warmup_steps times,
   CHECK(shelf.not_captured_reason().empty());
 }
 
-TEST_CASE("beyond max_graphs other shapes stay plain, and it says so") {
+TEST_CASE("shapes beyond max_graphs run without capture, and the reason is reported") {
   GraphCache shelf({.warmup_steps = 1, .max_graphs = 1});
   shelf.next("a", 1);
   CHECK(shelf.next("a", 1) == Decision{record, 0});
@@ -53,7 +53,7 @@ TEST_CASE("beyond max_graphs other shapes stay plain, and it says so") {
         "there are 1 graphs, as many as max_graphs; inputs of other shapes are not recorded");
 }
 
-TEST_CASE("where the step itself changes, its graphs go and it warms up again") {
+TEST_CASE("a changed step configuration clears the graphs and restarts the warm-up") {
   GraphCache shelf({.warmup_steps = 1});
   shelf.next("a", 1);
   shelf.next("a", 1);
@@ -63,14 +63,14 @@ TEST_CASE("where the step itself changes, its graphs go and it warms up again") 
   CHECK(shelf.next("a", 2) == Decision{replay, 0});
 }
 
-TEST_CASE("a step that changes with every call is never recorded") {
+TEST_CASE("a step that changes with every call is never captured") {
   GraphCache shelf({.warmup_steps = 1});
   for (uint64_t call = 1; call < 20; ++call) CHECK(shelf.next("a", call) == plain);
   CHECK(shelf.not_captured_reason() == "options, parameters or state of the step change from call to call");
   CHECK(shelf.next("a", 19) == Decision{record, 0});
 }
 
-TEST_CASE("recordings that are never replayed end") {
+TEST_CASE("captures stop if they are never replayed") {
   GraphCache shelf({.warmup_steps = 1, .max_graphs = 2});
   int recorded = 0;
   for (uint64_t call = 0; call < 100; ++call) recorded += shelf.next("a", 1 + call / 2).action == record ? 1 : 0;
@@ -79,14 +79,14 @@ TEST_CASE("recordings that are never replayed end") {
         "options, parameters or state of the step changed after each of 2 recordings, before the first replay");
 }
 
-TEST_CASE("shapes that never come again are not kept without end") {
+TEST_CASE("shapes that do not repeat are not stored forever") {
   GraphCache shelf({.warmup_steps = 1});
   for (int shape = 0; shape < 5000; ++shape) CHECK(shelf.next(std::to_string(shape), 1) == plain);
   CHECK(shelf.next("4999", 1) == plain);
   CHECK(shelf.next("3", 1).action == record);
 }
 
-TEST_CASE("options of graphs that cannot be are refused with their value") {
+TEST_CASE("invalid options of graphs are refused with their value") {
   const accelerate::RankContext here{.rank = 0, .world_size = 2, .host = "gpu-a"};
   CHECK_THROWS_WITH(check_graph_options({.warmup_steps = 0}, here),
                     "[rank 0 of 2, gpu-a] graphed_step: warmup_steps is 0, must be at least 1");

@@ -74,7 +74,7 @@ std::vector<double> gradients(bool shared_optimizer, bool zero_first) {
 
 }  // namespace
 
-TEST_CASE("functions that are no templates take any prepared optimizer, schedule and loader") {
+TEST_CASE("functions without templates accept any prepared optimizer, schedule and loader") {
   const auto run = [](auto sgd_or_adam) {
     Accelerator accelerator({.cpu = true});
     OneWeight net;
@@ -126,7 +126,7 @@ TEST_CASE("a handle of a base class refers to the same prepared object") {
                        accelerate::Error);
 }
 
-TEST_CASE("handles are members of a class that is made before anything is prepared") {
+TEST_CASE("handles can be members of a class that exists before prepare()") {
   Training training;
   check_refused("AnyLoader", [&] { (void)training.steps(); });
   Accelerator accelerator({.cpu = true});
@@ -136,7 +136,7 @@ TEST_CASE("handles are members of a class that is made before anything is prepar
   CHECK(training.steps() == 2);
 }
 
-TEST_CASE("every use of an empty handle is refused, with its name and what to do") {
+TEST_CASE("every use of an empty handle is refused with its name and the remedy") {
   Accelerator accelerator({.cpu = true});
   const accelerate::PreparedModel<OneWeightImpl> model{};
   CHECK(model.is_empty());
@@ -195,7 +195,7 @@ TEST_CASE("every use of an empty handle is refused, with its name and what to do
   check_refused("AnyLoader", [&] { (void)any.info(); });
 }
 
-TEST_CASE("model.zero_grad() keeps what a window has summed, first or last in the loop") {
+TEST_CASE("model.zero_grad() keeps the gradients within a window, first or last in the loop") {
   for (const bool shared_optimizer : {false, true})
     for (const bool zero_first : {false, true}) {
       INFO(shared_optimizer, zero_first);
@@ -203,7 +203,7 @@ TEST_CASE("model.zero_grad() keeps what a window has summed, first or last in th
     }
 }
 
-TEST_CASE("model.zero_grad() reaches the parameters of its model alone, with and without an optimizer") {
+TEST_CASE("model.zero_grad() affects only the parameters of its model, with and without an optimizer") {
   on_ranks(2, [](Accelerator& accelerator) {
     OneWeight net, other, alone;
     torch::optim::SGD both({net->w, other->w}, 1.0);
@@ -217,7 +217,7 @@ TEST_CASE("model.zero_grad() reaches the parameters of its model alone, with and
   });
 }
 
-TEST_CASE("model.zero_grad() also drops the gradients of parameters that no optimizer has, once per window") {
+TEST_CASE("model.zero_grad() also drops gradients of parameters without an optimizer, once per window") {
   Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 2});
   torch::nn::Sequential net(torch::nn::Linear(1, 1), torch::nn::Linear(1, 1));
   auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->ptr(1)->parameters(), 0.0));
@@ -234,7 +234,7 @@ TEST_CASE("model.zero_grad() also drops the gradients of parameters that no opti
   CHECK(sums[1] == doctest::Approx(2 * sums[0]));
 }
 
-TEST_CASE("Accelerator::skip_first_batches() takes a type-erased loader") {
+TEST_CASE("Accelerator::skip_first_batches() accepts a type-erased loader") {
   Accelerator accelerator({.cpu = true});
   const accelerate::AnyLoader<accelerate::data::Batch> loader = accelerator.prepare(counting(6, 2));
   int64_t batches = 0;
@@ -242,7 +242,7 @@ TEST_CASE("Accelerator::skip_first_batches() takes a type-erased loader") {
   CHECK(batches == 2);
 }
 
-TEST_CASE("no part of an Accelerator is copied or moved out of it") {
+TEST_CASE("no part of an Accelerator can be copied or moved out of it") {
   CHECK_FALSE(std::is_constructible_v<accelerate::ProcessInfo, Accelerator&>);
   CHECK_FALSE(std::is_constructible_v<accelerate::ProcessInfo, Accelerator>);
   CHECK_FALSE(std::is_constructible_v<accelerate::Checkpoints, Accelerator>);

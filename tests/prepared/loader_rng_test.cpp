@@ -18,7 +18,7 @@ struct Counting : torch::data::Dataset<Counting> {
 
 }  // namespace
 
-TEST_CASE("ranks seeded differently see one order of LibTorch's shuffled loader, whatever they draw themselves") {
+TEST_CASE("differently seeded ranks have one order of LibTorch's shuffled loader, for any other draws") {
   accelerate::Accelerator accelerator(testing::world(), {});
   accelerator.set_seed(42, {.device_specific = true});
   auto plain = torch::data::make_data_loader(Counting().map(torch::data::transforms::Stack<>()), 4);
@@ -36,7 +36,7 @@ TEST_CASE("ranks seeded differently see one order of LibTorch's shuffled loader,
   CHECK(passes[1] != passes[2]);
 }
 
-TEST_CASE("a pass leaves a rank's own stream of numbers where it was; rank 0's continues after the order") {
+TEST_CASE("a pass restores a rank's random state; rank 0's continues after the order") {
   accelerate::Accelerator accelerator(testing::world(), {});
   accelerator.set_seed(7, {.device_specific = true});
   auto plain = torch::data::make_data_loader(Counting().map(torch::data::transforms::Stack<>()), 4);

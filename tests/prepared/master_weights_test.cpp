@@ -32,7 +32,7 @@ ParameterShard range_of(const at::Tensor& parameter, int64_t begin, int64_t end,
 
 }  // namespace
 
-TEST_CASE("a range of a parameter is stepped on in that range of its master, and the rest stays") {
+TEST_CASE("a range of a parameter steps in the same range of its master, and the rest does not change") {
   for (const auto format : {c10::MemoryFormat::Contiguous, c10::MemoryFormat::ChannelsLast}) {
     const at::Tensor parameter = parameter_near_one(format);
     const at::Tensor before = parameter.detach().clone();
@@ -58,7 +58,7 @@ TEST_CASE("a range of a parameter is stepped on in that range of its master, and
   }
 }
 
-TEST_CASE("a whole piece has the master itself, a piece of another parameter none") {
+TEST_CASE("a whole parameter shard gets its master, one of an unknown parameter none") {
   const at::Tensor parameter = parameter_near_one(c10::MemoryFormat::Contiguous);
   const at::Tensor other = torch::ones({3}, torch::requires_grad());
   MasterWeights masters;

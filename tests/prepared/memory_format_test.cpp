@@ -32,7 +32,7 @@ auto tree_members(Sample& s) { return std::tie(s.image, s.label, s.name); }
 
 const accelerate::AcceleratorOptions kOptions{.cpu = true, .memory_format = MemoryFormat::channels_last};
 
-TEST_CASE("tensors of the format's number of dimensions are reordered, values and shapes stay") {
+TEST_CASE("tensors with the format's number of dimensions are reordered, values and shapes stay") {
   const at::Tensor image = torch::randn({2, 3, 4, 5}), video = torch::randn({2, 3, 4, 5, 6});
   const at::Tensor last = in_memory_format(image, MemoryFormat::channels_last);
   CHECK(last.is_contiguous(kLast));
@@ -72,7 +72,7 @@ TEST_CASE("tensors in place keep their identity, requires_grad and gradient") {
   CHECK(weight.grad().equal(gradient + 5));
 }
 
-TEST_CASE("batches of Accelerate's loaders are reordered on 1 and 2 ranks, read here or by rank 0") {
+TEST_CASE("batches of Accelerate's loaders are reordered on 1 and 2 ranks, with and without dispatch") {
   for (const int64_t ranks : {1, 2}) {
     for (const bool dispatches : {false, true}) {
       auto options = kOptions;
@@ -98,7 +98,7 @@ TEST_CASE("batches of Accelerate's loaders are reordered on 1 and 2 ranks, read 
   }
 }
 
-TEST_CASE("batches of foreign loaders are reordered in every structure, and their own tensors are not changed") {
+TEST_CASE("batches of foreign loaders are reordered in every structure, without changing their tensors") {
   for (const int64_t ranks : {1, 2}) {
     on_ranks(
         ranks,

@@ -18,7 +18,7 @@ double metric(int64_t rank, int64_t ranks, int i) {
 
 }  // namespace
 
-TEST_CASE("on a plateau of the mean all ranks reduce their rate in the same step") {
+TEST_CASE("all ranks reduce their rate in the same step if the mean metric is on a plateau") {
   accelerate::Accelerator accelerator(testing::world(), {});
   auto stock = sgd(), of_libtorch = sgd();
   auto ours = accelerator.prepare(accelerate::optim::ReduceLROnPlateau(stock, {.factor = 0.5, .patience = 1}));
@@ -35,7 +35,7 @@ TEST_CASE("on a plateau of the mean all ranks reduce their rate in the same step
   CHECK(rates == std::vector<double>{1, 1, 0.5, 0.5, 0.25});
 }
 
-TEST_CASE("a metric that is no number on one rank is none for all") {
+TEST_CASE("a NaN metric on one rank is NaN on all") {
   accelerate::Accelerator accelerator(testing::world(), {});
   auto stock = sgd();
   auto scheduler = accelerator.prepare(accelerate::optim::ReduceLROnPlateau(stock, {.factor = 0.5, .patience = 0}));

@@ -29,7 +29,7 @@ torch::optim::SGD sgd_of(const OneWeight& net) { return torch::optim::SGD(net->p
 
 }  // namespace
 
-TEST_CASE("prepared objects are listed in order, each with its kind, its index among its kind and its name") {
+TEST_CASE("prepared objects are listed in order with kind, index within the kind, and name") {
   Bench bench;
   OneWeight first, second;
   auto sgd = sgd_of(first);
@@ -46,7 +46,7 @@ TEST_CASE("prepared objects are listed in order, each with its kind, its index a
   CHECK(models == std::vector<const void*>{first.get(), second.get()});
 }
 
-TEST_CASE("the version changes when an entry comes or goes, and only then") {
+TEST_CASE("the version changes only if an entry is added or removed") {
   Bench bench;
   Registry& registry = bench.shared->registry;
   OneWeight net;
@@ -61,7 +61,7 @@ TEST_CASE("the version changes when an entry comes or goes, and only then") {
   CHECK(bench.names().empty());
 }
 
-TEST_CASE("a module that is prepared anew takes the place of its old self") {
+TEST_CASE("a module that is prepared anew replaces its previous entry") {
   Bench bench;
   OneWeight first, second;
   const auto handles = std::tuple{bench.prepare(first), bench.prepare(second)};
@@ -72,7 +72,7 @@ TEST_CASE("a module that is prepared anew takes the place of its old self") {
   CHECK(bench.shared->registry.entries()[0].get() == &anew.core());
 }
 
-TEST_CASE("an object kept by reference is removed with its last handle, and an owned object stays") {
+TEST_CASE("a referenced object is removed with its last handle, an owned object stays") {
   Bench bench;
   OneWeight net;
   auto sgd = sgd_of(net);
@@ -92,7 +92,7 @@ TEST_CASE("an object kept by reference is removed with its last handle, and an o
   CHECK(bench.names() == Names{"optimizer", "optimizer_1"});
 }
 
-TEST_CASE("a loader goes with its last handle, a model stays until it is forgotten") {
+TEST_CASE("a loader is removed with its last handle, a model stays until free_memory()") {
   Bench bench;
   OneWeight net;
   {
@@ -103,7 +103,7 @@ TEST_CASE("a loader goes with its last handle, a model stays until it is forgott
   CHECK(bench.names() == Names{"model"});
 }
 
-TEST_CASE("handles keep what they share when the Accelerator is gone, and let go of it with the last of them") {
+TEST_CASE("handles keep the Accelerator's state after it is destroyed, and the last handle releases it") {
   std::weak_ptr<AcceleratorState> watched;
   OneWeight net;
   auto sgd = sgd_of(net);

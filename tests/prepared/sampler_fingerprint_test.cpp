@@ -53,7 +53,7 @@ Loader rolled_on_last(const Accelerator& accelerator, bool with_batches = false)
 
 }  // namespace
 
-TEST_CASE("debug: a user's sampler that gives another order on one rank is reported on all, with both orders") {
+TEST_CASE("debug: a custom sampler with another order on one rank is reported on all, with both orders") {
   on_ranks(3,
            [](Accelerator& accelerator) {
              auto loader = accelerator.prepare(rolled_on_last(accelerator));
@@ -66,7 +66,7 @@ TEST_CASE("debug: a user's sampler that gives another order on one rank is repor
            {.debug = true});
 }
 
-TEST_CASE("debug: a user's batches that begin elsewhere on one rank are reported, though their order is one") {
+TEST_CASE("debug: custom batches that start elsewhere on one rank are reported, although the order is equal") {
   on_ranks(2,
            [](Accelerator& accelerator) {
              auto loader = accelerator.prepare(rolled_on_last(accelerator, /*with_batches=*/true));
@@ -76,7 +76,7 @@ TEST_CASE("debug: a user's batches that begin elsewhere on one rank are reported
            {.debug = true});
 }
 
-TEST_CASE("debug: an epoch that was set on one rank alone is reported") {
+TEST_CASE("debug: set_epoch on one rank alone is reported") {
   on_ranks(2,
            [](Accelerator& accelerator) {
              auto loader = accelerator.prepare(counting(4, 2));
@@ -91,7 +91,7 @@ TEST_CASE("debug: an epoch that was set on one rank alone is reported") {
            {.debug = true});
 }
 
-TEST_CASE("debug: equal orders are walked as without it: shuffled, dealt, resumed, read by rank 0 for all") {
+TEST_CASE("debug: equal orders have the same batches as without debug: shuffled, sharded, resumed, dispatched") {
   on_ranks(2,
            [](Accelerator& accelerator) {
              const auto gathered = [&](auto&& loader) {
@@ -122,7 +122,7 @@ TEST_CASE("debug: equal orders are walked as without it: shuffled, dealt, resume
            {.debug = true, .dispatch_batches = true});
 }
 
-TEST_CASE("without debug mode nobody compares orders") {
+TEST_CASE("orders are not compared without debug mode") {
   on_ranks(2, [](Accelerator& accelerator) {
     auto loader = accelerator.prepare(rolled_on_last(accelerator));
     CHECK(told_at_begin(loader).empty());

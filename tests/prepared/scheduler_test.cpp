@@ -46,7 +46,7 @@ std::vector<std::string> logged(const std::function<void()>& run) {
 
 }  // namespace
 
-TEST_CASE("a prepared schedule never goes beyond its end, where Hugging Face Accelerate's rate rises again") {
+TEST_CASE("a prepared schedule stops at its end, unlike Hugging Face Accelerate's rising rate") {
   const auto one_cycle = [](auto& optimizer) { return optim::OneCycleLR(optimizer, 0.01, 5); };
   const double last = 0.01 / 25 / 1e4;
   const auto list = rates(2, 4, SchedulerUnit::processes, one_cycle);
@@ -57,7 +57,7 @@ TEST_CASE("a prepared schedule never goes beyond its end, where Hugging Face Acc
   for (size_t i = 3; i < by_steps.size(); ++i) CHECK(by_steps[i] == doctest::Approx(last).epsilon(1e-12));
 }
 
-TEST_CASE("after one step on two ranks a one-cycle schedule stands at 1, counted in processes at 2") {
+TEST_CASE("after one step on two ranks a one-cycle schedule is at 1, or at 2 if it counts processes") {
   for (const auto unit : {SchedulerUnit::optimizer_steps, SchedulerUnit::processes}) {
     on_ranks(2,
              [&](Accelerator& accelerator) {
@@ -71,7 +71,7 @@ TEST_CASE("after one step on two ranks a one-cycle schedule stands at 1, counted
   }
 }
 
-TEST_CASE("a cosine with warm-up rests at its last rate instead of rising again") {
+TEST_CASE("a cosine with warm-up keeps its last rate instead of increasing again") {
   const auto cosine = [](auto& optimizer) { return optim::get_cosine_schedule_with_warmup(optimizer, 1, 4); };
   const auto list = rates(1, 7, SchedulerUnit::optimizer_steps, cosine);
   CHECK(list[0] == 1.0);
@@ -79,7 +79,7 @@ TEST_CASE("a cosine with warm-up rests at its last rate instead of rising again"
   for (size_t i = 3; i < list.size(); ++i) CHECK(list[i] == 0.0);
 }
 
-TEST_CASE("a straight line down reaches 0 at the last micro-batch and not before, for any accumulation") {
+TEST_CASE("a linear schedule reaches 0 exactly at the last micro-batch, for any accumulation") {
   for (const int64_t k : {1, 2, 4}) {
     for (const auto unit : {SchedulerUnit::optimizer_steps, SchedulerUnit::processes}) {
       Rates list;
@@ -126,7 +126,7 @@ TEST_CASE("a schedule warns once if training passes its end") {
                                  "training continues, make it longer: it counts optimizer steps of the whole job"});
 }
 
-TEST_CASE("a prepared schedule is saved and loaded, on as many ranks as before or on others") {
+TEST_CASE("a prepared schedule is saved and loaded on any number of ranks") {
   std::string saved;
   const auto make = [](auto& optimizer) { return optim::ExponentialLR(optimizer, 0.5); };
   on_ranks(2, [&](Accelerator& accelerator) {
@@ -144,7 +144,7 @@ TEST_CASE("a prepared schedule is saved and loaded, on as many ranks as before o
   CHECK(scheduler.get_last_lr() == Rates{0.0625});
 }
 
-TEST_CASE("ranks as threads follow the mean of their metrics on a plateau, and one rate") {
+TEST_CASE("thread ranks follow the mean of their metrics on a plateau and have one rate") {
   // Rank 0's metric falls, rank 1's rises by the same amount, so no mean is better than the first.
   on_ranks(2, [&](Accelerator& accelerator) {
     auto stock = one_weight();
@@ -162,7 +162,7 @@ TEST_CASE("ranks as threads follow the mean of their metrics on a plateau, and o
   });
 }
 
-TEST_CASE("a plateau rests within a window, and hears a metric once") {
+TEST_CASE("a plateau schedule ignores steps within a window and uses a metric once") {
   Accelerator accelerator({.cpu = true, .gradient_accumulation_steps = 2, .scheduler_unit = SchedulerUnit::processes});
   auto stock = one_weight();
   auto scheduler = accelerator.prepare(optim::ReduceLROnPlateau(stock));

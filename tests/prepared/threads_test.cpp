@@ -9,7 +9,7 @@
 
 namespace device = accelerate::device;
 
-TEST_CASE("ranks of one machine share its cores, without a variable of the launcher's") {
+TEST_CASE("ranks of one machine divide its cores without the launcher's variables") {
   unsetenv("OMP_NUM_THREADS");  // from the environment of the test run
   const auto shard_spec = device::threads_per_rank(device::physical_cores(), testing::world().size(), {});
   const int before = at::get_num_threads();
