@@ -12,7 +12,7 @@ namespace {
 const std::string fake = testing::build_folder() + "/fake_nvml/libfake_nvml.so";
 }  // namespace
 
-TEST_CASE("GPUs by NVIDIA's management library, with what each tells") {
+TEST_CASE("NVML lists the GPUs with the properties that it supports") {
   const auto all = devices_by_nvml(fake);
   REQUIRE(all.has_value());
   REQUIRE(all->size() == 2);

@@ -9,7 +9,7 @@
 
 using namespace accelerate::profile;
 
-TEST_CASE("on the CPU memory is what the process has in the machine's; a peak stays until it is reset") {
+TEST_CASE("on the CPU memory is the process's part of the machine's, and a peak stays until it is reset") {
   const auto before = memory_of(at::kCPU);
   CHECK(before.resident_bytes > 1 << 20);
   CHECK(before.peak_resident_bytes >= before.resident_bytes);
@@ -29,7 +29,7 @@ TEST_CASE("on the CPU memory is what the process has in the machine's; a peak st
   CHECK(memory_of(at::kCPU).peak_resident_bytes < with_it.resident_bytes);
 }
 
-TEST_CASE("memory is reported in a line, the accelerator's where there is one") {
+TEST_CASE("memory is reported in a line, for the accelerator if there is one") {
   CHECK(memory_text({.resident_bytes = 812 << 20, .peak_resident_bytes = 1 << 30}) ==
         "resident 812 MiB (peak 1.0 GiB)");
   CHECK(memory_text({.allocated_bytes = 1 << 30,

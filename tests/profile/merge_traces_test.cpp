@@ -25,7 +25,7 @@ std::string trace(int64_t base_ns, const std::string& ts) {
 
 }  // namespace
 
-TEST_CASE("ranks' processes stay apart under their names, and their times are on one clock") {
+TEST_CASE("the merged trace separates the ranks' processes by name and uses one clock") {
   const auto whole = Json::parse(merged_trace({{0, trace(5'000'000, "10.5")}, {3, trace(2'000'000, "20")}}).json);
   CHECK(whole["baseTimeNanoseconds"] == 2'000'000);
   const auto& events = whole["traceEvents"];
@@ -42,7 +42,7 @@ TEST_CASE("ranks' processes stay apart under their names, and their times are on
   CHECK(events[3]["id"] != events[7]["id"]);
 }
 
-TEST_CASE("no traces are an empty one, and what is no trace is left out, with its rank") {
+TEST_CASE("no traces result in an empty one, and invalid ones are omitted with their rank") {
   CHECK(Json::parse(merged_trace({}).json)["traceEvents"].empty());
   for (const char* text : {"", "{", "[]", "{}", R"({"traceEvents":3})"}) {
     const auto merged = merged_trace({{0, text}, {2, text}, {3, trace(2'000'000, "20")}, {5, text}});
@@ -54,7 +54,7 @@ TEST_CASE("no traces are an empty one, and what is no trace is left out, with it
   }
 }
 
-TEST_CASE("quotes in names of ranges are escaped, once, and all else stays as it is") {
+TEST_CASE("quotes in range names are escaped once, and all else is unchanged") {
   const auto range = [](const std::string& name) {
     return R"(  {"ph": "X", "cat": "user_annotation", "name": ")" + name + R"(", "pid": 77, "tid": 77,
     "ts": 3.500, "dur": 2.500,

@@ -92,8 +92,7 @@ std::string refusal(const ProfileOptions& options) {
 
 }  // namespace
 
-TEST_CASE(
-    "a hundred steps give as many recordings as Hugging Face Accelerate's cases say, each with its active steps") {
+TEST_CASE("a hundred steps have as many cycles as in Hugging Face Accelerate's cases, each with its active steps") {
   struct Case {
     ProfileSchedule schedule;
     int64_t recordings;
@@ -110,13 +109,13 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a recording that the end cuts is kept, one that was only warmed up is not") {
+TEST_CASE("a cycle that the end interrupts is kept, one that was only warmed up is not") {
   CHECK(hundred_steps({.skip_first = 95, .active = 10}).ready == 1);
   CHECK(hundred_steps({.skip_first = 95, .warmup = 10, .active = 10}).ready == 0);
   CHECK(hundred_steps({.skip_first = 1000}).ready == 0);
 }
 
-TEST_CASE("without a schedule all is recorded until the end: operators, their number, their operations") {
+TEST_CASE("without a schedule everything is recorded until the end: operators with counts and FLOPs") {
   Profiler profiler({.with_flops = true}, accelerate::comm::Group(), at::kCPU);
   const auto weight = torch::ones({8, 8}, torch::requires_grad());
   for (int i = 0; i < 3; ++i) weight.mm(torch::ones({8, 8})).sum().backward();
@@ -137,7 +136,7 @@ TEST_CASE("without a schedule all is recorded until the end: operators, their nu
   CHECK(table.find(" GFLOP/s") != std::string::npos);
 }
 
-TEST_CASE("operations of convolutions are counted backward too; with a peak there is an MFU") {
+TEST_CASE("FLOPs of convolutions include the backward; with a peak there is an MFU") {
   Profiler profiler({.peak_flops_per_s = 1e15}, accelerate::comm::Group(), at::kCPU);
   torch::nn::Conv2d convolution(torch::nn::Conv2dOptions(3, 4, 3).bias(false));
   convolution(torch::ones({2, 3, 8, 8}, torch::requires_grad())).sum().backward();
@@ -151,7 +150,7 @@ TEST_CASE("operations of convolutions are counted backward too; with a peak ther
   CHECK(profiler.table().find(", MFU 0.0 %\n") != std::string::npos);
 }
 
-TEST_CASE("with nvtx steps, operators and their backward are ranges within one another while they are recorded") {
+TEST_CASE("with nvtx steps, operators and their backward are nested ranges while they are recorded") {
   const KnownRanges ranges;
   const auto weight = torch::ones({2, 2}, torch::requires_grad());
   Profiler profiler({.schedule_option = ProfileSchedule{.wait = 1, .active = 1, .repeat = 1}, .nvtx = true},
@@ -172,7 +171,7 @@ TEST_CASE("with nvtx steps, operators and their backward are ranges within one a
   profiler.stop();
 }
 
-TEST_CASE("the ranges go through NVTX itself to whoever listens to a process: as many ends as beginnings") {
+TEST_CASE("an NVTX listener in the process gets as many ends as beginnings") {
   if (!torch::profiler::impl::cudaStubs()->enabled()) return;  // LibTorch without NVTX, see the next test
   // As in Nsight Systems. NVTX looks for a listener at the first call in a process, which is here.
   const std::string listener = testing::build_folder() + "/nvtx_listener/libnvtx_listener.so";
@@ -191,7 +190,7 @@ TEST_CASE("the ranges go through NVTX itself to whoever listens to a process: as
   ::dlclose(library);
 }
 
-TEST_CASE("nvtx on a LibTorch without CUDA is a line of the log, and nothing else") {
+TEST_CASE("nvtx without CUDA in LibTorch only logs a line") {
   KnownRanges ranges;
   ranges.is_there = false;
   accelerate::base::reset_log_once();
@@ -206,7 +205,7 @@ TEST_CASE("nvtx on a LibTorch without CUDA is a line of the log, and nothing els
             "profile: nvtx is true, and this LibTorch was built without CUDA, which has NVTX: no ranges are made"});
 }
 
-TEST_CASE("a rank's trace and the whole are files, of this run alone") {
+TEST_CASE("a rank's trace and the merged trace are files of this run only") {
   const testing::TemporaryFolder folder;
   const auto traces = folder.path / "traces";
   std::filesystem::create_directories(traces);
@@ -229,7 +228,7 @@ TEST_CASE("a rank's trace and the whole are files, of this run alone") {
   CHECK(summary.at("ranks")[0].at("peak_allocated_bytes") == 0);
 }
 
-TEST_CASE("quotes in a range's name are escaped in the rank's trace and in the whole") {
+TEST_CASE("quotes in a range's name are escaped in the rank's trace and the merged trace") {
   const testing::TemporaryFolder folder;
   const std::string name = "layer \"a\", \"b\"";
   Profiler profiler({.output_trace_dir = folder.path}, accelerate::comm::Group(), at::kCPU);
@@ -245,7 +244,7 @@ TEST_CASE("quotes in a range's name are escaped in the rank's trace and in the w
   }
 }
 
-TEST_CASE("a trace that is no JSON is a line of the log; the rest is written") {
+TEST_CASE("an invalid JSON trace is logged, and the rest is written") {
   const testing::TemporaryFolder folder;
   const auto own = std::filesystem::path(folder.path) / "profile_0.json";
   accelerate::base::reset_log_once();
@@ -269,7 +268,7 @@ TEST_CASE("a trace that is no JSON is a line of the log; the rest is written") {
   CHECK(json("profile_summary.json").at("ranks").size() == 1);
 }
 
-TEST_CASE("record_shapes and profile_memory put shapes and allocations into the trace, where they are requested") {
+TEST_CASE("record_shapes and profile_memory add shapes and allocations to the trace on request") {
   const testing::TemporaryFolder folder;
   for (const bool asked : {false, true}) {
     CAPTURE(asked);
@@ -290,7 +289,7 @@ TEST_CASE("record_shapes and profile_memory put shapes and allocations into the 
   }
 }
 
-TEST_CASE("schedules and peaks that cannot be, and a folder that cannot be made, are refused") {
+TEST_CASE("invalid schedules and peaks, and a folder that cannot be created, are refused") {
   CHECK(refusal({.peak_flops_per_s = -1}) == "profile: peak_flops_per_s is -1, must be a number of operations, or 0");
   CHECK(refusal({.schedule_option = ProfileSchedule{.active = 0}}) ==
         "profile: schedule_option.active is 0, must be at least 1");
@@ -303,7 +302,7 @@ TEST_CASE("schedules and peaks that cannot be, and a folder that cannot be made,
             " cannot be made: Not a directory; choose another output_trace_dir");
 }
 
-TEST_CASE("a second profiler in a process is refused; after the first one's end, however it ended, it may be") {
+TEST_CASE("a second profiler in a process is refused until the first one has ended in any way") {
   {
     const Profiler first({}, accelerate::comm::Group(), at::kCPU);
     CHECK(refusal({}) == "profile: another profiler is at work in this process, which can have one; stop() it first");
@@ -313,7 +312,7 @@ TEST_CASE("a second profiler in a process is refused; after the first one's end,
   CHECK(hundred_steps({.repeat = 1}).ready == 1);
 }
 
-TEST_CASE("the cycles after one whose on_trace_ready threw are where they would be without it") {
+TEST_CASE("cycles after an exception of on_trace_ready keep their positions") {
   for (const int64_t wait : {0, 2}) {
     CAPTURE(wait);
     std::vector<int> ready;

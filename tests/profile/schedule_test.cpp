@@ -18,7 +18,7 @@ std::vector<ProfileAction> actions(const ProfileSchedule& schedule, int64_t step
 
 }  // namespace
 
-TEST_CASE("cycles of wait, warm-up and active, as torch.profiler.schedule has them") {
+TEST_CASE("cycles of wait, warm-up and active equal torch.profiler.schedule's") {
   CHECK((actions({.skip_first = 1, .wait = 1, .warmup = 2, .active = 3}, 14) ==
          std::vector{no, no, warm, warm, record, record, save, no, warm, warm, record, record, save, no}));
   CHECK((actions({.wait = 1, .warmup = 1, .active = 1, .repeat = 2}, 8) ==

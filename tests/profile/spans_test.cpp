@@ -21,7 +21,7 @@ TEST_CASE("self time excludes operators called on the same thread; total time co
                                                         {.name = "inner", .calls = 2, .self_ns = 30, .total_ns = 40}}));
 }
 
-TEST_CASE("what ends on another thread is no operator of the thread that began it") {
+TEST_CASE("an asynchronous span is not an operator of the thread that started it") {
   auto reduction = span("gloo:all_reduce", 0, 80);
   reduction.is_async = true;
   const auto summary = summarize({reduction, span("aten::mm", 10, 20)});
@@ -30,7 +30,7 @@ TEST_CASE("what ends on another thread is no operator of the thread that began i
   CHECK(summary.communication_ns == 80);
 }
 
-TEST_CASE("steps, waits for data, communication and what of it is overlapped, each time counted once") {
+TEST_CASE("steps, waits for data, communication and its overlap count each time once") {
   const auto summary = summarize({span("ProfilerStep#3", 0, 100), span("ProfilerStep#4", 100, 200),
                                   span(kDataSpan, 0, 10), span(kDataSpan, 100, 120), span("gloo:all_reduce", 30, 60, 2),
                                   span("c10d::allreduce_", 50, 70), span("comm:broadcast", 150, 160, 2),
@@ -42,7 +42,7 @@ TEST_CASE("steps, waits for data, communication and what of it is overlapped, ea
   CHECK(summary.overlapped_ns == 18);
 }
 
-TEST_CASE("where a device ran kernels, communication and overlap are theirs; operators stay the host's") {
+TEST_CASE("with device kernels, communication and overlap are the device's; operators stay the host's") {
   const auto kernel = [](std::string name, int64_t begin, int64_t end, uint64_t stream) {
     auto made = span(std::move(name), begin, end, stream);
     made.on_device = true;
@@ -105,7 +105,7 @@ TEST_CASE(
   CHECK(summary.communication_ns == 0);
 }
 
-TEST_CASE("copies compute nothing: they hide no communication") {
+TEST_CASE("copies do not count as computation, so they overlap no communication") {
   auto copy = span("Memcpy HtoD", 0, 50);
   copy.on_device = copy.is_copy = true;
   auto reduction = span("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 0, 40);
@@ -116,7 +116,7 @@ TEST_CASE("copies compute nothing: they hide no communication") {
   CHECK(summary.device_busy_ns == 50);
 }
 
-TEST_CASE("the table has the shares and the longest operators, as many as requested") {
+TEST_CASE("the table contains the shares and the requested number of the longest operators") {
   auto product = span("aten::mm", 0, 3'000'000);
   product.flops = 6'000'000;
   const auto summary = summarize({span("ProfilerStep#0", 0, 4'000'000), product,
@@ -137,7 +137,7 @@ TEST_CASE("the table has the shares and the longest operators, as many as reques
         "operator                                        calls      self ms   self %     total ms    us a call\n");
 }
 
-TEST_CASE("FLOPs and their share of the device's peak, where both are known") {
+TEST_CASE("FLOPs and their share of the device's peak are reported if both are known") {
   auto product = span("aten::mm", 0, 50);
   product.flops = 400;
   auto summary = summarize({span("ProfilerStep#2", 60, 100), span("ProfilerStep#1", 0, 60), product});
@@ -150,7 +150,7 @@ TEST_CASE("FLOPs and their share of the device's peak, where both are known") {
   CHECK_FALSE(TraceSummary{.peak_flops_per_s = 1}.mfu().has_value());
 }
 
-TEST_CASE("a convolution's backward takes twice its forward's operations, for two gradients") {
+TEST_CASE("a convolution's backward counts twice its forward's FLOPs, for two gradients") {
   const std::vector<int64_t> grad_output{5, 8, 6, 6}, weight{8, 3, 3, 3};
   const uint64_t forward = 2 * 5 * 8 * 6 * 6 * 3 * 3 * 3;  // a product and a sum
   CHECK(flops_of_convolution_backward(grad_output, weight) == 2 * forward);
