@@ -42,7 +42,7 @@ TEST_CASE("a check that fails on one rank is reported with rank and finding, and
                                  "passed  after"});
 }
 
-TEST_CASE("every check of accelerate_test tells on one rank and on four") {
+TEST_CASE("every check of accelerate_test prints a line and succeeds on one rank and on four") {
   for (const int64_t ranks : {1, 4}) {
     const auto [lines, failed] = run_on(ranks, selftest::collectives());
     CHECK(failed == 0);
@@ -50,7 +50,7 @@ TEST_CASE("every check of accelerate_test tells on one rank and on four") {
   }
 }
 
-TEST_CASE("a collective that gives a wrong result is found by its check") {
+TEST_CASE("a check detects a wrong result of a collective") {
   // Results of a broken collective, which the check's own comparison must detect.
   CHECK_THROWS_WITH(selftest::expect_equal(torch::zeros({2}), torch::zeros({3}), "x"),
                     "x is float [2] {0, 0}, expected float [3] {0, 0, 0}");
