@@ -39,7 +39,7 @@ at::Tensor values(int rank) { return torch::arange(6, device(rank)) + 10 * rank;
 
 }  // namespace
 
-TEST_CASE("a wait makes the stream wait and not the host; without it the numbers are wrong and a race is reported") {
+TEST_CASE("a wait makes the stream wait and not the host; otherwise numbers are wrong and a race is reported") {
   stand_in::set_delay(60'000, stand_in::Slow::side);
   on_ranks(2, [](Backend& backend, int rank) {
     Tensors list{torch::full({1000}, rank + 1.0, device(rank)) * 2};
@@ -72,7 +72,7 @@ TEST_CASE("operations that c10d requires of a backend beyond those of Group") {
   CHECK(stand_in::detect_races() == stand_in::kNoRaces);
 }
 
-TEST_CASE("sums are made in rank order: every run gives the same bits") {
+TEST_CASE("sums use rank order, so every run has the same bits") {
   at::Tensor first;
   std::mutex mutex;
   for (int run = 0; run < 5; ++run) {
@@ -88,7 +88,7 @@ TEST_CASE("sums are made in rank order: every run gives the same bits") {
   }
 }
 
-TEST_CASE("a collective that a rank does not join ends at its timeout with an error of the backend") {
+TEST_CASE("a collective that a rank does not join fails at its timeout with an error of the backend") {
   on_ranks(
       2,
       [](Backend& backend, int rank) {
@@ -104,7 +104,7 @@ TEST_CASE("a collective that a rank does not join ends at its timeout with an er
       std::chrono::milliseconds(200));
 }
 
-TEST_CASE("after give_up() nothing waits") {
+TEST_CASE("no work waits after give_up()") {
   on_ranks(2, [](Backend& backend, int rank) {
     if (rank == 1) return;
     Tensors list{values(0)};
@@ -116,7 +116,7 @@ TEST_CASE("after give_up() nothing waits") {
   });
 }
 
-TEST_CASE("ranks that call different collectives are told both") {
+TEST_CASE("different collectives are reported on both ranks") {
   on_ranks(2, [](Backend& backend, int rank) {
     Tensors list{values(rank)};
     rank == 0 ? backend.allreduce(list, {}) : backend.broadcast(list, {});

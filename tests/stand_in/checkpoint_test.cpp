@@ -87,7 +87,7 @@ struct Fleeting {
 
 }  // namespace
 
-TEST_CASE("what is saved beside the training is what was there when it was asked for, on every stream") {
+TEST_CASE("an asynchronous save contains the values at the time of the call, on every stream") {
   const Folder folder;
   for (const bool side : {false, true}) {
     CAPTURE(side);
@@ -95,7 +95,7 @@ TEST_CASE("what is saved beside the training is what was there when it was asked
   }
 }
 
-TEST_CASE("so is what is saved at once: threads that write know nothing of the current stream") {
+TEST_CASE("a synchronous save contains the values at the time of the call, although writer threads use no stream") {
   const Folder folder;
   for (const bool side : {false, true}) {
     CAPTURE(side);
@@ -103,7 +103,7 @@ TEST_CASE("so is what is saved at once: threads that write know nothing of the c
   }
 }
 
-TEST_CASE("the second of two downloads contains the values computed in between") {
+TEST_CASE("the second of two downloads contains the values computed between them") {
   stand_in::at_every_pace([] {
     const auto first = torch::empty({1000}).pin_memory(), second = torch::empty({1000}).pin_memory();
     accelerate::device::Download download;
@@ -118,7 +118,7 @@ TEST_CASE("the second of two downloads contains the values computed in between")
   });
 }
 
-TEST_CASE("a save beside the training waits for the device nowhere, and copies on a stream of its own") {
+TEST_CASE("an asynchronous save never waits for the device, and copies on its own stream") {
   const Folder folder;
   on_devices(1, [&](Accelerator& accelerator) {
     Job job(accelerator, torch::optim::AdamWOptions(0.01));
@@ -143,8 +143,7 @@ TEST_CASE("a save beside the training waits for the device nowhere, and copies o
   });
 }
 
-TEST_CASE("what registered objects and an open window take of a copy is used again by the next save" *
-          stand_in::needs_stand_in()) {
+TEST_CASE("the next save reuses the memory of registered objects and an open window" * stand_in::needs_stand_in()) {
   const Folder folder;
   on_devices(1,
              [&](Accelerator& accelerator) {
@@ -169,7 +168,7 @@ TEST_CASE("what registered objects and an open window take of a copy is used aga
              {.gradient_accumulation_steps = 2});
 }
 
-TEST_CASE("tensors that are made to be saved, and die, are saved as they were") {
+TEST_CASE("tensors that are created for a save and destroyed are saved correctly") {
   const Folder folder;
   stand_in::at_every_pace([&] {
     on_devices(1, [&](Accelerator& accelerator) {
@@ -206,7 +205,7 @@ TEST_CASE("a device draws the same random numbers after a load as after the save
   });
 }
 
-TEST_CASE("skipped steps of fp16 whose flags the host has not read are not among those that had been made") {
+TEST_CASE("skipped fp16 steps do not count, although the host has not read their flags") {
   const Folder folder;
   stand_in::at_every_pace([&] {
     on_devices(
@@ -235,7 +234,7 @@ TEST_CASE("skipped steps of fp16 whose flags the host has not read are not among
   });
 }
 
-TEST_CASE("skipped steps of fp16 are none of the state that is loaded, wherever that lies") {
+TEST_CASE("skipped fp16 steps do not affect a loaded state at any memory address") {
   const Folder folder;
   on_devices(
       1,
@@ -260,7 +259,7 @@ TEST_CASE("skipped steps of fp16 are none of the state that is loaded, wherever 
       stand_in::with_precision(accelerate::Precision::fp16));
 }
 
-TEST_CASE("loading doubles nothing on the device" * stand_in::needs_stand_in()) {
+TEST_CASE("loading does not double the memory on the device" * stand_in::needs_stand_in()) {
   const Folder folder;
   on_devices(1, [&](Accelerator& accelerator) {
     torch::nn::Linear net(1000, 100);

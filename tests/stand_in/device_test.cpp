@@ -38,7 +38,7 @@ void synchronize() { at::accelerator::synchronizeDevice(0); }
 
 }  // namespace
 
-TEST_CASE("kernels on the device give the CPU's bits") {
+TEST_CASE("kernels on the device produce the CPU's bits") {
   const auto a = torch::randn({8, 1, 12, 12});
   const auto weight = torch::randn({4, 1, 3, 3});
   const auto compute = [](const at::Tensor& x, const at::Tensor& w) {
@@ -51,7 +51,7 @@ TEST_CASE("kernels on the device give the CPU's bits") {
       [&] { CHECK(at::equal(compute(a.to(device()), weight.to(device())).cpu(), compute(a, weight))); });
 }
 
-TEST_CASE("a consumer that does not wait for the copy stream has wrong numbers, and a race is reported") {
+TEST_CASE("a consumer that does not wait for the copy stream reads wrong numbers, and a race is reported") {
   const auto host = torch::ones({1000}).pin_memory();
   stand_in::set_delay(60'000, Slow::side);
   CHECK((upload(host, side_stream()) * 2).sum().item<double>() != 2000);
@@ -64,7 +64,7 @@ TEST_CASE("a consumer that does not wait for the copy stream has wrong numbers, 
   synchronize();
 }
 
-TEST_CASE("a side stream that does not wait for the compute stream has wrong numbers, and a race is reported") {
+TEST_CASE("a side stream that does not wait for the compute stream reads wrong numbers, and a race is reported") {
   stand_in::set_delay(60'000, Slow::main);
   const auto x = torch::ones({1000}, device()) * 2;
   const auto side = side_stream();
@@ -78,7 +78,7 @@ TEST_CASE("a side stream that does not wait for the compute stream has wrong num
   stand_in::detect_races();
 }
 
-TEST_CASE("events order streams without a wait of the host") {
+TEST_CASE("events order streams without blocking the host") {
   const auto host = torch::ones({1000}).pin_memory();
   stand_in::at_every_pace([&] {
     const auto side = side_stream();
@@ -92,7 +92,7 @@ TEST_CASE("events order streams without a wait of the host") {
   });
 }
 
-TEST_CASE("memory that goes back while another stream reads it is a race, unless it was recorded there") {
+TEST_CASE("memory that is freed while another stream reads it is a race unless it was recorded there") {
   const auto host = torch::ones({1000}).pin_memory();
   for (const bool recorded : {false, true}) {
     CAPTURE(recorded);
@@ -107,7 +107,7 @@ TEST_CASE("memory that goes back while another stream reads it is a race, unless
   }
 }
 
-TEST_CASE("the trace says which job waits for which") {
+TEST_CASE("the trace contains which job waits for which") {
   const auto side = side_stream();
   stand_in::start_trace();
   const auto x = torch::ones({4}, device());
@@ -136,7 +136,7 @@ TEST_CASE("the trace says which job waits for which") {
   stand_in::detect_races();
 }
 
-TEST_CASE("waits of the host are counted where CUDA has them") {
+TEST_CASE("waits of the host are counted as in CUDA") {
   const auto x = torch::full({16}, 2.0, device());
   const auto count = [](const std::function<void()>& body) {
     const auto before = stand_in::host_waits(0);
@@ -153,7 +153,7 @@ TEST_CASE("waits of the host are counted where CUDA has them") {
   CHECK(count([] { synchronize(); }) == 1);
 }
 
-TEST_CASE("fresh memory is poisoned, and the host cannot read the device's") {
+TEST_CASE("new memory is poisoned, and the host cannot read the device's memory") {
   const auto x = torch::empty({4}, device());
   CHECK(x.isnan().all().item<bool>());
   const auto child = ::fork();
@@ -173,7 +173,7 @@ TEST_CASE("out of memory is LibTorch's error, and the device continues after it"
   CHECK(torch::ones({4}, device()).sum().item<double>() == 4);
 }
 
-TEST_CASE("tensors of two devices do not mix, and the error names both") {
+TEST_CASE("tensors of two devices in one operation are an error that names both") {
   const auto message = [](const std::function<void()>& call) -> std::string {
     try {
       call();
@@ -192,13 +192,13 @@ TEST_CASE("tensors of two devices do not mix, and the error names both") {
   CHECK((here + torch::tensor(1.0)).sum().item<double>() == 8);  // scalars may be on the host
 }
 
-TEST_CASE("a kernel's error comes at the next wait") {
+TEST_CASE("the next wait throws a kernel's error") {
   const auto bad =
       torch::ones({4}, device()).gather(0, torch::full({1}, 9, at::TensorOptions(device()).dtype(at::kLong)));
   CHECK_THROWS_AS(static_cast<void>(bad.cpu()), c10::Error);
 }
 
-TEST_CASE("seeds, dropout and the state of the generator are the device's own") {
+TEST_CASE("the device has its own seeds, dropout and generator state") {
   const auto draw = [] { return torch::dropout(torch::ones({100}, device()), 0.5, true).cpu(); };
   torch::manual_seed(5);
   const auto first = draw();
@@ -213,7 +213,7 @@ TEST_CASE("seeds, dropout and the state of the generator are the device's own") 
   CHECK(at::equal(draw(), second));
 }
 
-TEST_CASE("training needs no shape that the host would have to wait for") {
+TEST_CASE("training needs no shape for which the host would have to wait") {
   torch::nn::Sequential net(torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 4, 3).padding(1)), torch::nn::BatchNorm2d(4),
                             torch::nn::ReLU(), torch::nn::Flatten(), torch::nn::Linear(4 * 8 * 8, 10));
   net->to(device());

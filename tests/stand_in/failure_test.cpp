@@ -66,7 +66,7 @@ void while_rank_1_stays_away(const JobResult& together, const Alone& alone) {
 
 }  // namespace
 
-TEST_CASE("out of memory comes as an Error of the device, and training goes on with a smaller batch") {
+TEST_CASE("out of memory is an Error of the device, and training continues with a smaller batch") {
   for (const int64_t ranks : {1, 2}) {
     CAPTURE(ranks);
     stand_in::at_every_pace(
@@ -110,7 +110,7 @@ TEST_CASE("out of memory comes as an Error of the device, and training goes on w
   }
 }
 
-TEST_CASE("out of memory in a step or a forward lists what the optimizer remembers, with its parameter's name") {
+TEST_CASE("out of memory in a step or a forward lists the optimizer state with its parameter's name") {
   on_devices(1, [](Accelerator& accelerator) {
     torch::nn::Linear small(4, 4), large(256, 512);
     torch::optim::AdamW adamw(large->parameters(), 0.1);
@@ -152,7 +152,7 @@ TEST_CASE("out of memory in a step or a forward lists what the optimizer remembe
   });
 }
 
-TEST_CASE("a step after a reduction broke off on the device is refused, whatever lies in the gradients") {
+TEST_CASE("a step after a failed reduction on the device is refused, for any state of the gradients") {
   while_rank_1_stays_away(
       [](auto& optimizer, const auto& backward) {
         backward();
@@ -169,7 +169,7 @@ TEST_CASE("a step after a reduction broke off on the device is refused, whatever
       });
 }
 
-TEST_CASE("after an operation of the user's broke off on the device, a step and the next operation are refused") {
+TEST_CASE("a step and the next operation are refused after a failed operation of the user on the device") {
   for (const bool steps : {true, false}) {
     while_rank_1_stays_away(
         [](auto&, const auto& backward) { backward(); },
@@ -189,7 +189,7 @@ TEST_CASE("after an operation of the user's broke off on the device, a step and 
   }
 }
 
-TEST_CASE("a group that breaks on the host gives up what is under way on the device") {
+TEST_CASE("a group that breaks on the host aborts pending operations on the device") {
   std::atomic<bool> over = false;
   const auto begun = std::chrono::steady_clock::now();
   on_devices(2, [&](Accelerator& accelerator) {
@@ -212,7 +212,7 @@ TEST_CASE("a group that breaks on the host gives up what is under way on the dev
   CHECK(std::chrono::steady_clock::now() - begun < 40s);  // the timeout is 60 s
 }
 
-TEST_CASE("an exception that takes a rank out of the job does not wait for what the others never join") {
+TEST_CASE("an exception that ends a rank does not wait for operations that other ranks never join") {
   const auto begun = std::chrono::steady_clock::now();
   const auto run = [] {
     on_devices(2, [](Accelerator& accelerator) {

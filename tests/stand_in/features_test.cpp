@@ -30,7 +30,7 @@ TEST_CASE("gradients are clipped by norm and by value on the device as on the CP
       with_small_buckets());
 }
 
-TEST_CASE("accumulation windows, the short last one too, give the CPU's bits") {
+TEST_CASE("accumulation windows, the short last one too, produce the CPU's bits") {
   auto options = with_small_buckets();
   options.gradient_accumulation_steps = 3;
   same_as_on_cpu(
@@ -104,7 +104,7 @@ TEST_CASE("ranks that run out of batches join the others on the device") {
       options);
 }
 
-TEST_CASE("gather_for_metrics gives every sample once, from the device") {
+TEST_CASE("gather_for_metrics returns every sample once, from the device") {
   same_as_on_cpu([](Accelerator& accelerator) -> Tensors {
     stand_in::Job<> job(accelerator, stand_in::kMomentum, 10, 3);
     auto& [model, optimizer, loader] = job.prepared;
@@ -144,7 +144,7 @@ TEST_CASE("reduce, broadcast and pad_across_processes work on the device") {
   }
 }
 
-TEST_CASE("a tensor that one rank has on the CPU comes to the devices of all") {
+TEST_CASE("a tensor on one rank's CPU is copied to the devices of all ranks") {
   same_as_on_cpu([](Accelerator& accelerator) -> Tensors {
     const bool mine = accelerator.process_index() == 0;
     const auto copy = accelerate::tree::copy_tensor_to_devices(mine ? torch::arange(4) : torch::Tensor(),
@@ -154,7 +154,7 @@ TEST_CASE("a tensor that one rank has on the CPU comes to the devices of all") {
   });
 }
 
-TEST_CASE("communication hooks give on the device what they give on the CPU: 16 bits, low rank, a function") {
+TEST_CASE("communication hooks have the CPU's results on the device: 16 bits, low rank, a function") {
   using namespace accelerate::gradient;  // NOLINT
   const auto sum = comm_hook([](const GradientBucket& bucket, const accelerate::comm::Group& group) {
     group.all_reduce(bucket.gradients);

@@ -52,21 +52,21 @@ void steps_in_lockstep(const Options& options, double tolerance = 0) {
 
 }  // namespace
 
-TEST_CASE("a scale and a skip flag on the device are read there: the CPU's bits, and no wait of the host") {
+TEST_CASE("scale and skip flag are read on the device: the CPU's bits, without a wait of the host") {
   steps_in_lockstep<torch::optim::SGD>(torch::optim::SGDOptions(0.1).momentum(0.9));
   steps_in_lockstep<torch::optim::Adam>(torch::optim::AdamOptions(1e-2).amsgrad(true));
   steps_in_lockstep<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-2));
   steps_in_lockstep<torch::optim::Adagrad>(torch::optim::AdagradOptions(1e-2).lr_decay(0.1));
 }
 
-TEST_CASE("RMSprop is made of other operators on a device: the CPU's numbers to rounding, and no wait of the host") {
+TEST_CASE("RMSprop uses other operators on a device: the CPU's numbers to rounding, no wait of the host") {
   using torch::optim::RMSpropOptions;
   steps_in_lockstep<torch::optim::RMSprop>(RMSpropOptions(1e-3).eps(1e-4), 1e-6);
   steps_in_lockstep<torch::optim::RMSprop>(
       RMSpropOptions(1e-3).eps(1e-2).momentum(0.9).centered(true).weight_decay(0.1), 1e-5);
 }
 
-TEST_CASE("a flag above 1, as ranks add them up, skips too; NaN gradients then leave no trace") {
+TEST_CASE("a flag above 1, as a sum over ranks, skips too; NaN gradients have no effect then") {
   stand_in::at_every_pace([] {
     const auto device = stand_in::device();
     const auto weight = torch::ones({3}).to(device).requires_grad_();
@@ -85,7 +85,7 @@ TEST_CASE("a flag above 1, as ranks add them up, skips too; NaN gradients then l
   });
 }
 
-TEST_CASE("steps that a flag cancelled are not taken from the counts of state that was loaded since") {
+TEST_CASE("skipped steps do not reduce the step count of a state that is loaded later") {
   const auto device = stand_in::device();
   const auto weight = torch::ones({3}).to(device).requires_grad_();
   torch::optim::AdamW optimizer({weight}, 0.1);
@@ -100,7 +100,7 @@ TEST_CASE("steps that a flag cancelled are not taken from the counts of state th
   CHECK(static_cast<torch::optim::AdamWParamState&>(*optimizer.state().begin()->second).step() == 6);
 }
 
-TEST_CASE("an average of weights and a copied count on the device take the skip flag there, without a wait, and move") {
+TEST_CASE("an average of weights and a copied count use the skip flag on the device without a wait") {
   using accelerate::optim::EmaWarmup;
   const auto averaged = [](at::Device device, EmaWarmup warmup) {
     const auto weight = torch::ones({3}), count = torch::zeros({}, torch::kLong);

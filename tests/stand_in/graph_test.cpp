@@ -185,7 +185,7 @@ const auto nothing = [](Accelerator&, at::Tensor&) {};
 
 }  // namespace
 
-TEST_CASE("a recorded step gives the plain one's bits: optimizers, clipping, a schedule, 1 and 2 ranks") {
+TEST_CASE("a captured step has the plain step's bits: optimizers, clipping, a schedule, 1 and 2 ranks") {
   using namespace torch::optim;  // NOLINT
   const auto options = stand_in::with_small_buckets();
   stand_in::same_as_on_cpu(trains_graphed<SGD>(SGDOptions(0.125).momentum(0.5).weight_decay(0.25)), options);
@@ -194,13 +194,13 @@ TEST_CASE("a recorded step gives the plain one's bits: optimizers, clipping, a s
   stand_in::same_as_on_cpu(trains_graphed<Adagrad>(AdagradOptions(0.0625)), options, {1});
 }
 
-TEST_CASE("fp16 in a recorded step skips what overflows: parameters, scale, rate and flag as on the CPU") {
+TEST_CASE("fp16 in a captured step skips overflows: parameters, scale, rate and flag as on the CPU") {
   using namespace torch::optim;  // NOLINT
   stand_in::same_as_on_cpu(overflows_now_and_then<AdamW, AdamWParamState>(AdamWOptions(0.015625)),
                            stand_in::with_precision(Precision::fp16));
 }
 
-TEST_CASE("a recorded RMSprop gives the plain one's numbers to rounding, with its rate and its skipped steps") {
+TEST_CASE("a captured RMSprop has the plain numbers to rounding, with its rate and skipped steps") {
   using namespace torch::optim;  // NOLINT
   for (const bool more : {false, true}) {
     const auto of_optimizer =
@@ -211,7 +211,7 @@ TEST_CASE("a recorded RMSprop gives the plain one's numbers to rounding, with it
   }
 }
 
-TEST_CASE("parameters in bfloat16 with masters in float32: a recorded step steps on the masters, loaded ones too") {
+TEST_CASE("with bfloat16 parameters a captured step updates float32 masters, loaded ones too") {
   auto options = stand_in::with_small_buckets();
   options.precision_policy = accelerate::precision::pure_bf16();
   const auto load = [](Accelerator&, PlainNet& net, torch::optim::SGD&, int64_t step) {
@@ -222,7 +222,7 @@ TEST_CASE("parameters in bfloat16 with masters in float32: a recorded step steps
       trains_graphed<torch::optim::SGD, PlainNet>(torch::optim::SGDOptions(0.125).momentum(0.5), {load}), options);
 }
 
-TEST_CASE("evaluation, a plain step and reading the state between replays change nothing") {
+TEST_CASE("evaluation, a plain step and reading the state between replays have no effect") {
   const auto between = [](Accelerator& accelerator, stand_in::SmallNet& net, torch::optim::AdamW& stock, int64_t step) {
     const auto x = stand_in::small_data(3).first.to(accelerator.device());
     if (step == 5) {
@@ -246,7 +246,7 @@ TEST_CASE("evaluation, a plain step and reading the state between replays change
       stand_in::with_small_buckets());
 }
 
-TEST_CASE("gradients that are left from elsewhere when a step is recorded are no part of it") {
+TEST_CASE("leftover gradients are not part of a captured step") {
   stand_in::same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
         stand_in::Job<PlainNet> job(accelerator, torch::optim::SGDOptions(0.125).momentum(0.5), 24);
@@ -270,7 +270,7 @@ TEST_CASE("gradients that are left from elsewhere when a step is recorded are no
       stand_in::with_small_buckets(), {1});
 }
 
-TEST_CASE("another weight decay is seen: the step is recorded anew") {
+TEST_CASE("another weight decay is detected: the step is captured again") {
   stand_in::same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
         stand_in::Job<PlainNet> job(accelerator, torch::optim::SGDOptions(0.125).momentum(0.5), 30);
@@ -291,7 +291,7 @@ TEST_CASE("another weight decay is seen: the step is recorded anew") {
       stand_in::with_small_buckets(), {1});
 }
 
-TEST_CASE("a hook that keeps something on the host is not recorded, with a reason; one that casts is") {
+TEST_CASE("a hook with state on the host is not captured, with a reason; a casting hook is") {
   for (const bool casts : {false, true}) {
     auto options = stand_in::with_small_buckets();
     options.comm_hook =
@@ -315,7 +315,7 @@ TEST_CASE("a hook that keeps something on the host is not recorded, with a reaso
   }
 }
 
-TEST_CASE("another growth interval of the loss scale is seen: the step is recorded anew") {
+TEST_CASE("another growth interval of the loss scale is detected: the step is captured again") {
   stand_in::same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
         stand_in::Job<PlainNet> job(accelerator, torch::optim::SGDOptions(0.125), 36);
@@ -335,7 +335,7 @@ TEST_CASE("another growth interval of the loss scale is seen: the step is record
       stand_in::with_precision(Precision::fp16), {1});
 }
 
-TEST_CASE("there is a graph for each shape, up to the limit") {
+TEST_CASE("each shape has its own graph, up to the limit") {
   for (const int64_t limit : {1, 2}) {
     stand_in::on_devices(1, [&](Accelerator& accelerator) {
       stand_in::Job<PlainNet> job(accelerator, torch::optim::SGDOptions(0.125), 8, 3);  // batches of 3, 3 and 2
@@ -377,7 +377,7 @@ TEST_CASE("a replayed step is one command for the device, and the host waits for
   }
 }
 
-TEST_CASE("what the host has to know or do in a step is why it is not recorded, and the step runs as it is") {
+TEST_CASE("a step that needs the host is not captured, with a reason, and runs without capture") {
   using std::string;
   const auto reads = [](Accelerator&, at::Tensor& loss) { std::ignore = loss.item<float>(); };
   const string wait = string("it could not be recorded: ") +
@@ -443,7 +443,7 @@ TEST_CASE("what the host has to know or do in a step is why it is not recorded, 
         "comm_hook's function runs on the host in each reduction; write a BucketReducer for one that may be recorded");
 }
 
-TEST_CASE("an optimizer that steps with numbers of the host, and a schedule within the step, are named") {
+TEST_CASE("an optimizer that needs numbers on the host, and a schedule within the step, are named") {
   stand_in::on_devices(1, [](Accelerator& accelerator) {
     struct OwnStep : torch::optim::SGD {
       using SGD::SGD;
@@ -474,7 +474,7 @@ TEST_CASE("an optimizer that steps with numbers of the host, and a schedule with
   });
 }
 
-TEST_CASE("a first gradient in the step that would be recorded is named, and the step is plain") {
+TEST_CASE("a first gradient in the captured step is named, and the step runs without capture") {
   const auto trains = [](const auto& of_optimizer, auto optimizer_type) {
     using Optimizer = typename decltype(optimizer_type)::type;
     stand_in::same_as_on_cpu(
@@ -509,7 +509,7 @@ TEST_CASE("a first gradient in the step that would be recorded is named, and the
   trains(AdagradOptions(0.0625), std::type_identity<Adagrad>());
 }
 
-TEST_CASE("two steps of an optimizer in what is recorded count as two in each replay") {
+TEST_CASE("two optimizer steps in a captured step count as two in each replay") {
   stand_in::same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
         stand_in::Job<PlainNet, torch::optim::AdamW> job(accelerator, torch::optim::AdamWOptions(0.015625), 18);
@@ -529,7 +529,7 @@ TEST_CASE("two steps of an optimizer in what is recorded count as two in each re
       {}, {1});
 }
 
-TEST_CASE("in fp16 an optimizer that keeps gradients of the step back from it is named, and the step is plain") {
+TEST_CASE("in fp16 an optimizer that keeps gradients of the step is named, and nothing is captured") {
   std::string why;
   // only a single model: models in a group are not captured
   const auto train = [&why](const std::string& device) -> Tensors {
@@ -573,7 +573,7 @@ TEST_CASE("in fp16 an optimizer that keeps gradients of the step back from it is
         "updated in replays; zero them there");
 }
 
-TEST_CASE("two models on two ranks are not recorded, nor is a step of local SGD") {
+TEST_CASE("two models on two ranks, and a step of local SGD, are not captured") {
   stand_in::on_devices(2, [](Accelerator& accelerator) {
     auto model = accelerator.prepare(stand_in::made_alike([] { return PlainNet(); }));
     auto step = accelerator.graphed_step([](const at::Tensor& x) { return x; });
@@ -592,7 +592,7 @@ TEST_CASE("two models on two ranks are not recorded, nor is a step of local SGD"
   });
 }
 
-TEST_CASE("a replay is a step of the job and of a moving average, but where fp16 skips it") {
+TEST_CASE("a replay counts as a step of the job and of a moving average unless fp16 skips it") {
   const CheckpointOfGraphs checkpoint;
   for (const auto precision : {Precision::no, Precision::fp16}) {
     const bool skips = precision == Precision::fp16;
@@ -619,7 +619,7 @@ TEST_CASE("a replay is a step of the job and of a moving average, but where fp16
   }
 }
 
-TEST_CASE("results are a tensor, several or none, without a graph of autograd; inputs any number") {
+TEST_CASE("a captured step may return a tensor, several or none, without autograd, for any number of inputs") {
   stand_in::on_devices(1, [](Accelerator& accelerator) {
     const auto x = torch::ones({2}).to(accelerator.device()), y = x + 1;
     auto several = accelerator.graphed_step(
@@ -641,7 +641,7 @@ TEST_CASE("results are a tensor, several or none, without a graph of autograd; i
   });
 }
 
-TEST_CASE("pinned memory that a recorded step was given may be written again when it returns") {
+TEST_CASE("pinned inputs of a captured step may be overwritten when it returns") {
   stand_in::at_every_pace([] {
     stand_in::on_devices(1, [](Accelerator& accelerator) {
       const auto staging = torch::empty({100}).pin_memory();
@@ -659,7 +659,7 @@ TEST_CASE("pinned memory that a recorded step was given may be written again whe
   });
 }
 
-TEST_CASE("in an open region of autocast neither a recording nor a pass after a replay takes an old cast of a weight") {
+TEST_CASE("within autocast neither a capture nor a forward after a replay uses an outdated cast of a weight") {
   stand_in::same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
         stand_in::Job<PlainNet> job(accelerator, torch::optim::SGDOptions(0.125), 24);
@@ -677,7 +677,7 @@ TEST_CASE("in an open region of autocast neither a recording nor a pass after a 
       stand_in::with_precision(Precision::bf16), {1});
 }
 
-TEST_CASE("a recording comes after what the caller's stream was given, and before what that one gets next") {
+TEST_CASE("a capture runs after earlier work of the caller's stream, and before its later work") {
   stand_in::at_every_pace([] {
     const auto x = torch::zeros({1}).to(stand_in::device());
     const auto graph = accelerate::device::find_graphs(stand_in::tested_type())->make();
@@ -689,7 +689,7 @@ TEST_CASE("a recording comes after what the caller's stream was given, and befor
   });
 }
 
-TEST_CASE("the stand-in records as CUDA does: side streams join and come back, the default stream does not" *
+TEST_CASE("the stand-in captures like CUDA: side streams join the capture, the default stream does not" *
           stand_in::needs_stand_in()) {
   const c10::impl::VirtualGuardImpl streams(stand_in::tested_type());
   const auto graphs = accelerate::device::find_graphs(stand_in::tested_type());

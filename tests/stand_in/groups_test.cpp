@@ -73,11 +73,11 @@ void check_movements(const Group& group, at::Device device) {
 
 }  // namespace
 
-TEST_CASE("reductions of every kind and dtype") { on_groups(check_reductions); }
+TEST_CASE("reductions of every kind and dtype work on the device") { on_groups(check_reductions); }
 
-TEST_CASE("gathers, scatters and exchanges of ragged rows") { on_groups(check_movements); }
+TEST_CASE("gathers, scatters and exchanges of ragged rows work on the device") { on_groups(check_movements); }
 
-TEST_CASE("a backend that runs what is waited for at once on the caller's stream, and gives nothing to wait for") {
+TEST_CASE("a backend may run operations at once on the caller's stream and return no work") {
   const stand_in::OnCallersStream on;
   on_groups([](const Group& group, at::Device device) {
     check_reductions(group, device);
@@ -97,7 +97,7 @@ TEST_CASE("a backend that runs what is waited for at once on the caller's stream
                            stand_in::with_small_buckets(), {2});
 }
 
-TEST_CASE("no operation on the device makes the host wait for it") {
+TEST_CASE("no operation on the device blocks the host") {
   on_groups([](const Group& group, at::Device device) {
     const auto tensor = torch::ones({group.size(), 3}, device);
     const auto rows = torch::empty({group.size() * group.size(), 3}, device);
@@ -119,7 +119,7 @@ TEST_CASE("no operation on the device makes the host wait for it") {
   });
 }
 
-TEST_CASE("a tensor with gaps is reduced and broadcast in place") {
+TEST_CASE("a non-contiguous tensor is reduced and broadcast in place") {
   on_groups([](const Group& group, at::Device device) {
     compare(device, input(group, {4, 6}), [&](const at::Tensor& tensor) -> Tensors {
       group.all_reduce(tensor.slice(1, 0, 6, 2));
@@ -129,7 +129,7 @@ TEST_CASE("a tensor with gaps is reduced and broadcast in place") {
   });
 }
 
-TEST_CASE("messages, and operations under way together") {
+TEST_CASE("point-to-point messages and concurrent operations work on the device") {
   on_groups([](const Group& group, at::Device device) {
     if (group.size() == 1) return;
     compare(device, input(group, {6}), [&](const at::Tensor& tensor) -> Tensors {
@@ -155,7 +155,7 @@ TEST_CASE("messages, and operations under way together") {
   });
 }
 
-TEST_CASE("parts and duplicates of a group carry the device's tensors") {
+TEST_CASE("subgroups and duplicates of a group support the device's tensors") {
   on_groups([](const Group& group, at::Device device) {
     const auto part = group.split(group.rank() % 2);
     compare(device, input(group, {5}), [&](const at::Tensor& tensor) -> Tensors {
@@ -166,7 +166,7 @@ TEST_CASE("parts and duplicates of a group carry the device's tensors") {
   });
 }
 
-TEST_CASE("a handle that is dropped lets its operation go on, and keeps its memory until then") {
+TEST_CASE("an operation continues after its handle is destroyed, and keeps its memory until its end") {
   stand_in::at_every_pace([] {
     stand_in::on_devices(2, [](accelerate::Accelerator& accelerator) {
       const auto& group = accelerator.group();
@@ -178,7 +178,7 @@ TEST_CASE("a handle that is dropped lets its operation go on, and keeps its memo
   });
 }
 
-TEST_CASE("a tensor of another rank's device is refused with what the group carries") {
+TEST_CASE("a tensor of another rank's device is refused with the devices of the group") {
   stand_in::on_devices(2, [](accelerate::Accelerator& accelerator) {
     const auto text = [&] {
       try {

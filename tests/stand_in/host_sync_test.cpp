@@ -81,7 +81,7 @@ TEST_CASE("a steady step does not wait for the device: SGD, AdamW, windows, clip
   waits_for_nothing<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-3), options);
 }
 
-TEST_CASE("gathering for metrics and local SGD's averages make the stream wait, not the host") {
+TEST_CASE("gather_for_metrics and local SGD's averages block the stream, not the host") {
   stand_in::at_every_pace(
       [] {
         stand_in::on_devices(2, [](Accelerator& accelerator) {
@@ -120,7 +120,7 @@ TEST_CASE("a steady step on a foreign loader's batches does not wait for the dev
       500);
 }
 
-TEST_CASE("buckets are reduced on a side stream while backward goes on, and the step comes after all of them" *
+TEST_CASE("buckets are reduced on a side stream during backward, and the step waits for all of them" *
           stand_in::needs_stand_in()) {
   stand_in::at_every_pace(
       [] {

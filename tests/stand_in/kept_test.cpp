@@ -32,7 +32,7 @@ TORCH_MODULE(WithBuffers);
 
 }  // namespace
 
-TEST_CASE("gradients and slices of them that are kept from step to step keep their values") {
+TEST_CASE("kept gradients and slices of them retain their values over steps") {
   stand_in::same_as_on_cpu([](Accelerator& accelerator) -> Tensors {
     stand_in::Job<TwoLinears> job(accelerator, torch::optim::SGDOptions(0.125), 12 * accelerator.num_processes());
     auto& [model, optimizer, loader] = job.prepared;
@@ -53,7 +53,7 @@ TEST_CASE("gradients and slices of them that are kept from step to step keep the
   });
 }
 
-TEST_CASE("a graph that saved a buffer throws after the broadcast changed the buffer, and not if it kept its values") {
+TEST_CASE("a graph that saved a buffer throws only if the broadcast changed the buffer's values") {
   stand_in::on_devices(2, [](Accelerator& accelerator) {
     WithBuffers net;
     auto model = accelerator.prepare(net);
@@ -74,7 +74,7 @@ TEST_CASE("a graph that saved a buffer throws after the broadcast changed the bu
   });
 }
 
-TEST_CASE("a graph from before a recorded step throws after the replay, as it does after a plain step") {
+TEST_CASE("a graph from before a captured step throws after the replay, as after a plain step") {
   stand_in::on_devices(1, [](Accelerator& accelerator) {
     stand_in::Job<TwoLinears> job(accelerator, torch::optim::SGDOptions(0.125), 12);
     auto& [model, optimizer, loader] = job.prepared;

@@ -114,7 +114,7 @@ struct ShufflesSlowly {
 
 }  // namespace
 
-TEST_CASE("batches of loaders of ours come to the device as they are on the CPU: shuffled, by workers, by parts") {
+TEST_CASE("batches of our loaders arrive on the device with the CPU's values: shuffled, by workers, by parts") {
   const auto shuffled = [] { return numbers(23, {.batch_size = 3, .shuffle = true, .seed = 3}); };
   same_as_on_cpu(batches_of(shuffled));
   same_as_on_cpu(batches_of([] { return numbers(23, {.batch_size = 3, .num_workers = 2}); }));
@@ -126,7 +126,7 @@ TEST_CASE("batches of loaders of ours come to the device as they are on the CPU:
   same_as_on_cpu(batches_of(shuffled), options);
 }
 
-TEST_CASE("so do batches of foreign loaders, of any kind, and the last ones that are filled up") {
+TEST_CASE("batches of foreign loaders arrive on the device, of any type, padding included") {
   for (const int64_t samples : {12, 13, 17, 2}) {
     CAPTURE(samples);
     same_as_on_cpu(batches_of([samples] { return foreign_samples(samples, 3); }), {}, {1, 2, 3});
@@ -136,7 +136,7 @@ TEST_CASE("so do batches of foreign loaders, of any kind, and the last ones that
   same_as_on_cpu(batches_of([] { return foreign_samples(14, 4); }), options);
 }
 
-TEST_CASE("so do batches that rank 0 reads for all, and streams") {
+TEST_CASE("batches of dispatched loaders and streams arrive on the device") {
   accelerate::AcceleratorOptions options;
   for (const bool dispatch : {true, false}) {
     CAPTURE(dispatch);
@@ -147,7 +147,7 @@ TEST_CASE("so do batches that rank 0 reads for all, and streams") {
   }
 }
 
-TEST_CASE("tensors come as they are: strides, no elements, no dimension, views, those that require a gradient") {
+TEST_CASE("tensors arrive unchanged: strides, no elements, no dimension, views, requires_grad") {
   const auto odd = torch::rand({2, 3, 4, 5});
   const Tensors of{
       odd.to(at::MemoryFormat::ChannelsLast),    odd.transpose(0, 2),          odd.select(1, 1),
@@ -170,7 +170,7 @@ TEST_CASE("tensors come as they are: strides, no elements, no dimension, views, 
   });
 }
 
-TEST_CASE("a steady loop waits for nothing: no copy from pageable memory, no wait of the host") {
+TEST_CASE("a steady loop never waits: no copy from pageable memory, no wait of the host") {
   const auto costs = [](Accelerator& accelerator, auto loader) {
     const auto device = accelerator.device().index();
     int64_t steps = 0;
@@ -205,7 +205,7 @@ TEST_CASE("a steady loop waits for nothing: no copy from pageable memory, no wai
   }
 }
 
-TEST_CASE("pinned memory is used again, over epochs too" * stand_in::needs_stand_in()) {
+TEST_CASE("pinned memory is reused, over epochs too" * stand_in::needs_stand_in()) {
   on_devices(1, [](Accelerator& accelerator) {
     const auto allocations = [&accelerator](auto data) {
       auto loader = accelerator.prepare(data);
@@ -224,8 +224,7 @@ TEST_CASE("pinned memory is used again, over epochs too" * stand_in::needs_stand
   });
 }
 
-TEST_CASE(
-    "data in memory, and in a cache, are read into pinned memory, by workers too, and not for a loop on the CPU") {
+TEST_CASE("data in memory and in a cache are read into pinned memory, except for a loop on the CPU") {
   const auto is_pinned = [](Accelerator& accelerator, data::Loader data) {
     auto loader = accelerator.prepare(data);
     bool all = true;
@@ -246,7 +245,7 @@ TEST_CASE(
   CHECK_FALSE(is_pinned(on_cpu, cached()));
 }
 
-TEST_CASE("bytes made floats and the images of a folder lie in pinned memory where that is asked for") {
+TEST_CASE("bytes converted to floats, and images of a folder, use pinned memory on request") {
   const testing::TemporaryFolder folder;
   std::filesystem::create_directories(folder.path / "x");
   for (int i = 0; i < 6; ++i) {
@@ -279,7 +278,7 @@ TEST_CASE("bytes made floats and the images of a folder lie in pinned memory whe
   same_as_on_cpu(batches_of([&] { return data::Loader(data::transform(bytes, data::ToFloat()), {.batch_size = 2}); }));
 }
 
-TEST_CASE("data that lie on the device are gathered there: nothing is copied but the numbers of samples") {
+TEST_CASE("data on the device are gathered there, and only sample indices are copied") {
   const auto walk_resident = [](Accelerator& accelerator) -> Tensors {
     Tensors found;
     const auto numbers = torch::arange(23);
@@ -313,7 +312,7 @@ TEST_CASE("data that lie on the device are gathered there: nothing is copied but
   });
 }
 
-TEST_CASE("data on the device are refused where they do not fit, and where workers would read them" *
+TEST_CASE("data on the device are refused if they do not fit or if workers would read them" *
           stand_in::needs_stand_in()) {
   const std::string read_by_worker =
       "memory_source: the data are on standin:0 and read by a worker; num_workers must be 0 where they are gathered on "
@@ -339,7 +338,8 @@ TEST_CASE("data on the device are refused where they do not fit, and where worke
   CHECK(said.ends_with("); keep them on the CPU: prepare() copies each batch one step ahead"));
 }
 
-TEST_CASE("the next batch is copied before this one's step is launched, and beside it" * stand_in::needs_stand_in()) {
+TEST_CASE("the next batch is copied before this batch's step is launched, and concurrently" *
+          stand_in::needs_stand_in()) {
   on_devices(1, [](Accelerator& accelerator) {
     auto data = data::from_tensors(rows(24).contiguous(), {}, {.batch_size = 3});
     auto loader = accelerator.prepare(data);
@@ -367,7 +367,7 @@ TEST_CASE("the next batch is copied before this one's step is launched, and besi
   });
 }
 
-TEST_CASE("a loop that is left early, by break or by an exception, leaves the loader and its memory right") {
+TEST_CASE("a loop that ends early, by break or by an exception, does not affect loader and memory") {
   same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
         Tensors found;
@@ -398,7 +398,7 @@ TEST_CASE("a loop that is left early, by break or by an exception, leaves the lo
       {}, {1, 2}, 2000);
 }
 
-TEST_CASE("nested loops, over one loader and over two, and two loaders at once") {
+TEST_CASE("loops nest, over one loader and over two, and two loaders run at once") {
   same_as_on_cpu([](Accelerator& accelerator) -> Tensors {
     Tensors found;
     auto data = numbers(12 * accelerator.num_processes());
@@ -435,7 +435,7 @@ TEST_CASE("an exception of a source is thrown at its batch, not at the one befor
   });
 }
 
-TEST_CASE("out of memory on a worker is thrown at its batch: no batch is lost or replaced") {
+TEST_CASE("out of memory on a worker is thrown at its batch, and no batch is lost or replaced") {
   struct Short final : data::SourceOf<at::Tensor> {
     [[nodiscard]] int64_t size() const override { return 10; }
     [[nodiscard]] at::Tensor read(const at::Tensor& indices) const override {
@@ -463,7 +463,7 @@ TEST_CASE("out of memory on a worker is thrown at its batch: no batch is lost or
   });
 }
 
-TEST_CASE("batches that are kept, and changed in place, stay what they are") {
+TEST_CASE("batches that are kept, or changed in place, retain their values") {
   same_as_on_cpu([](Accelerator& accelerator) -> Tensors {
     auto data = numbers(24 * accelerator.num_processes());
     auto loader = accelerator.prepare(data);
@@ -478,7 +478,7 @@ TEST_CASE("batches that are kept, and changed in place, stay what they are") {
   });
 }
 
-TEST_CASE("a loop that goes from stream to stream: each batch is there for the stream that takes it, and as long") {
+TEST_CASE("a loop may change its stream: each batch is ready on the stream that uses it") {
   const auto walk_on_both = [](Accelerator& accelerator, const std::shared_ptr<const data::Source>& source) -> Tensors {
     const auto here = accelerator.device();
     const c10::impl::VirtualGuardImpl streams(here.is_cpu() ? stand_in::tested_type() : here.type());
@@ -537,7 +537,7 @@ TEST_CASE("a loader's position is that of the current batch, although the next o
   }
 }
 
-TEST_CASE("with pin_memory off batches are copied when they are due, on the current stream") {
+TEST_CASE("without pin_memory batches are copied on demand on the current stream") {
   same_as_on_cpu(batches_of([] { return numbers(12, {.batch_size = 3, .pin_memory = false}); }));
   same_as_on_cpu(batches_of([] { return number_stream(12, {.batch_size = 3, .pin_memory = false}); }));
   on_devices(1, [](Accelerator& accelerator) {
@@ -552,7 +552,7 @@ TEST_CASE("with pin_memory off batches are copied when they are due, on the curr
   });
 }
 
-TEST_CASE("the user's own pinned batches are read where they are") {
+TEST_CASE("the user's pinned batches are read directly") {
   on_devices(1, [](Accelerator& accelerator) {
     std::vector<at::Tensor> batches;
     for (int64_t i = 0; i < 4; ++i) batches.push_back(torch::full({3}, i).pin_memory());
@@ -566,7 +566,7 @@ TEST_CASE("the user's own pinned batches are read where they are") {
   });
 }
 
-TEST_CASE("a batch outlives its loader, whose copies are under way as it goes") {
+TEST_CASE("a batch may outlive its loader, even if other copies are pending") {
   stand_in::at_every_pace([] {
     on_devices(1, [](Accelerator& accelerator) {
       Tensors kept;
@@ -582,7 +582,7 @@ TEST_CASE("a batch outlives its loader, whose copies are under way as it goes") 
   });
 }
 
-TEST_CASE("a device with room for one batch and not for two gets one at a time" * stand_in::needs_stand_in()) {
+TEST_CASE("a device with memory for one batch but not for two gets one at a time" * stand_in::needs_stand_in()) {
   stand_in::at_every_pace([] {
     on_devices(1, [](Accelerator& accelerator) {
       auto data = data::from_tensors(torch::arange(4, at::kFloat).view({4, 1}).expand({4, 100000}).contiguous(), {});
@@ -598,7 +598,7 @@ TEST_CASE("a device with room for one batch and not for two gets one at a time" 
   });
 }
 
-TEST_CASE("a loader that shuffles by LibTorch's generator has one order on all ranks, whatever they draw meanwhile" *
+TEST_CASE("a loader that shuffles with LibTorch's generator has one order on all ranks, for any other draws" *
           stand_in::needs_stand_in()) {
   std::mutex mutex;
   std::vector<std::multiset<int64_t>> passes(4);

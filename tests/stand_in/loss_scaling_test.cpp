@@ -117,7 +117,7 @@ void scaling_waits_for_nothing(const Options& of_optimizer, const AcceleratorOpt
 
 }  // namespace
 
-TEST_CASE("autocast is the device's: products in bf16 and fp16, outputs in float32, as on the CPU to the bit") {
+TEST_CASE("autocast uses the device: products in bf16 and fp16, outputs in float32, with the CPU's bits") {
   for (const auto precision : {Precision::bf16, Precision::fp16}) {
     stand_in::same_as_on_cpu(
         [&](Accelerator& accelerator) -> Tensors {
@@ -139,7 +139,7 @@ TEST_CASE("autocast is the device's: products in bf16 and fp16, outputs in float
   }
 }
 
-TEST_CASE("fp16 skips what overflows on the device, to the CPU's bits: parameters, scale and the schedule's rate") {
+TEST_CASE("fp16 skips overflows on the device with the CPU's bits: parameters, scale and the schedule's rate") {
   using torch::optim::AdamW;
   using torch::optim::AdamWOptions;
   using torch::optim::SGD;
@@ -150,7 +150,7 @@ TEST_CASE("fp16 skips what overflows on the device, to the CPU's bits: parameter
                            stand_in::with_precision(Precision::fp16));
 }
 
-TEST_CASE("whether a step was skipped costs one wait where the host is ahead of the device, none when asked again") {
+TEST_CASE("the skip flag costs one wait if the host is ahead of the device, and none if it is read again") {
   stand_in::on_devices(
       1,
       [](Accelerator& accelerator) {
@@ -229,7 +229,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("an optimizer without a fused step waits for its flag and is right") {
+TEST_CASE("an optimizer without a fused step waits for its flag and has correct results") {
   struct OwnStep : torch::optim::SGD {
     using SGD::SGD;
   };
@@ -244,7 +244,7 @@ TEST_CASE("a steady fp16 step does not wait for the device: SGD, AdamW, windows,
   scaling_waits_for_nothing<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-3), options);
 }
 
-TEST_CASE("an average passes over the steps that the device skips, without a wait of the host") {
+TEST_CASE("an average ignores steps that the device skips, without a wait of the host") {
   stand_in::at_every_pace(
       [] {
         stand_in::on_devices(
@@ -270,7 +270,7 @@ TEST_CASE("an average passes over the steps that the device skips, without a wai
       500);
 }
 
-TEST_CASE("a stock SGD, which no version counter shows, is found on the device, and costs a steady step no wait") {
+TEST_CASE("a bypassed SGD step, which has no version counter, is detected on the device without waits") {
   stand_in::on_devices(
       1,
       [](Accelerator& accelerator) {
@@ -291,7 +291,7 @@ TEST_CASE("a stock SGD, which no version counter shows, is found on the device, 
       stand_in::with_precision(Precision::fp16));
 }
 
-TEST_CASE("local SGD in fp16: ranks with gradients and without skip alike on the device, to the CPU's bits") {
+TEST_CASE("local SGD in fp16: ranks with and without gradients skip together, with the CPU's bits") {
   stand_in::same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
         stand_in::Job<Mlp> job(accelerator, torch::optim::SGDOptions(0.1));
@@ -320,7 +320,7 @@ TEST_CASE("local SGD in fp16: ranks with gradients and without skip alike on the
       stand_in::with_precision(Precision::fp16));
 }
 
-TEST_CASE("a rate that is read or set through the optimizer is the schedule's after the last step, as on the CPU") {
+TEST_CASE("a rate that is read or set through the optimizer is the schedule's current rate, as on the CPU") {
   stand_in::same_as_on_cpu(trains_with_schedule([](Accelerator&, auto&, auto& optimizer) {
                              return [&optimizer](std::vector<double>& rates) {
                                rates.push_back(optimizer.param_groups()[0].options().get_lr());
@@ -339,7 +339,7 @@ TEST_CASE("a plateau continues from the rate of another schedule that moves for 
       stand_in::with_precision(Precision::fp16));
 }
 
-TEST_CASE("a stock step after fused ones that the device cancelled counts as on the CPU") {
+TEST_CASE("a stock step after skipped fused steps has the CPU's step count") {
   stand_in::same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
         auto net = stand_in::made_alike([] { return Mlp(); });
@@ -365,7 +365,7 @@ TEST_CASE("a stock step after fused ones that the device cancelled counts as on 
       stand_in::with_precision(Precision::fp16), {1});
 }
 
-TEST_CASE("a schedule makes a step wait for the flag of the one before, never for its own") {
+TEST_CASE("a schedule makes a step wait for the previous step's flag, never for its own") {
   stand_in::at_every_pace(
       [] {
         stand_in::on_devices(

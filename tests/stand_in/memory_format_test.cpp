@@ -18,7 +18,7 @@ accelerate::data::Loader images(int64_t samples, accelerate::data::LoaderOptions
 
 bool is_last(const at::Tensor& tensor) { return tensor.suggest_memory_format() == at::MemoryFormat::ChannelsLast; }
 
-TEST_CASE("batches on the device have the format, copied one ahead or on demand") {
+TEST_CASE("batches on the device have the format, copied ahead or on demand") {
   accelerate::AcceleratorOptions options;
   options.memory_format = MemoryFormat::channels_last;
   for (const auto pinned : {std::optional<bool>(), std::optional(false)}) {

@@ -31,11 +31,11 @@ TORCH_MODULE(SyncedNet);
 
 }  // namespace
 
-TEST_CASE("SyncBatchNorm, within checkpoint() too, gives the CPU's bits") {
+TEST_CASE("SyncBatchNorm, within checkpoint() too, has the CPU's bits") {
   same_as_on_cpu(stand_in::trains_with<torch::optim::SGD, SyncedNet>(stand_in::kMomentum), with_small_buckets());
 }
 
-TEST_CASE("linear_cross_entropy gives the CPU's loss and gradients, and the host waits for nothing") {
+TEST_CASE("linear_cross_entropy has the CPU's loss and gradients, and the host never waits") {
   using accelerate::nn::Reduction;
   torch::manual_seed(4);
   const at::Tensor x = torch::randn({7, 6}), weight = torch::randn({11, 6}), target = torch::randint(11, {7});
@@ -60,7 +60,7 @@ TEST_CASE("linear_cross_entropy gives the CPU's loss and gradients, and the host
   }
 }
 
-TEST_CASE("a captured step with linear_cross_entropy gives the losses of the plain step") {
+TEST_CASE("a captured step with linear_cross_entropy has the losses of the plain step") {
   stand_in::on_devices(1, [](Accelerator& accelerator) {
     const auto train = [&](bool graphed) {
       const auto net = stand_in::made_alike([] { return torch::nn::Linear(6, 11); });
@@ -90,7 +90,7 @@ TEST_CASE("a captured step with linear_cross_entropy gives the losses of the pla
   });
 }
 
-TEST_CASE("dropout on the device falls alike in the second run") {
+TEST_CASE("dropout on the device is equal in the recompute") {
   const at::Tensor x = torch::ones({1000}, at::TensorOptions(device(0))).requires_grad_(true);
   const at::Tensor y =
       accelerate::nn::checkpoint([](const at::Tensor& in) { return torch::dropout(in, 0.5, true); }, x);
@@ -99,7 +99,7 @@ TEST_CASE("dropout on the device falls alike in the second run") {
   CHECK(torch::equal(y.detach().cpu(), x.grad().cpu()));
 }
 
-TEST_CASE("DataParallel over two devices gives the CPU's outputs and gradients, and nothing races" *
+TEST_CASE("DataParallel over two devices has the CPU's outputs and gradients, without races" *
           stand_in::needs_stand_in()) {
   torch::manual_seed(3);
   torch::nn::Sequential net(torch::nn::Linear(4, 8), torch::nn::Tanh(), torch::nn::Linear(8, 2));
@@ -123,7 +123,7 @@ TEST_CASE("DataParallel over two devices gives the CPU's outputs and gradients, 
   });
 }
 
-TEST_CASE("DataParallel refuses a device that is not there, with the count" * stand_in::needs_stand_in()) {
+TEST_CASE("DataParallel refuses a missing device with the count" * stand_in::needs_stand_in()) {
   torch::nn::Linear net(4, 2);
   CHECK_THROWS_WITH(
       accelerate::DataParallel(net, {device(0), device(9)}),
@@ -142,7 +142,7 @@ TEST_CASE("a tensor's checksum is the same on the device") {
   }
 }
 
-TEST_CASE("ranks on devices that went apart are reported") {
+TEST_CASE("different models on the ranks' devices are reported") {
   stand_in::on_devices(2, [](Accelerator& accelerator) {
     auto net = stand_in::made_alike([] { return SyncedNet(); });
     auto model = accelerator.prepare(net);

@@ -37,8 +37,7 @@ std::string refusal(const std::function<void()>& call) {
 
 }  // namespace
 
-TEST_CASE("a process alone takes the accelerator that is there, a rank its own device of it" *
-          stand_in::needs_stand_in()) {
+TEST_CASE("a single process uses the existing accelerator, each rank its own device" * stand_in::needs_stand_in()) {
   CHECK(Accelerator().device() == device(0));
   CHECK(Accelerator({.cpu = true}).device() == at::kCPU);
   CHECK(Accelerator({.device = "standin:2"}).device() == device(2));
@@ -50,7 +49,7 @@ TEST_CASE("a process alone takes the accelerator that is there, a rank its own d
   });
 }
 
-TEST_CASE("a group of processes for the CPU's tensors carries the device's too, of an Accelerator on it") {
+TEST_CASE("a group for the CPU's tensors supports the device's too in an Accelerator on the device") {
   const auto table = accelerate::comm::backend_table();
   const auto gloo = std::ranges::find(table, "gloo", &accelerate::comm::BackendRow::name);
   if ((*gloo)->connect == nullptr) return;
@@ -67,7 +66,7 @@ TEST_CASE("a group of processes for the CPU's tensors carries the device's too, 
   CHECK(Accelerator(group, {.cpu = true}).group().backend() == "gloo");
 }
 
-TEST_CASE("a device by number that is not there, and more ranks than devices, are refused with both counts" *
+TEST_CASE("a missing device by number, and more ranks than devices, are refused with both counts" *
           stand_in::needs_stand_in()) {
   CHECK(refusal([] { Accelerator({.device = "standin:9"}); })
             .ends_with("device: standin:9 is requested (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in "
@@ -131,7 +130,7 @@ TEST_CASE("prepare() moves parameters and buffers, rank 0's, and batches of any 
   });
 }
 
-TEST_CASE("device_placement off leaves everything where it is") {
+TEST_CASE("without device_placement nothing is moved") {
   accelerate::AcceleratorOptions options;
   options.device_placement = false;
   on_devices(
@@ -146,7 +145,7 @@ TEST_CASE("device_placement off leaves everything where it is") {
       options);
 }
 
-TEST_CASE("an optimizer that stepped on the CPU goes on from there on the device") {
+TEST_CASE("an optimizer that stepped on the CPU continues on the device") {
   const stand_in::DefaultDtype dtype(accelerate::Precision::no);
   const auto train = [](bool move) {
     auto net = made_alike([] { return SmallNet(); });
@@ -173,7 +172,7 @@ TEST_CASE("an optimizer that stepped on the CPU goes on from there on the device
   for (size_t i = 0; i < stayed.size(); ++i) stand_in::check_same(moved[i], stayed[i]);
 }
 
-TEST_CASE("a module that moved to the device, or away from it, is reduced there when it is prepared again") {
+TEST_CASE("a module that moves to or from the device is reduced there once it is prepared again") {
   const stand_in::DefaultDtype dtype(accelerate::Precision::no);
   const auto [images, labels] = stand_in::small_data(4);
   for (const bool from_cpu : {true, false}) {
@@ -206,7 +205,7 @@ TEST_CASE("a module that moved to the device, or away from it, is reduced there 
   }
 }
 
-TEST_CASE("a CPU tensor handed in by mistake is an error that names both devices") {
+TEST_CASE("a CPU tensor as an input by mistake is an error that names both devices") {
   stand_in::at_every_pace([] {
     on_devices(1, [](Accelerator& accelerator) {
       auto net = made_alike([] { return SmallNet(); });
@@ -226,7 +225,7 @@ TEST_CASE("a CPU tensor handed in by mistake is an error that names both devices
   });
 }
 
-TEST_CASE("seeds reach the device, and rank 0's generator states go to all ranks, its device's too" *
+TEST_CASE("the device is seeded, and all ranks get rank 0's generator states, the device's too" *
           stand_in::needs_stand_in()) {
   std::vector<at::Tensor> drawn(2);
   on_devices(2, [&](Accelerator& accelerator) {
@@ -242,7 +241,7 @@ TEST_CASE("seeds reach the device, and rank 0's generator states go to all ranks
   CHECK(at::equal(drawn[0], drawn[1]));
 }
 
-TEST_CASE("two accelerators of one process train side by side, on one device and on two") {
+TEST_CASE("two Accelerators of one process train side by side, on one device and on two") {
   const auto train = [](Accelerator& first, Accelerator& second) {
     stand_in::Job<> one(first, torch::optim::SGDOptions(0.1));
     stand_in::Job<SmallNet, torch::optim::AdamW> other(second, torch::optim::AdamWOptions(1e-2));
@@ -296,7 +295,7 @@ TEST_CASE("gradients on two devices are clipped by their common norm" * stand_in
   });
 }
 
-TEST_CASE("memory() is that of the rank's device: it follows tensors, and a peak stays until it is reset") {
+TEST_CASE("memory() covers the rank's device: it follows tensors, and a peak stays until it is reset") {
   stand_in::on_devices(2, [](accelerate::Accelerator& accelerator) {
     constexpr int64_t kMebibyte = 1 << 20;
     const auto before = accelerator.memory();
@@ -314,7 +313,7 @@ TEST_CASE("memory() is that of the rank's device: it follows tensors, and a peak
   });
 }
 
-TEST_CASE("prepared objects leave no memory behind after their handles are destroyed and free_memory() was called") {
+TEST_CASE("free_memory() and the end of the handles free the memory of prepared objects") {
   stand_in::on_devices(1, [](accelerate::Accelerator& accelerator) {
     const auto emptied = [] {
       return dynamic_cast<c10::DeviceAllocator&>(*c10::GetAllocator(stand_in::tested_type()))
@@ -340,7 +339,7 @@ TEST_CASE("prepared objects leave no memory behind after their handles are destr
   });
 }
 
-TEST_CASE("a profiler records what the host gives to the device, and makes it wait at its end alone") {
+TEST_CASE("a profiler records the host's launches, and waits for the device only at its end") {
   stand_in::on_devices(1, [](accelerate::Accelerator& accelerator) {
     const auto matrix = torch::ones({8, 8}, accelerator.device());
     auto profiler = accelerator.profile({.schedule_option = accelerate::ProfileSchedule{.active = 3, .repeat = 1}});

@@ -46,7 +46,7 @@ TORCH_MODULE(TwoBranches);
 
 }  // namespace
 
-TEST_CASE("a model that uses streams of its own is reduced when all its gradients are there") {
+TEST_CASE("a model with its own streams is reduced when all its gradients are ready") {
   same_as_on_cpu(trains_with<torch::optim::SGD, TwoBranches>(torch::optim::SGDOptions(0.1)), {}, {1, 2}, 2000);
 }
 

@@ -30,7 +30,7 @@ accelerate::trainer::Dataset small_images() {
 
 }  // namespace
 
-TEST_CASE("a Trainer's training, evaluations, predictions and best model are the CPU's") {
+TEST_CASE("a Trainer's training, evaluations, predictions and best model equal the CPU's") {
   stand_in::same_as_on_cpu([](accelerate::Accelerator& accelerator) -> Tensors {
     const auto net = stand_in::made_alike([] { return SmallNet(); });
     accelerator.wait_for_everyone();  // a Trainer seeds the generator that another rank may still draw its model from
@@ -57,7 +57,7 @@ TEST_CASE("a Trainer's training, evaluations, predictions and best model are the
   });
 }
 
-TEST_CASE("the memory of a training is logged: optimizer state stays, activations raise the peak") {
+TEST_CASE("the memory of a training is logged: optimizer state remains, activations increase the peak") {
   stand_in::on_devices(1, [](accelerate::Accelerator& accelerator) {
     SmallTrainer trainer(
         SmallNet(),

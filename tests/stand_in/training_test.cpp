@@ -38,7 +38,7 @@ TEST_CASE("BasicNet trains an epoch of 20 steps on 1 and 2 ranks to the CPU's bi
   same_as_on_cpu(body, {}, {1, 2}, 100);
 }
 
-TEST_CASE("buckets that leave during backward give the CPU's bits, with BatchNorm's buffers") {
+TEST_CASE("buckets that are reduced during backward have the CPU's bits, with BatchNorm's buffers") {
   same_as_on_cpu(trains_with<torch::optim::SGD>(torch::optim::SGDOptions(0.1).momentum(0.9)),
                  stand_in::with_small_buckets(), {1, 2, 3});
 }
@@ -56,7 +56,7 @@ TEST_CASE("an optimizer without a fused kernel steps on the device as on the CPU
   same_as_on_cpu(trains_with<OfAUser>(torch::optim::RMSpropOptions(1e-2)));
 }
 
-TEST_CASE("a foreign loader's batches arrive on the device, pinned ones too, and training gives the CPU's bits") {
+TEST_CASE("a foreign loader's batches arrive on the device, pinned ones too, and training has the CPU's bits") {
   for (const bool pinned : {false, true}) {
     same_as_on_cpu([pinned](Accelerator& accelerator) -> Tensors {
       auto net = made_alike([] { return SmallNet(); });

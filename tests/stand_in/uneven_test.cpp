@@ -52,11 +52,11 @@ Tensors leaves_heads_out(Accelerator& accelerator) {
 
 }  // namespace
 
-TEST_CASE("a head that some ranks leave out gets their zeros, one that all leave out gets nothing") {
+TEST_CASE("a head that some ranks omit counts as zero there, one that all omit has no gradient") {
   same_as_on_cpu(leaves_heads_out, with_small_buckets());
 }
 
-TEST_CASE("so it is with a communication hook's function") {
+TEST_CASE("unused parameters work with a communication hook's function") {
   auto options = with_small_buckets();
   options.comm_hook = accelerate::gradient::comm_hook([](const auto& bucket, const auto& group) {
     group.all_reduce(bucket.gradients);
@@ -65,7 +65,7 @@ TEST_CASE("so it is with a communication hook's function") {
   same_as_on_cpu(leaves_heads_out, options, {2});
 }
 
-TEST_CASE("a rank that leaves a model out joins its reduction, in windows too") {
+TEST_CASE("a rank that omits a model joins its reduction, in windows too") {
   for (const int64_t window : {1, 2}) {
     auto options = with_small_buckets();
     options.gradient_accumulation_steps = window;
@@ -96,7 +96,7 @@ TEST_CASE("a rank that leaves a model out joins its reduction, in windows too") 
   }
 }
 
-TEST_CASE("a static graph's unused parameters need no wait of the host, whatever the sizes of batches") {
+TEST_CASE("a static graph's unused parameters need no wait of the host, for any batch sizes") {
   auto options = with_small_buckets();
   options.static_graph = true;
   same_as_on_cpu(
@@ -118,7 +118,7 @@ TEST_CASE("a static graph's unused parameters need no wait of the host, whatever
       options);
 }
 
-TEST_CASE("a model that moves to another dtype is averaged there, with the gradients it had gathered") {
+TEST_CASE("a model that changes its dtype is averaged in the new one, with its accumulated gradients") {
   same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
         stand_in::Job<> job(accelerator, torch::optim::SGDOptions(0.1));
