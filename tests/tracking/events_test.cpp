@@ -24,14 +24,14 @@ std::string record_of(const Message& event) { return hex(event_record(event.wire
 
 }  // namespace
 
-TEST_CASE("checksums are those of RFC 3720") {
+TEST_CASE("checksums match RFC 3720") {
   CHECK(crc32c(std::string(32, '\0')) == 0x8a9136aaU);
   CHECK(crc32c(std::string(32, '\xff')) == 0x62a8ab43U);
   CHECK(crc32c("123456789") == 0xe3069283U);
   CHECK(crc32c("") == 0U);
 }
 
-TEST_CASE("events are TensorBoard's, byte for byte") {
+TEST_CASE("events match TensorBoard's byte for byte") {
   CHECK(record_of(version_event(1.5)) ==
         "1800000000000000a37f4b2209000000000000f83f1a0d627261696e2e4576656e743a322a28646c");
   CHECK(record_of(summary_event({scalar_summary("loss", 0.25), scalar_summary("lr", 1e-3)}, 300, 2.5)) ==
@@ -53,7 +53,7 @@ TEST_CASE("events are TensorBoard's, byte for byte") {
       "f03f000000000000f03f000000000000f03feb64385b");
 }
 
-TEST_CASE("hyperparameters are those of TensorBoard's plugin, byte for byte") {
+TEST_CASE("hyperparameters match TensorBoard's plugin byte for byte") {
   const auto begun = hparams_summaries("digits", {{"lr", 0.5}, {"net", "basic"}, {"fast", true}}, 2.5);
   CHECK(record_of(summary_event({begun[0]}, 0, 2.5)) ==
         "6c00000000000000f5dab0d70900000000000004402a610a5f0a145f68706172616d735f2f6578706572696d656e74420a080112002a04"
@@ -69,12 +69,12 @@ TEST_CASE("hyperparameters are those of TensorBoard's plugin, byte for byte") {
         "080112002a04000000004a1a0a180a0768706172616d73120d220b08011100000000000004409e30f0de");
 }
 
-TEST_CASE("texts that are no UTF-8 stay readable: protobuf refuses a message with one") {
+TEST_CASE("texts that are not UTF-8 stay readable, because protobuf refuses such messages") {
   CHECK(hex(scalar_summary("\xff", 0.25).wire()) == "0a03efbfbd150000803e");
   CHECK(text_summary("a", "\xc3(").wire().find("\xef\xbf\xbd(") != std::string::npos);
 }
 
-TEST_CASE("a picture is a PNG whose rows are its pixels") {
+TEST_CASE("an image is a PNG with its pixels as rows") {
   const std::string png = png_of({.height = 2, .width = 1, .channels = 3, .pixels = {1, 2, 3, 4, 5, 6}});
   CHECK(hex(png.substr(0, 33)) == "89504e470d0a1a0a0000000d494844520000000100000002080200000016e32170");
   const size_t data = png.find("IDAT") + 4;
@@ -86,7 +86,7 @@ TEST_CASE("a picture is a PNG whose rows are its pixels") {
   CHECK(hex(png.substr(png.size() - 12)) == "0000000049454e44ae426082");
 }
 
-TEST_CASE("pictures that are none are refused") {
+TEST_CASE("invalid images are refused") {
   CHECK_THROWS_WITH((void)png_of({.height = 1, .width = 1, .channels = 5, .pixels = {1, 2, 3, 4, 5}}),
                     "log_images: an image has 5 channels, must have 1 to 4");
   CHECK_THROWS_WITH((void)png_of({.height = 0, .width = 4, .channels = 1, .pixels = {}}),

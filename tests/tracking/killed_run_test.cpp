@@ -47,7 +47,7 @@ size_t whole_records(const std::string& bytes) {
 
 }  // namespace
 
-TEST_CASE("killed with signal 9, a run leaves every tracker's file whole") {
+TEST_CASE("every tracker's file has complete records after its run is killed with signal 9") {
   const testing::TemporaryFolder folder;
   run_and_kill(folder.path);
   const auto run = folder.path / "digits";

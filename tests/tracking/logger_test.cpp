@@ -54,7 +54,7 @@ TEST_CASE("the main process logs with its rank, other ranks on request") {
   CHECK(log.lines == Lines{"[rank 0] 1 and 2.0", "[rank 3] said by all", "[rank 2] by option"});
 }
 
-TEST_CASE("a logger has its own level, else the library's; what is dropped is not formatted") {
+TEST_CASE("a logger has its own level, else the library's; dropped lines are not formatted") {
   const LogLines log;
   int formatted = 0;
   const Logger usual(0, 1, {});
@@ -82,7 +82,7 @@ TEST_CASE("once: a repeated line is logged only the first time") {
   CHECK(log.lines == Lines{"[rank 0] slow 0", "[rank 0] slow 1", "[rank 1] slow 0"});
 }
 
-TEST_CASE("in order: every rank says its line, rank 0 first, and ranks that drop theirs wait along") {
+TEST_CASE("in order: every rank logs its line, rank 0 first, and ranks that drop theirs wait too") {
   const LogLines log;
   constexpr int64_t ranks = 4;
   std::barrier meeting(ranks);

@@ -6,7 +6,7 @@
 using accelerate::tracking::interval_text;
 using accelerate::tracking::meter_line;
 
-TEST_CASE("lines are tqdm 4.70's, character for character") {
+TEST_CASE("lines equal tqdm 4.70's, character for character") {
   CHECK(meter_line({.description = "epoch 1",
                     .done = 45,
                     .total = 100,
@@ -32,19 +32,19 @@ TEST_CASE("lines are tqdm 4.70's, character for character") {
         "ünder:  33%|██▉      | 333/1000 [27:46:40<55:38:21, 300.30s/it]");
 }
 
-TEST_CASE("without a total, or beyond it, there are numbers and no bar, as tqdm has it") {
+TEST_CASE("without a total, or beyond it, there are numbers and no bar, as in tqdm") {
   CHECK(meter_line({.unit = "batch", .done = 7, .elapsed = 3725.9, .width = 60}) == "7batch [1:02:05, 532.27s/batch]");
   CHECK(meter_line({.done = 9, .total = 7, .elapsed = 30, .width = 60}) == "9it [00:30,  3.33s/it]");
   CHECK(meter_line({.done = 0, .total = 0, .elapsed = 1, .width = 60}) == "0it [00:01, ?it/s]");
 }
 
-TEST_CASE("a narrow terminal gets the beginning, whole characters of it") {
+TEST_CASE("a narrow terminal shows only the beginning of the line, in whole characters") {
   CHECK(meter_line({.done = 1, .total = 3, .elapsed = 1, .width = 20}) == " 33%|▎| 1/3 [00:01<0");
   CHECK(meter_line({.done = 1, .total = 1, .elapsed = 1, .width = 6}) == "100%|█");
   CHECK(meter_line({.done = 1, .total = 1, .elapsed = 1, .width = 0}).empty());
 }
 
-TEST_CASE("intervals that no clock gives are a question mark") {
+TEST_CASE("impossible intervals are a question mark") {
   CHECK(interval_text(0) == "00:00");
   CHECK(interval_text(3599.9) == "59:59");
   CHECK(interval_text(360000) == "100:00:00");

@@ -68,7 +68,7 @@ struct Rows {
 
 }  // namespace
 
-TEST_CASE("on a terminal the line is drawn anew in its place and stays when it is over") {
+TEST_CASE("on a terminal the line is redrawn in place and stays at the end") {
   const Terminal terminal;
   {
     ProgressBar bar(
@@ -95,7 +95,7 @@ TEST_CASE("a line fills the terminal's width and no more") {
   CHECK(shown.ends_with("\r\x1b[K\r"));  // the bar is erased
 }
 
-TEST_CASE("a bar within a bar is drawn a row below and is gone when it is over") {
+TEST_CASE("a nested bar is drawn one row below and is removed at its end") {
   const Terminal terminal;
   const ProgressOptions options{.interval = milliseconds(0), .output = terminal.screen.get()};
   auto outer_options = options;
@@ -112,7 +112,7 @@ TEST_CASE("a bar within a bar is drawn a row below and is gone when it is over")
   CHECK(all_of(terminal.keyboard).ends_with("\r\n"));
 }
 
-TEST_CASE("where nobody watches there is a line at the end, and none for each step") {
+TEST_CASE("without a terminal there is one line at the end, and none for each step") {
   const Pipe pipe;
   {
     ProgressBar bar([&] {
@@ -131,7 +131,7 @@ TEST_CASE("where nobody watches there is a line at the end, and none for each st
   CHECK(std::count(shown.begin(), shown.end(), '\n') == 1);
 }
 
-TEST_CASE("where nobody watches a line comes now and then, and inner bars that are soon over are silent") {
+TEST_CASE("without a terminal lines appear at intervals, and short inner bars print nothing") {
   const Pipe pipe;
   auto options = quiet_on(pipe.writer.get());
   {
@@ -147,7 +147,7 @@ TEST_CASE("where nobody watches a line comes now and then, and inner bars that a
   CHECK(timeless(all_of(pipe.reader)).find("1it [") == 0);
 }
 
-TEST_CASE("where nobody watches the last step has one line, that of the end, however often lines come") {
+TEST_CASE("without a terminal the last step has one line, for any line interval") {
   const Pipe pipe;
   auto options = quiet_on(pipe.writer.get());
   options.line_interval = milliseconds(0);
@@ -164,7 +164,7 @@ TEST_CASE("where nobody watches the last step has one line, that of the end, how
   CHECK(std::count(end.begin(), end.end(), '\n') == 1);
 }
 
-TEST_CASE("a bar that is disabled says nothing") {
+TEST_CASE("a disabled bar prints nothing") {
   const Pipe pipe;
   auto options = quiet_on(pipe.writer.get());
   options.disable = true;
@@ -174,7 +174,7 @@ TEST_CASE("a bar that is disabled says nothing") {
   CHECK(all_of(pipe.reader).empty());
 }
 
-TEST_CASE("drawings are no more often than the interval says") {
+TEST_CASE("the bar is redrawn at most once per interval") {
   const Terminal terminal;
   ProgressBar bar({.total = 100000, .interval = std::chrono::hours(1), .output = terminal.screen.get()});
   for (int step = 0; step < 100000; ++step) bar.update();
@@ -182,7 +182,7 @@ TEST_CASE("drawings are no more often than the interval says") {
   CHECK(std::count(shown.begin(), shown.end(), '\r') == 1);  // only the first update
 }
 
-TEST_CASE("a range gives what is in it, by reference, and knows its size") {
+TEST_CASE("a range returns its elements by reference and has a size") {
   const Pipe pipe;
   std::vector<int> numbers{1, 2, 3};
   for (int& number : ProgressRange<std::vector<int>&>(numbers, quiet_on(pipe.writer.get()))) number *= 2;
@@ -196,7 +196,7 @@ TEST_CASE("a range gives what is in it, by reference, and knows its size") {
   CHECK(all_of(pipe.reader).starts_with("0it ["));
 }
 
-TEST_CASE("of a range that may not know its size the bar has a total where it does") {
+TEST_CASE("a range of optional size has a total if its size is known") {
   struct Stream : std::vector<int> {
     std::optional<int64_t> batches;
     [[nodiscard]] std::optional<int64_t> size() const { return batches; }
@@ -211,7 +211,7 @@ TEST_CASE("of a range that may not know its size the bar has a total where it do
   CHECK(shown(std::nullopt).starts_with("2it ["));
 }
 
-TEST_CASE("a range may be walked again, left early and thrown out of; each pass has its line") {
+TEST_CASE("a range may be iterated again, end early or by an exception; each pass has its line") {
   const Pipe pipe;
   std::vector<int> numbers{1, 2, 3};
   {
@@ -236,7 +236,7 @@ TEST_CASE("a range may be walked again, left early and thrown out of; each pass 
   CHECK(timeless(all_of(pipe.reader)).find("| 2/3 [T<T, R]\n") != std::string::npos);
 }
 
-TEST_CASE("an output that is gone stops nothing") {
+TEST_CASE("a closed output stops nothing") {
   Pipe pipe;
   const int number = pipe.writer.get();
   auto options = quiet_on(number);

@@ -48,7 +48,7 @@ size_t count_of(const std::string& text, const std::string& what) {
 
 }  // namespace
 
-TEST_CASE("a log is read as runs, with numbers over steps, texts, and what is no JSON counted") {
+TEST_CASE("a log is parsed into runs with series and texts, and invalid lines are counted") {
   const auto logs = parse_run_logs(two_runs);
   CHECK(logs.unreadable_lines == 1);
   REQUIRE(logs.runs.size() == 2);
@@ -71,7 +71,7 @@ TEST_CASE("a log is read as runs, with numbers over steps, texts, and what is no
   CHECK(series_of(logs.runs[1], "best").points[0].value == 1.0);
 }
 
-TEST_CASE("foreign content in a log does no harm") {
+TEST_CASE("foreign content in a log is ignored") {
   CHECK(parse_run_logs("").runs.empty());
   CHECK(parse_run_logs("\n \r\n").unreadable_lines == 0);
   CHECK(parse_run_logs("[]\n3\nnull\n\"x\"").unreadable_lines == 4);
@@ -82,7 +82,7 @@ TEST_CASE("foreign content in a log does no harm") {
   CHECK(series_of(odd.runs[0], "config").points[0].value == 7);
 }
 
-TEST_CASE("throughput is steps over the clock between lines") {
+TEST_CASE("throughput is steps per time between lines") {
   const auto logs = parse_run_logs(two_runs);
   const auto rates = throughput_of(series_of(logs.runs[0], "time"));
   REQUIRE(rates.points.size() == 2);
@@ -114,7 +114,7 @@ TEST_CASE("ticks are round numbers within the range") {
   CHECK(round_ticks(-1e308, 1e308).size() >= 2);
 }
 
-TEST_CASE("a page has every run, its curves and its numbers, and what is hostile in it is text") {
+TEST_CASE("a page contains every run with its curves and numbers, and escapes HTML") {
   const std::string page = report_html({.files = {{.name = "<script>", .logs = parse_run_logs(two_runs)}}});
   CHECK(page.find("<script") == std::string::npos);
   CHECK(page.find("&lt;script&gt;, run 1 of 2") != std::string::npos);
@@ -127,7 +127,7 @@ TEST_CASE("a page has every run, its curves and its numbers, and what is hostile
   CHECK(page.find("http") == std::string::npos);  // nothing is fetched
 }
 
-TEST_CASE("numbers that are never finite, and infinite steps, still make a page") {
+TEST_CASE("values that are never finite, and infinite steps, still produce a page") {
   const std::string page = report_html(
       {.files = {{.logs = parse_run_logs("{\"a\":\"NaN\",\"step\":\"Infinity\"}\n{\"b\":1e308}\n{\"b\":-1e308}\n")}}});
   CHECK(count_of(page, "no finite value") == 2);  // in the curve and in the table
@@ -137,7 +137,7 @@ TEST_CASE("numbers that are never finite, and infinite steps, still make a page"
   }
 }
 
-TEST_CASE("a log that cannot be read is reported in the page, and is an error where there is nothing else") {
+TEST_CASE("an unreadable log is reported in the page, and is an error if there is no other") {
   const testing::TemporaryFolder folder;
   std::filesystem::create_symlink("/nowhere/metrics.jsonl", folder.path / "metrics.jsonl");
   std::filesystem::create_directories(folder.path / "b" / "metrics.jsonl");

@@ -17,7 +17,7 @@ const char* const two_ranks = R"({"ranks":[
 
 }  // namespace
 
-TEST_CASE("a profile is read back, operators of all ranks added up by name") {
+TEST_CASE("a profile is parsed, and operators of all ranks are added up by name") {
   const auto ranks = parse_run_profile(two_ranks);
   REQUIRE(ranks.has_value());
   REQUIRE(ranks->size() == 2);
@@ -36,7 +36,7 @@ TEST_CASE("a profile is read back, operators of all ranks added up by name") {
   CHECK(operators[1].total_ms == 9.0);  // takes longer on the host, but launched no device work
 }
 
-TEST_CASE("the verdict names the rank that waits most for its data; a twentieth of the steps is the limit") {
+TEST_CASE("the verdict names the rank with the longest wait for data, with 5 % of the steps as limit") {
   auto ranks = parse_run_profile(two_ranks).value();
   CHECK(data_verdict(ranks) ==
         "The data are the bottleneck: rank 1 waited 25.0 % of its steps for them. More workers (num_workers), or a "
@@ -48,7 +48,7 @@ TEST_CASE("the verdict names the rank that waits most for its data; a twentieth 
   CHECK(data_verdict({}) == "No step was recorded.");
 }
 
-TEST_CASE("a page has a row and a curve for each rank, rates where they are known, and hostile names as text") {
+TEST_CASE("a page has a row and a curve for each rank, known rates, and escaped names") {
   const auto page = profile_html(parse_run_profile(two_ranks).value(), "Profile of <x>");
   const auto has = [&](const std::string& text) { return page.find(text) != std::string::npos; };
   CHECK(has("<h2>Profile of &lt;x&gt;</h2>"));
@@ -74,7 +74,7 @@ TEST_CASE("a page has a row and a curve for each rank, rates where they are know
   CHECK(has("<tr><th>&lt;b&gt;</th>"));
 }
 
-TEST_CASE("foreign content in a profile does no harm") {
+TEST_CASE("foreign content in a profile is ignored") {
   for (const char* text : {"", "{", "[]", "3", R"({"ranks":7})", R"({"rank":[]})"}) {
     CAPTURE(text);
     CHECK_FALSE(parse_run_profile(text).has_value());

@@ -57,7 +57,7 @@ class FullDisk {
 
 }  // namespace
 
-TEST_CASE("metrics.jsonl: the configuration, then a line for each log(), in its order") {
+TEST_CASE("metrics.jsonl: the configuration, then one line per log() in order") {
   const testing::TemporaryFolder folder;
   auto run = run_in(folder.path, "jsonl", {{"lr", 0.1}, {"net", "basic"}, {"layers", 2}, {"fast", false}});
   run.log({{"loss", 0.25}, {"images", 64}, {"note", "tab\t\"quoted\"\n"}}, 3);
@@ -77,7 +77,7 @@ TEST_CASE("metrics.jsonl: the configuration, then a line for each log(), in its 
   CHECK(rows[3].dump() == R"({"step":4,"sample":"a cat"})");
 }
 
-TEST_CASE("metrics.jsonl stays JSON for numbers that are none, broken UTF-8 and the program's own step and time") {
+TEST_CASE("metrics.jsonl stays JSON for NaN, invalid UTF-8, and the program's own step and time") {
   const testing::TemporaryFolder folder;
   auto run = run_in(folder.path, "jsonl");
   run.log({{"a", std::nan("")}, {"b", kInfinity}, {"c", -kInfinity}, {"\xff", "\xc3("}}, 1);
@@ -92,7 +92,7 @@ TEST_CASE("metrics.jsonl stays JSON for numbers that are none, broken UTF-8 and 
   CHECK(lines[2] == R"({"step":17,"time":"noon"})");
 }
 
-TEST_CASE("metrics.csv: a column for each name, in the order in which they came") {
+TEST_CASE("metrics.csv: one column per name in the order of their first values") {
   const testing::TemporaryFolder folder;
   auto run = run_in(folder.path, "csv", {{"lr", 0.1}});
   run.log({{"loss", 0.25}, {"lr", 0.1}}, 1);
@@ -104,15 +104,14 @@ TEST_CASE("metrics.csv: a column for each name, in the order in which they came"
               "9,nan,inf,,"});
 }
 
-TEST_CASE(
-    "metrics.csv: bytes that are no UTF-8 are the same sign in names and values, and one column in the next run") {
+TEST_CASE("metrics.csv: invalid UTF-8 is replaced in names and values, with the same column in the next run") {
   const testing::TemporaryFolder folder;
   for (const int step : {1, 2}) run_in(folder.path, "csv").log({{"bad\xff", "\xc3("}, {"\xc3\xbc", "\xc3\xa4"}}, step);
   CHECK(timeless(lines_of(folder.path / "digits" / "metrics.csv")) ==
         Lines{"step,bad\xef\xbf\xbd,\xc3\xbc", "1,\xef\xbf\xbd(,\xc3\xa4", "2,\xef\xbf\xbd(,\xc3\xa4"});
 }
 
-TEST_CASE("a run that continues in a folder adds to its files, and a line that was cut ends") {
+TEST_CASE("a run that continues in a folder appends to its files, and completes a truncated line") {
   const testing::TemporaryFolder folder;
   for (const char* tracker : {"csv", "jsonl"}) {
     const auto file = folder.path / "digits" / ("metrics." + std::string(tracker));
@@ -128,7 +127,7 @@ TEST_CASE("a run that continues in a folder adds to its files, and a line that w
   CHECK(nlohmann::json::parse(lines[4])["lr"] == 3);
 }
 
-TEST_CASE("on a full disk nothing is written by halves, and what fits later is kept") {
+TEST_CASE("on a full disk no partial line is written, and later lines are kept") {
   const testing::TemporaryFolder folder;
   const auto path = folder.path / "log";
   AppendFile file(path);

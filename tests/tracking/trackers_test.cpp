@@ -60,7 +60,7 @@ const accelerate::RankContext rank_1{.rank = 1, .world_size = 2, .host = "a"};
 
 }  // namespace
 
-TEST_CASE("a tracker of the user's own gets configuration and rows as they were given, from init to end") {
+TEST_CASE("a custom tracker gets configuration and rows unchanged, from init to end") {
   const auto diary = std::make_shared<Diary>();
   const Values config{{"lr", 0.1}, {"net", "basic"}, {"layers", 2}, {"fast", true}};
   const Values row{{"loss", Value::Group{{"test", 2.0}, {"train", 1.0}}}, {"epoch", int64_t{3}}};
@@ -77,7 +77,7 @@ TEST_CASE("a tracker of the user's own gets configuration and rows as they were 
   CHECK(diary->rows == std::vector{std::pair{row, Step(7)}, std::pair{row, Step()}});
 }
 
-TEST_CASE("a tracker ends with its Accelerator, and with the run that follows") {
+TEST_CASE("a tracker ends with its Accelerator, and when another run starts") {
   const auto diary = std::make_shared<Diary>();
   {
     Trackers trackers({.log_with = {diary}}, rank_0);
@@ -92,7 +92,7 @@ TEST_CASE("a tracker ends with its Accelerator, and with the run that follows") 
   CHECK(diary->lines == Lines{"start first in ''", "finish", "start second in ''", "finish"});
 }
 
-TEST_CASE("only the main process logs; a tracker may ask for every rank") {
+TEST_CASE("only the main process logs; a tracker may request every rank") {
   const auto only_main = std::make_shared<Diary>("main");
   const auto everywhere = std::make_shared<Diary>("everywhere");
   everywhere->only_main = false;
@@ -111,7 +111,7 @@ TEST_CASE("only the main process logs; a tracker may ask for every rank") {
   CHECK(only_main->rows.empty());
 }
 
-TEST_CASE("on other ranks no file is made") {
+TEST_CASE("other ranks create no file") {
   const testing::TemporaryFolder folder;
   Trackers trackers({.log_with = {"all"}, .logging_dir = folder.path / "logs"}, rank_1);
   trackers.start("digits", {{"lr", 0.1}});
@@ -135,7 +135,7 @@ TEST_CASE("a tracker that fails is reported once, the others continue") {
                            "failures of this tracker are not logged"});
 }
 
-TEST_CASE("a tracker may fail in any of its calls: the training and the other trackers go on") {
+TEST_CASE("a tracker may fail in any of its calls, and training and other trackers continue") {
   struct Broken : Tracker {
     explicit Broken(std::string where) : where_(std::move(where)) {}
     [[nodiscard]] std::string name() const override { return "broken"; }
@@ -170,7 +170,7 @@ TEST_CASE("a tracker may fail in any of its calls: the training and the other tr
   }
 }
 
-TEST_CASE("a tracker that cannot begin ends those that have, and no run has begun") {
+TEST_CASE("a tracker that fails to start ends the started ones, and no run starts") {
   struct Late : Diary {
     using Diary::Diary;
     void start(const Run&) override { throw std::runtime_error("no server"); }
@@ -194,7 +194,7 @@ TEST_CASE("a tracker that cannot begin ends those that have, and no run has begu
   CHECK(log.lines[0].starts_with("[rank 0 of 2, a] tracker broken: finish: "));
 }
 
-TEST_CASE("a log before a run has begun is reported once, on the rank that would keep it") {
+TEST_CASE("a log before a run starts is reported once, on the rank that would record it") {
   const LogLines log;
   Trackers none;
   none.log({{"loss", 1.0}}, 1);
@@ -207,7 +207,7 @@ TEST_CASE("a log before a run has begun is reported once, on the rank that would
   CHECK(log.lines == Lines{"[rank 0 of 2, a] log: no run has begun, so nothing is kept; call init_trackers()"});
 }
 
-TEST_CASE("trackers that cannot be are refused, with those there are") {
+TEST_CASE("invalid trackers are refused with the existing ones") {
   const auto make = [](std::vector<LogWith> with, std::optional<std::string> folder = std::nullopt) {
     return refusal([&] { (void)Trackers({.log_with = with, .logging_dir = folder}, rank_1); });
   };
@@ -227,7 +227,7 @@ TEST_CASE("trackers that cannot be are refused, with those there are") {
         "usage: get_tracker: there is no tracker 'csv', log_with has: none");
 }
 
-TEST_CASE("a project that names no folder beside the others is refused") {
+TEST_CASE("a project name that is not a folder name is refused") {
   const testing::TemporaryFolder folder;
   Trackers trackers({.log_with = {"csv"}, .logging_dir = folder.path}, rank_0);
   for (const std::string project : {"", ".", "..", "../up", "a/b", "/tmp"}) {
@@ -252,7 +252,7 @@ TEST_CASE("a folder that cannot be written is an error before training begins") 
         "io: tracking: " + (folder.path / "digits" / "metrics.csv").string() + " cannot be opened: Is a directory");
 }
 
-TEST_CASE("every tracker of the table has the name of its row") {
+TEST_CASE("every tracker of the table has the name in its row") {
   CHECK(tracker_names() == Lines{"csv", "jsonl", "tensorboard"});
   for (const auto& name : tracker_names()) CHECK(make_tracker(name)->name() == name);
   CHECK(make_tracker("other") == nullptr);

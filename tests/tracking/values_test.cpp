@@ -23,7 +23,7 @@ struct OneElement {
 
 }  // namespace
 
-TEST_CASE("numbers, texts, groups and tensors of one element are values") {
+TEST_CASE("values are numbers, texts, groups and tensors of one element") {
   CHECK(plain_text(Value(true)) == "true");
   CHECK(plain_text(Value(7)) == "7");
   CHECK(plain_text(Value(size_t{7})) == "7");
@@ -37,7 +37,7 @@ TEST_CASE("numbers, texts, groups and tensors of one element are values") {
   CHECK(flattened({{"a", 1}, {"b", Value::Group{{"x", 2}, {"y", 3}}}}) == Values{{"a", 1}, {"b/x", 2.0}, {"b/y", 3.0}});
 }
 
-TEST_CASE("a histogram counts every number once, in the bucket that it lies in") {
+TEST_CASE("a histogram counts every number once in its bucket") {
   const std::vector<double> numbers{-1e30, -2.0, -0.5, 0.0, 1e-13, 0.5, 0.5, 3.0, 1e30};
   const auto made = histogram_of(numbers);
   CHECK(made.lowest == -1e30);
@@ -57,7 +57,7 @@ TEST_CASE("a histogram counts every number once, in the bucket that it lies in")
   }
 }
 
-TEST_CASE("infinities and NaNs are no part of a histogram, and none is left of those alone") {
+TEST_CASE("a histogram excludes infinities and NaNs, and is empty without other values") {
   const double infinity = std::numeric_limits<double>::infinity();
   CHECK(histogram_of(std::vector{infinity, -infinity, std::nan(""), 1.0}).count == 1);
   CHECK(histogram_of(std::vector{infinity}).limits.empty());
