@@ -25,9 +25,9 @@ std::string refusal(const TrainingArguments& arguments, bool has_eval_dataset = 
 
 }  // namespace
 
-TEST_CASE("the defaults contradict nothing") { CHECK(refusal({}, false).empty()); }
+TEST_CASE("the defaults are consistent") { CHECK(refusal({}, false).empty()); }
 
-TEST_CASE("numbers out of their range are refused, with the name, the value and what it must be") {
+TEST_CASE("numbers out of their range are refused with the name, the value and the range") {
   const double nan = std::nan("");
   const std::vector<std::pair<TrainingArguments, std::string>> cases{
       {{.per_device_train_batch_size = 0}, "per_device_train_batch_size is 0, must be at least 1"},
@@ -54,11 +54,11 @@ TEST_CASE("numbers out of their range are refused, with the name, the value and 
   for (const auto& [arguments, text] : cases) CHECK(refusal(arguments) == text);
 }
 
-TEST_CASE("num_train_epochs does not matter where max_steps is given") {
+TEST_CASE("num_train_epochs is ignored if max_steps is given") {
   CHECK(refusal({.num_train_epochs = 0, .max_steps = 10}).empty());
 }
 
-TEST_CASE("arguments that contradict one another are refused") {
+TEST_CASE("contradicting arguments are refused") {
   CHECK(refusal({.bf16 = true, .fp16 = true}) == "bf16 and fp16 are both true, only one of them can be");
   CHECK(refusal({.warmup_steps = 100, .warmup_ratio = 0.1}) ==
         "warmup_steps is 100 and warmup_ratio is 0.1, only one of them can be given");
@@ -98,8 +98,7 @@ TEST_CASE("reporting requires consistent trackers and a folder") {
         "report_to is \"none\" and \"csv\"; \"none\" must be the only entry");
 }
 
-TEST_CASE(
-    "a folder or a name for reports that nobody writes is refused, but with the word none or trackers of one's own") {
+TEST_CASE("a logging folder or run name without trackers is refused unless report_to is none or trackers are custom") {
   const std::string what =
       "report_to is empty; nothing is reported: name trackers in report_to (\"tensorboard\", \"csv\", \"jsonl\"), or "
       "\"none\" to mean it";
@@ -109,7 +108,7 @@ TEST_CASE(
   CHECK_NOTHROW(check_training_arguments({.logging_dir = "logs", .run_name = "mine"}, {.has_own_trackers = true}));
 }
 
-TEST_CASE("greater is better for all metrics but losses, unless it is said otherwise") {
+TEST_CASE("greater is better for all metrics except losses unless specified") {
   CHECK(best_metric_name({}) == "eval_loss");
   CHECK(best_metric_name({.metric_for_best_model = "eval_f1"}) == "eval_f1");
   CHECK(best_metric_name({.metric_for_best_model = "f1"}) == "eval_f1");

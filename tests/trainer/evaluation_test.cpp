@@ -85,7 +85,7 @@ TEST_CASE("evaluate() counts every example once, on any number of ranks") {
   }
 }
 
-TEST_CASE("evaluate() counts every example once, also where a sampler's batches are of several sizes") {
+TEST_CASE("evaluate() counts every example once, also if a sampler's batches have several sizes") {
   struct Ragged : QuietTrainer {
     using QuietTrainer::QuietTrainer;
     accelerate::data::LoaderOf<Inputs> get_eval_dataloader(const accelerate::trainer::Dataset& dataset) override {
@@ -110,7 +110,7 @@ TEST_CASE("evaluate() counts every example once, also where a sampler's batches 
   }
 }
 
-TEST_CASE("ranks decide by one number, also where what is compared is a time of each") {
+TEST_CASE("ranks compare the same number, also if the metric is a time on each rank") {
   simulate(2, [] {
     auto arguments = each_step("samples_per_second", true);
     arguments.num_train_epochs = 5;
@@ -122,7 +122,7 @@ TEST_CASE("ranks decide by one number, also where what is compared is a time of 
   });
 }
 
-TEST_CASE("another data set is evaluated under a prefix of its own") {
+TEST_CASE("another dataset is evaluated with its own prefix") {
   QuietTrainer trainer(OneWeight(3.0), {}, {.eval_dataset = triples(2), .compute_metrics = errors});
   const auto metrics = trainer.evaluate(triples(9), "other");
   CHECK(metrics.at("other_error") == 0);
@@ -130,7 +130,7 @@ TEST_CASE("another data set is evaluated under a prefix of its own") {
   CHECK(metrics.at("other_eval_count") == 9);
 }
 
-TEST_CASE("predict() gives predictions and labels in the order of the examples") {
+TEST_CASE("predict() returns predictions and labels in the order of the examples") {
   simulate(2, [] {
     QuietTrainer trainer(OneWeight(2.0), {.per_device_eval_batch_size = 2});
     const auto output = trainer.predict(triples(5));
@@ -140,7 +140,7 @@ TEST_CASE("predict() gives predictions and labels in the order of the examples")
   });
 }
 
-TEST_CASE("predict() takes batches without labels where prediction_step() is told how") {
+TEST_CASE("predict() accepts batches without labels if prediction_step() supports them") {
   struct Unlabelled : QuietTrainer {
     using QuietTrainer::QuietTrainer;
     LossAndOutputs prediction_step(Model& model, const Inputs& inputs) override {
@@ -158,7 +158,7 @@ TEST_CASE("predict() takes batches without labels where prediction_step() is tol
   CHECK(!output.metrics.contains("test_error"));
 }
 
-TEST_CASE("a batch without a loss is left out of the mean, and a data set without any has no loss") {
+TEST_CASE("a batch without a loss is not part of the mean, and a dataset without any has no loss") {
   for (const int64_t ranks : {1, 2}) {
     CAPTURE(ranks);
     simulate(ranks, [] {
@@ -173,7 +173,7 @@ TEST_CASE("a batch without a loss is left out of the mean, and a data set withou
   }
 }
 
-TEST_CASE("a loss that is NaN is a loss: evaluate() reports it, and training ends early by it") {
+TEST_CASE("a NaN loss counts: evaluate() reports it, and early stopping uses it") {
   for (const int64_t ranks : {1, 2}) {
     CAPTURE(ranks);
     simulate(ranks, [ranks] {
@@ -196,7 +196,7 @@ TEST_CASE("a loss that is NaN is a loss: evaluate() reports it, and training end
   }
 }
 
-TEST_CASE("predictions of different length are filled with -100") {
+TEST_CASE("predictions of different length are padded with -100") {
   struct Ragged : QuietTrainer {
     using QuietTrainer::QuietTrainer;
     LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {
@@ -215,7 +215,7 @@ TEST_CASE("predictions of different length are filled with -100") {
   }
 }
 
-TEST_CASE("outputs without the filling's value, bool and unsigned ones, are int64 where they are filled") {
+TEST_CASE("bool and unsigned outputs are int64 if they are padded") {
   struct Flags : QuietTrainer {
     using QuietTrainer::QuietTrainer;
     LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {
@@ -246,8 +246,7 @@ TEST_CASE("outputs without the filling's value, bool and unsigned ones, are int6
   }
 }
 
-TEST_CASE(
-    "uint64 outputs that int64 has not are refused where they are to be filled, on every rank, and kept elsewhere") {
+TEST_CASE("uint64 outputs beyond int64 are refused on every rank if they need padding") {
   struct Large : QuietTrainer {
     using QuietTrainer::QuietTrainer;
     LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {
@@ -273,7 +272,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("outputs and labels that are no row per example are refused with both numbers") {
+TEST_CASE("outputs and labels without one row per example are refused with both numbers") {
   struct Shaped : QuietTrainer {
     using QuietTrainer::QuietTrainer;
     LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {
@@ -315,7 +314,7 @@ TEST_CASE("outputs and labels that are no row per example are refused with both 
             "differ");
 }
 
-TEST_CASE("evaluation computes in evaluation mode and without gradients, and training continues in its own") {
+TEST_CASE("evaluation uses evaluation mode without gradients, and restores the training mode") {
   struct Watching : QuietTrainer {
     using QuietTrainer::QuietTrainer;
     LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {
@@ -338,7 +337,7 @@ TEST_CASE("evaluation computes in evaluation mode and without gradients, and tra
         "tte");
 }
 
-TEST_CASE("a layer that is frozen by eval() stays so over an evaluation, and others in their own mode") {
+TEST_CASE("an evaluation restores each layer's own mode, of frozen layers too") {
   struct Frozen : OneWeightImpl {
     torch::nn::Sequential block =
         register_module("block", torch::nn::Sequential(torch::nn::Dropout(), torch::nn::Dropout()));
@@ -370,7 +369,7 @@ TEST_CASE("a layer that is frozen by eval() stays so over an evaluation, and oth
   CHECK(net->modes() == std::vector<bool>{true, false, false, true});
 }
 
-TEST_CASE("training stops after as many evaluations without improvement as patience says") {
+TEST_CASE("training stops after patience evaluations without improvement") {
   const auto stopping = [](int64_t patience, double threshold = 0) {
     return std::make_shared<EarlyStoppingCallback>(patience, threshold);
   };
@@ -381,7 +380,7 @@ TEST_CASE("training stops after as many evaluations without improvement as patie
   CHECK(steps_with(each_step("score"), {1, std::nan("")}, stopping(1)) == 2);
 }
 
-TEST_CASE("the best evaluation is remembered, and its weights are restored") {
+TEST_CASE("the best evaluation is recorded, and its weights are restored") {
   simulate(2, [] {
     std::vector<double> weights;
     struct Noting : TrainerCallback {
@@ -408,7 +407,7 @@ TEST_CASE("the best evaluation is remembered, and its weights are restored") {
   });
 }
 
-TEST_CASE("evaluations of another data set, and those outside of train(), decide nothing") {
+TEST_CASE("evaluations of another dataset, and those outside of train(), do not affect the best") {
   struct AlsoOther : TrainerCallback {
     void on_evaluate(const TrainerContext& now, TrainerControl&) override {
       if (!now.for_best) return;
@@ -440,7 +439,7 @@ TEST_CASE("evaluations of another data set, and those outside of train(), decide
   CHECK(best->state_dict().is_empty());  // no copy of the best model is kept, because no training will need it
 }
 
-TEST_CASE("a metric that does not exist is refused with those that do") {
+TEST_CASE("an unknown metric is refused with the known ones") {
   QuietTrainer trainer(OneWeight(), each_step("accurcy"),
                        {.train_dataset = triples(1), .eval_dataset = triples(1), .compute_metrics = errors});
   CHECK(said([&] { trainer.train(); }) ==
@@ -450,7 +449,7 @@ TEST_CASE("a metric that does not exist is refused with those that do") {
             "\"eval_steps_per_second\"; name one of them as metric_for_best_model");
 }
 
-TEST_CASE("load_best_model_at_end without a loss to compare by is refused with the metrics that there are") {
+TEST_CASE("load_best_model_at_end without a loss to compare is refused with the existing metrics") {
   FirstOfBatch trainer(OneWeight(),
                        {.per_device_train_batch_size = 1,
                         .eval_strategy = IntervalStrategy::steps,
@@ -490,7 +489,7 @@ TEST_CASE("errors about missing outputs and labels contain the rank") {
   });
 }
 
-TEST_CASE("labels that a later batch lacks, and a loss per example, are reported with the rank") {
+TEST_CASE("missing labels in a later batch, and a loss per example, are reported with the rank") {
   simulate(2, [] {
     const auto place = here(accelerate::Accelerator().process_index(), 2);
     const auto only_first = accelerate::data::map(triples(4), [](const Inputs& inputs) {
@@ -516,7 +515,7 @@ TEST_CASE("labels that a later batch lacks, and a loss per example, are reported
   });
 }
 
-TEST_CASE("callbacks that compare evaluations want some") {
+TEST_CASE("callbacks that compare evaluations require evaluations") {
   const std::string why =
       ": eval_strategy is no; only evaluations during training determine which model is best: give eval_strategy steps "
       "or "

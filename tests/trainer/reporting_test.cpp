@@ -127,7 +127,7 @@ void train_with_stderr(int descriptor) {
 
 }  // namespace
 
-TEST_CASE("trackers are given the arguments, and what is logged by transformers' names, on the main process") {
+TEST_CASE("trackers get the arguments, and values under transformers' names, on the main process") {
   const ReportDir folder;
   simulate(2, [&] {
     QuietTrainer trainer(OneWeight(), reporting_to(folder.path),
@@ -167,7 +167,7 @@ TEST_CASE("a second train() continues the run of the first, and a custom tracker
   CHECK(counting->logs == 6);
 }
 
-TEST_CASE("a log folder with another run causes one warning; a resumed training continues there") {
+TEST_CASE("a log folder with another run causes one warning; a resumed training continues in it") {
   const ReportDir folder;
   Strings lines;
   const auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
@@ -189,14 +189,14 @@ TEST_CASE("a log folder with another run causes one warning; a resumed training 
                          "to keep them apart"});
 }
 
-TEST_CASE("a tracker that does not exist is refused with those that do") {
+TEST_CASE("an unknown tracker is refused with the known ones") {
   CHECK(said([] { QuietTrainer(OneWeight(), {.report_to = {"tensorbord"}, .logging_dir = "logs"}); }) ==
         here() +
             "log_with: there is no tracker 'tensorbord'; available: csv, jsonl, tensorboard, all; pass a user-defined "
             "tracker as a shared_ptr");
 }
 
-TEST_CASE("a folder for logs that cannot be written ends the training on every rank before it begins") {
+TEST_CASE("a log folder without write access ends the training on every rank before it starts") {
   const ReportDir folder;
   std::ofstream(folder.path) << "a file";
   for (const int64_t ranks : {1, 2}) {
@@ -213,13 +213,13 @@ TEST_CASE("a folder for logs that cannot be written ends the training on every r
   }
 }
 
-TEST_CASE("arguments and options that name different folders for logs are refused") {
+TEST_CASE("arguments and options with different log folders are refused") {
   CHECK(said([] {
           QuietTrainer(OneWeight(), {.report_to = {"csv"}, .logging_dir = "a"}, {.accelerator = {.logging_dir = "b"}});
         }) == "Trainer: logging_dir is a in TrainingArguments and b in AcceleratorOptions; set it only once");
 }
 
-TEST_CASE("a bar of the steps is shown, on the main process alone") {
+TEST_CASE("a progress bar of the steps is shown on the main process only") {
   const ReportDir folder;
   fs::create_directories(folder.path);
   const std::string file = folder.path / "bars";
@@ -244,7 +244,7 @@ TEST_CASE("a bar of the steps is shown, on the main process alone") {
         }) == 1);  // the fifth step and the end are one update
 }
 
-TEST_CASE("on a terminal of any width one row stays of the bars, which never wraps") {
+TEST_CASE("on a terminal of any width the bars leave one row, which never wraps") {
   for (const size_t columns : {100, 24, 9, 1}) {
     CAPTURE(columns);
     const ScreenAndKeyboard terminal(static_cast<unsigned short>(columns));
@@ -258,7 +258,7 @@ TEST_CASE("on a terminal of any width one row stays of the bars, which never wra
   }
 }
 
-TEST_CASE("in a file the bars are a few whole lines, and a terminal that is closed stops no training") {
+TEST_CASE("the bars in a file are a few whole lines, and a closed terminal does not stop the training") {
   const ReportDir folder;
   fs::create_directories(folder.path);
   const FileDescriptor file(::open((folder.path / "log").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
@@ -274,7 +274,7 @@ TEST_CASE("in a file the bars are a few whole lines, and a terminal that is clos
   CHECK_NOTHROW(train_with_stderr(terminal.screen.get()));
 }
 
-TEST_CASE("objects of an earlier train() are not saved with those of the next one") {
+TEST_CASE("objects of an earlier train() are not saved by the next one") {
   const ReportDir folder;
   TrainingArguments arguments{.per_device_train_batch_size = 1,
                               .num_train_epochs = 1,
@@ -296,7 +296,7 @@ TEST_CASE("objects of an earlier train() are not saved with those of the next on
   CHECK(std::count(first.begin(), first.end(), "scheduler.bin") == 1);
 }
 
-TEST_CASE("a callback that throws ends the training, which can begin again") {
+TEST_CASE("an exception of a callback ends the training, which can start again") {
   const auto throws = std::make_shared<ThrowsAt>(2);
   QuietTrainer trainer(OneWeight(), {.per_device_train_batch_size = 1, .num_train_epochs = 1},
                        {.train_dataset = triples(4), .callbacks = {throws}});
@@ -306,7 +306,7 @@ TEST_CASE("a callback that throws ends the training, which can begin again") {
   CHECK(trainer.train().global_step == 4);
 }
 
-TEST_CASE("a callback cannot start a training within one") {
+TEST_CASE("a callback cannot start a nested training") {
   struct Greedy : TrainerCallback {
     void on_epoch_end(const TrainerContext& now, TrainerControl&) override { now.trainer.train(); }
   };
@@ -315,7 +315,7 @@ TEST_CASE("a callback cannot start a training within one") {
   CHECK(said([&] { trainer.train(); }) == here() + "train: this Trainer trains already; wait for that train()");
 }
 
-TEST_CASE("an optimizer or schedule that is null is refused") {
+TEST_CASE("a null optimizer or schedule is refused") {
   struct NoOptimizer : QuietTrainer {
     using QuietTrainer::QuietTrainer;
     std::shared_ptr<torch::optim::Optimizer> create_optimizer() override { return nullptr; }
@@ -349,7 +349,7 @@ TEST_CASE("memory figures are the increase since the start and the peak above it
         Metrics{{"eval_mem_cpu_alloc_delta", 10}, {"eval_mem_cpu_peaked_delta", 0}});
 }
 
-TEST_CASE("skip_memory_metrics = false: a training and an evaluation of one's own say what memory they took") {
+TEST_CASE("skip_memory_metrics = false: training and separate evaluation report their memory") {
   constexpr int64_t bytes = int64_t{128} << 20;
   struct Holding : TrainerCallback {
     void on_step_end(const TrainerContext& now, TrainerControl&) override {

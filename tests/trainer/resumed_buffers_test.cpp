@@ -26,7 +26,7 @@ struct StatisticsTrainer : accelerate::Trainer<WithStatistics> {
 
 }  // namespace
 
-TEST_CASE("a Trainer that is resumed after its last step evaluates with the statistics that each rank had") {
+TEST_CASE("a Trainer that is resumed after its last step evaluates with each rank's own statistics") {
   const testing::TemporaryFolder folder;
   const auto trained = [&](std::optional<std::filesystem::path> resume) {
     WithStatistics net;

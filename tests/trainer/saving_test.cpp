@@ -81,7 +81,7 @@ struct LinesOfLog {
 
 }  // namespace
 
-TEST_CASE("a training that is resumed after any step ends with the same weights, to the last bit") {
+TEST_CASE("a training that resumes after any step ends with the same weights, to the last bit") {
   const OutputDir folder;
   simulate(2, [&] {
     QuietTrainer whole(OneWeight(), saving_to(folder.path), {.train_dataset = triples(7)});
@@ -102,7 +102,7 @@ TEST_CASE("a training that is resumed after any step ends with the same weights,
   });
 }
 
-TEST_CASE("a training is resumed on another number of ranks where its steps take as many samples, and else refused") {
+TEST_CASE("another world size can resume if a step has as many samples, otherwise it is refused") {
   const OutputDir folder;
   auto arguments = saving_to(folder.path);  // a step takes 2 samples
   QuietTrainer whole(OneWeight(), arguments, {.train_dataset = triples(8)});
@@ -130,7 +130,7 @@ TEST_CASE("a training is resumed on another number of ranks where its steps take
   }
 }
 
-TEST_CASE("a training that a callback ends between two saves is saved where it ended") {
+TEST_CASE("a training that a callback ends between two saves is saved at its end") {
   struct EndsAt : TrainerCallback {
     void on_step_end(const TrainerContext& now, TrainerControl& control) override {
       if (now.state.global_step == 3) control.should_training_stop = true;
@@ -149,7 +149,7 @@ TEST_CASE("a training that a callback ends between two saves is saved where it e
   CHECK(over.weight() == whole.weight());
 }
 
-TEST_CASE("a further train() trains on from the weights that a resumed one ended with, as without resuming") {
+TEST_CASE("a further train() continues with the weights of a resumed one, as without resuming") {
   const OutputDir folder;
   QuietTrainer whole(OneWeight(), saving_to(folder.path), {.train_dataset = triples(7)});
   whole.train();
@@ -170,7 +170,7 @@ TEST_CASE("a further train() trains on from the weights that a resumed one ended
   CHECK(recorder->steps == std::vector<int64_t>{4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8});
 }
 
-TEST_CASE("a resumed training that threw is resumed again, of a folder by the checkpoint that it saved itself") {
+TEST_CASE("a resumed training that threw resumes from its own checkpoint in the folder") {
   struct Stumbles : TrainerCallback {
     explicit Stumbles(int64_t at) : step(at) {}
     void on_step_end(const TrainerContext& now, TrainerControl&) override {
@@ -203,7 +203,7 @@ TEST_CASE("a resumed training that threw is resumed again, of a folder by the ch
   }
 }
 
-TEST_CASE("checkpoints follow their strategy, the newest stay, and the newest of a folder is resumed") {
+TEST_CASE("checkpoints follow their strategy and limit, and the newest of a folder is resumed") {
   const OutputDir folder;
   auto recorder = std::make_shared<Recorder>();
   auto arguments = saving_to(folder.path);
@@ -220,7 +220,7 @@ TEST_CASE("checkpoints follow their strategy, the newest stay, and the newest of
   CHECK(longer.state().epoch == 4);
 }
 
-TEST_CASE("an output folder of another run is refused, the own one is not") {
+TEST_CASE("the output folder of another run is refused, the trainer's own is accepted") {
   const OutputDir folder;
   QuietTrainer first(OneWeight(), saving_to(folder.path), {.train_dataset = triples(2)});
   first.train();
@@ -232,7 +232,7 @@ TEST_CASE("an output folder of another run is refused, the own one is not") {
           " contains checkpoints of another run; set resume_from_checkpoint to continue it, or use another output_dir");
 }
 
-TEST_CASE("load_best_model_at_end brings the best evaluation's weights back from the disk") {
+TEST_CASE("load_best_model_at_end loads the best evaluation's weights from disk") {
   const OutputDir folder;
   simulate(2, [&] {
     std::vector<double> losses{3, 1, 2, 2}, weights;
@@ -261,7 +261,7 @@ TEST_CASE("load_best_model_at_end brings the best evaluation's weights back from
   CHECK(fs::exists(folder.path / "best_model" / "model.safetensors"));
 }
 
-TEST_CASE("a state is restored as it was saved, numbers that JSON does not know too") {
+TEST_CASE("a state is restored exactly, including numbers outside JSON") {
   accelerate::TrainerState state{.epoch = 1.5,
                                  .global_step = 7,
                                  .log_history = {{{"loss", std::nan("")}, {"norm", INFINITY}, {"\xff", 1}}},
@@ -286,7 +286,7 @@ TEST_CASE("a state is restored as it was saved, numbers that JSON does not know 
         }).starts_with("resume_from_checkpoint: the checkpoint's state is not a Trainer's: "));
 }
 
-TEST_CASE("the best weights so far are the checkpoint's: they are restored in another output folder too") {
+TEST_CASE("the best weights are part of the checkpoint and are restored in another output folder too") {
   const OutputDir folder;
   simulate(2, [&] {
     auto arguments = scored_in(folder.path / "a");
@@ -305,7 +305,7 @@ TEST_CASE("the best weights so far are the checkpoint's: they are restored in an
   CHECK(fs::exists(folder.path / "b" / "best_model" / "model.safetensors"));
 }
 
-TEST_CASE("resumed from an earlier checkpoint the best is what it was then, whatever best_model has become") {
+TEST_CASE("resuming an earlier checkpoint restores its best, although best_model has changed") {
   const OutputDir folder;
   auto arguments = scored_in(folder.path);
   arguments.load_best_model_at_end = true;
@@ -327,7 +327,7 @@ TEST_CASE("resumed from an earlier checkpoint the best is what it was then, what
   CHECK(rest.weight() == after.at(0));
 }
 
-TEST_CASE("where a checkpoint has no best weights, the best is that of the evaluations from there on, with a word") {
+TEST_CASE("without best weights in a checkpoint, the best starts with later evaluations, with a log line") {
   const OutputDir folder;
   auto arguments = scored_in(folder.path);
   QuietTrainer(OneWeight(), arguments, scored({5, 1, 1, 1})).train();
@@ -343,7 +343,7 @@ TEST_CASE("where a checkpoint has no best weights, the best is that of the evalu
                              "load_best_model_at_end; the best of the evaluations from here on is brought back"});
 }
 
-TEST_CASE("BestModelCallback's copy and EarlyStoppingCallback's count are saved and go on") {
+TEST_CASE("BestModelCallback's copy and EarlyStoppingCallback's count are saved and restored") {
   using accelerate::BestModelCallback;
   using accelerate::EarlyStoppingCallback;
   const OutputDir folder;
@@ -365,7 +365,7 @@ TEST_CASE("BestModelCallback's copy and EarlyStoppingCallback's count are saved 
   });
 }
 
-TEST_CASE("an epoch that was ended early is over for a training that is resumed, too") {
+TEST_CASE("an epoch that ended early is over for a resumed training too") {
   struct EndsTheFirst : TrainerCallback {
     void on_step_end(const TrainerContext& now, TrainerControl& control) override {
       if (now.state.global_step == 1) control.should_epoch_stop = true;
@@ -388,7 +388,7 @@ TEST_CASE("an epoch that was ended early is over for a training that is resumed,
   CHECK(rest.weight() == whole.weight());
 }
 
-TEST_CASE("the checkpoint of a step that ends its epoch early is of the next epoch") {
+TEST_CASE("the checkpoint of a step that ends its epoch early belongs to the next epoch") {
   struct EndsEach : TrainerCallback {
     void on_step_end(const TrainerContext& now, TrainerControl& control) override {
       if (now.state.global_step % 2 == 1) control.should_epoch_stop = true;
@@ -416,7 +416,7 @@ TEST_CASE("the checkpoint of a step that ends its epoch early is of the next epo
   });
 }
 
-TEST_CASE("a training that a callback ended stays ended when it is resumed, until a callback has it go on") {
+TEST_CASE("a training that a callback ended stays ended after resuming unless a callback continues it") {
   struct GoesOn : TrainerCallback {
     void on_train_begin(const TrainerContext&, TrainerControl& control) override {
       control.should_training_stop = false;
@@ -437,8 +437,7 @@ TEST_CASE("a training that a callback ended stays ended when it is resumed, unti
   CHECK(further.train().global_step == 4);
 }
 
-TEST_CASE(
-    "resumed from any step, the best weights are the whole training's, though an epoch's evaluation follows a save") {
+TEST_CASE("resuming from any step keeps the best weights, although an epoch's evaluation follows a save") {
   for (const int64_t ranks : {1, 2}) {
     for (const std::vector<double>& scores : {std::vector<double>{3, 1, 2}, {1, 3, 2}, {1, 2, 3}}) {
       CAPTURE(ranks);
@@ -472,7 +471,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a training that an epoch's evaluation ended stays ended, resumed from the save of that epoch's last step") {
+TEST_CASE("a training that an epoch's evaluation ended stays ended, resumed from that epoch's last save") {
   const OutputDir folder;
   auto arguments = scored_in(folder.path);
   arguments.num_train_epochs = 9;
@@ -496,7 +495,7 @@ TEST_CASE("a training that an epoch's evaluation ended stays ended, resumed from
   }
 }
 
-TEST_CASE("a training that max_steps ended within an epoch continues from there with more, twice") {
+TEST_CASE("a training that max_steps ended within an epoch continues with more steps, twice") {
   for (const int64_t workers : {0, 1}) {
     CAPTURE(workers);
     const OutputDir folder;
@@ -531,7 +530,7 @@ TEST_CASE("a training that max_steps ended within an epoch continues from there 
   }
 }
 
-TEST_CASE("the last step is saved where epochs that end early make it come before the planned one") {
+TEST_CASE("the last step is saved, also if epochs that end early make it earlier than planned") {
   struct EndsEach : TrainerCallback {
     void on_step_end(const TrainerContext&, TrainerControl& control) override { control.should_epoch_stop = true; }
   };
@@ -550,7 +549,7 @@ TEST_CASE("the last step is saved where epochs that end early make it come befor
   CHECK(QuietTrainer(OneWeight(), arguments, parts).train().global_step == 3);
 }
 
-TEST_CASE("after free_memory() the model is prepared anew: a further train() saves it, and ranks learn together") {
+TEST_CASE("after free_memory() a further train() prepares the model anew: ranks train together and save it") {
   for (const int64_t ranks : {1, 2}) {
     CAPTURE(ranks);
     const OutputDir folder;
@@ -574,7 +573,7 @@ TEST_CASE("after free_memory() the model is prepared anew: a further train() sav
   }
 }
 
-TEST_CASE("another run's checkpoints and best weights are safe from one that is resumed elsewhere") {
+TEST_CASE("resuming elsewhere does not affect another run's checkpoints and best weights") {
   const OutputDir folder;
   auto arguments = saving_to(folder.path / "a");
   QuietTrainer(OneWeight(), arguments, {.train_dataset = triples(2)}).train();
@@ -597,7 +596,7 @@ TEST_CASE("another run's checkpoints and best weights are safe from one that is 
   CHECK(std::distance(fs::directory_iterator(folder.path / "b/checkpoints"), fs::directory_iterator()) >= 4);
 }
 
-TEST_CASE("a folder of another run on one machine's own disk is refused on every rank") {
+TEST_CASE("a folder of another run on one machine's local disk is refused on every rank") {
   const OutputDir folder;
   QuietTrainer(OneWeight(), saving_to(folder.path / "1"), {.train_dataset = triples(2)}).train();
   simulate(2, [&] {
@@ -610,7 +609,7 @@ TEST_CASE("a folder of another run on one machine's own disk is refused on every
   });
 }
 
-TEST_CASE("on disks that ranks do not share the best weights are the main process's, whatever lies on the others") {
+TEST_CASE("with local disks the main process's best weights are used on all ranks") {
   struct Reading : TrainerCallback {
     explicit Reading(fs::path path) : file(std::move(path)) {}
     void on_train_begin(const TrainerContext&, TrainerControl&) override { at_begin = bytes(); }
@@ -654,7 +653,7 @@ TEST_CASE("on disks that ranks do not share the best weights are the main proces
   }
 }
 
-TEST_CASE("a machine that has no room for the best weights is named on every rank, with the folder") {
+TEST_CASE("a machine without disk space for the best weights is named on every rank, with the folder") {
   struct InTheWay : TrainerCallback {
     explicit InTheWay(std::function<void()> put) : put_it(std::move(put)) {}
     void on_train_begin(const TrainerContext&, TrainerControl&) override { put_it(); }

@@ -80,7 +80,7 @@ std::vector<double> rates_of(SchedulerType type) {
 
 }  // namespace
 
-TEST_CASE("bf16 and fp16 are the types that a Trainer computes in, in training and evaluation, and it learns") {
+TEST_CASE("bf16 and fp16 apply to training and evaluation of a Trainer, and it learns") {
   for (const auto& [type, bf16, fp16] : {std::tuple{at::kFloat, false, false}, std::tuple{at::kBFloat16, true, false},
                                          std::tuple{at::kHalf, false, true}}) {
     Noting net;
@@ -105,7 +105,7 @@ TEST_CASE("bf16 and fp16 are the types that a Trainer computes in, in training a
   }
 }
 
-TEST_CASE("dataloader_* reach the loaders of training and evaluation") {
+TEST_CASE("dataloader_* apply to the loaders of training and evaluation") {
   OpenTrainer trainer(OneWeight(),
                       {.per_device_train_batch_size = 3,
                        .per_device_eval_batch_size = 5,
@@ -132,7 +132,7 @@ TEST_CASE("dataloader_* reach the loaders of training and evaluation") {
   CHECK(!unset.options().drop_last);
 }
 
-TEST_CASE("each schedule has transformers' rates, after a warm-up but for constant") {
+TEST_CASE("each schedule has transformers' rates, after a warm-up except for constant") {
   const auto is = [](const std::vector<double>& seen, const std::vector<double>& expected) {
     REQUIRE(seen.size() == expected.size());
     for (size_t i = 0; i < seen.size(); ++i) CHECK(seen[i] == doctest::Approx(expected[i]));
@@ -147,7 +147,7 @@ TEST_CASE("each schedule has transformers' rates, after a warm-up but for consta
   is(rates_of(SchedulerType::inverse_sqrt), {0, 0.5, 1, std::sqrt(2. / 3), std::sqrt(2. / 4), std::sqrt(2. / 5)});
 }
 
-TEST_CASE("seed decides order and random numbers, data_seed the order alone, and is seed where it is not given") {
+TEST_CASE("seed determines order and random numbers, data_seed only the order, and defaults to seed") {
   const auto seven = drawn_with(7), again = drawn_with(7), eight = drawn_with(8), data = drawn_with(7, 8);
   CHECK(seven.order == again.order);
   CHECK(seven.random == again.random);
@@ -157,7 +157,7 @@ TEST_CASE("seed decides order and random numbers, data_seed the order alone, and
   CHECK(data.random == seven.random);
 }
 
-TEST_CASE("AdamW has the arguments' numbers") {
+TEST_CASE("AdamW has the values of the arguments") {
   OpenTrainer trainer(
       OneWeight(),
       {.learning_rate = 0.5, .weight_decay = 0.25, .adam_beta1 = 0.75, .adam_beta2 = 0.875, .adam_epsilon = 1e-3});
@@ -170,7 +170,7 @@ TEST_CASE("AdamW has the arguments' numbers") {
   CHECK(options.eps() == 1e-3);
 }
 
-TEST_CASE("save_model() writes weights that others can read, to output_dir where no folder is given") {
+TEST_CASE("save_model() writes portable weights, by default to output_dir") {
   const testing::TemporaryFolder folder;
   QuietTrainer trainer(OneWeight(4.5), {.output_dir = folder.path / "run"});
   trainer.save_model();
@@ -182,7 +182,7 @@ TEST_CASE("save_model() writes weights that others can read, to output_dir where
         here() + "save_model: no folder is given and output_dir is empty; give one of them");
 }
 
-TEST_CASE("loaders can be one's own, of training and evaluation") {
+TEST_CASE("training and evaluation loaders can be custom") {
   struct OwnLoaders : QuietTrainer {
     using QuietTrainer::QuietTrainer;
     accelerate::data::LoaderOf<Inputs> get_train_dataloader() override { return {triples(5), {.batch_size = 1}}; }

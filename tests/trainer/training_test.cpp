@@ -60,7 +60,7 @@ class StopsOn : public TrainerCallback {
 
 }  // namespace
 
-TEST_CASE("train() makes the steps of the loop by hand, to the last bit") {
+TEST_CASE("train() makes the steps of an equivalent loop, to the last bit") {
   for (const int64_t ranks : {1, 2}) {
     for (const int64_t accumulation : {1, 2}) {
       CAPTURE(ranks);
@@ -75,7 +75,7 @@ TEST_CASE("train() makes the steps of the loop by hand, to the last bit") {
   }
 }
 
-TEST_CASE("callbacks see the events in order") {
+TEST_CASE("callbacks get the events in order") {
   auto recorder = std::make_shared<Recorder>();
   QuietTrainer trainer(OneWeight(),
                        {.per_device_train_batch_size = 1,
@@ -91,7 +91,7 @@ TEST_CASE("callbacks see the events in order") {
                                   "log train", "train_end"});
 }
 
-TEST_CASE("training ends after max_steps, within an epoch too, and counts what it saw") {
+TEST_CASE("training ends after max_steps, within an epoch too, and counts its samples") {
   QuietTrainer trainer(OneWeight(), {.per_device_train_batch_size = 2, .max_steps = 5}, {.train_dataset = triples(6)});
   const auto output = trainer.train();
   CHECK(output.global_step == 5);
@@ -123,7 +123,7 @@ TEST_CASE("the logged loss is the mean since the last log, over all ranks") {
   });
 }
 
-TEST_CASE("logs come by steps, by epochs, after the first step, or not at all") {
+TEST_CASE("logs appear by steps, by epochs, after the first step, or never") {
   const auto logged_at = [](TrainingArguments arguments) {
     arguments.per_device_train_batch_size = 1;
     arguments.num_train_epochs = 2;
@@ -161,7 +161,7 @@ TEST_CASE("a request of a callback on one rank applies to all, and a callback wi
   });
 }
 
-TEST_CASE("an epoch that is ended early is followed by the next one") {
+TEST_CASE("the next epoch follows an epoch that ends early") {
   class EndsEpochs : public TrainerCallback {
     void on_step_end(const TrainerContext&, TrainerControl& control) override { control.should_epoch_stop = true; }
   };
@@ -173,7 +173,7 @@ TEST_CASE("an epoch that is ended early is followed by the next one") {
   CHECK(std::count(recorder->seen.begin(), recorder->seen.end(), "epoch_end") == 3);
 }
 
-TEST_CASE("num_train_epochs is the end where epochs end early, too") {
+TEST_CASE("num_train_epochs limits the training if epochs end early, too") {
   struct EndsEpochs : TrainerCallback {
     explicit EndsEpochs(int64_t most) : until(most) {}
     void on_step_end(const TrainerContext& now, TrainerControl& control) override {
@@ -194,7 +194,7 @@ TEST_CASE("num_train_epochs is the end where epochs end early, too") {
   CHECK(trained(0.5, 100) == std::pair<int64_t, double>(1, 1));
 }
 
-TEST_CASE("a training that threw can be started again") {
+TEST_CASE("a training that threw can start again") {
   struct Throwing : QuietTrainer {
     using QuietTrainer::QuietTrainer;
     LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {
@@ -209,7 +209,7 @@ TEST_CASE("a training that threw can be started again") {
   CHECK(trainer.train().global_step == 4);
 }
 
-TEST_CASE("a training begins without gradients, those of a train() that threw within a window too") {
+TEST_CASE("a training starts without gradients, also after a train() that threw within a window") {
   struct Summed : QuietTrainer {
     using QuietTrainer::QuietTrainer;
     std::shared_ptr<torch::optim::Optimizer> create_optimizer() override {
@@ -239,7 +239,7 @@ TEST_CASE("a training begins without gradients, those of a train() that threw wi
   }
 }
 
-TEST_CASE("optimizer, schedule and training step can be one's own") {
+TEST_CASE("optimizer, schedule and training step can be custom") {
   struct Own : QuietTrainer {
     using QuietTrainer::QuietTrainer;
     std::shared_ptr<torch::optim::Optimizer> create_optimizer() override {
@@ -292,7 +292,7 @@ struct TrainsHead : accelerate::Trainer<TwoWeights> {
 
 }  // namespace
 
-TEST_CASE("parameters that a custom optimizer omits count in no norm, and their gradients do not accumulate") {
+TEST_CASE("parameters outside a custom optimizer are not in the norm, and their gradients do not accumulate") {
   for (const bool fp16 : {false, true}) {
     CAPTURE(fp16);
     std::vector<double> heads;
@@ -318,7 +318,7 @@ TEST_CASE("parameters that a custom optimizer omits count in no norm, and their 
   }
 }
 
-TEST_CASE("parameters with one dimension are not decayed") {
+TEST_CASE("parameters with one dimension have no weight decay") {
   struct Linear : accelerate::Trainer<torch::nn::Linear> {
     using Trainer::Trainer;
     LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {
@@ -340,7 +340,7 @@ TEST_CASE("parameters with one dimension are not decayed") {
   CHECK(net->bias.item<double>() == bias);
 }
 
-TEST_CASE("a weight that two layers share is one parameter of the training") {
+TEST_CASE("a weight that two layers share counts as one parameter") {
   struct Tied : accelerate::Trainer<torch::nn::Sequential> {
     using Trainer::Trainer;
     LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {
@@ -376,7 +376,7 @@ TEST_CASE("a TorchScript module is trained and evaluated, and its layers keep th
   CHECK(net.is_training());
 }
 
-TEST_CASE("the main process prints plan and logs, the others nothing") {
+TEST_CASE("only the main process prints plan and logs") {
   std::vector<std::string> printed(2);
   simulate(2, [&] {
     TripleTrainer trainer(OneWeight(), {.per_device_train_batch_size = 1, .num_train_epochs = 1, .logging_steps = 1},
@@ -407,7 +407,7 @@ TEST_CASE("the error names the missing parts of a Trainer") {
         }) == here() + "create_optimizer: the model has no trainable parameter");
 }
 
-TEST_CASE("a batch without the key that compute_loss wants names those that it has") {
+TEST_CASE("a batch without the key that compute_loss needs is an error with the existing keys") {
   struct Wrong : QuietTrainer {
     using QuietTrainer::QuietTrainer;
     LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override {

@@ -66,7 +66,7 @@ void check_close(const std::vector<double>& values, const std::vector<double>& e
 
 }  // namespace
 
-TEST_CASE("a step logs the rate that it was made with, and its gradients' norm without clipping too") {
+TEST_CASE("a step logs its learning rate, and its gradients' norm without clipping too") {
   const auto run = train_plainly({.per_device_train_batch_size = 1,
                                   .num_train_epochs = 1,
                                   .learning_rate = 0.1,
@@ -80,7 +80,7 @@ TEST_CASE("a step logs the rate that it was made with, and its gradients' norm w
   check_close({run.output.training_loss, run.weight}, {3.590982675552368, 0.66365625});
 }
 
-TEST_CASE("the rate of a step that fp16 skipped is logged, and again with the step after it") {
+TEST_CASE("a step that fp16 skipped logs its rate, which the next step logs again") {
   torch::nn::Linear net(torch::nn::LinearOptions(1, 1).bias(false));
   torch::nn::init::zeros_(net->weight);
   LargeTrainer trainer(
@@ -98,7 +98,7 @@ TEST_CASE("the rate of a step that fp16 skipped is logged, and again with the st
   check_close(values_of(trainer.state().log_history, "learning_rate"), {0, 0, 0.025});
 }
 
-TEST_CASE("losses are means over the steps: a short last window of an epoch counts as much as a full one") {
+TEST_CASE("losses are means over the steps: a short last window counts as much as a full one") {
   const TrainingArguments arguments{.per_device_train_batch_size = 1,
                                     .num_train_epochs = 2,
                                     .gradient_accumulation_steps = 2,
@@ -110,7 +110,7 @@ TEST_CASE("losses are means over the steps: a short last window of an epoch coun
   simulate(2, [&] { check_close({train_plainly(arguments, 6).output.training_loss}, {(7.5 / 4 + 15.25 / 2) / 2}); });
 }
 
-TEST_CASE("with eval_strategy steps the model is evaluated after the last step, once") {
+TEST_CASE("with eval_strategy steps the model is evaluated once after the last step") {
   TrainingArguments arguments{.per_device_train_batch_size = 1,
                               .num_train_epochs = 1,
                               .learning_rate = 0.1,
@@ -130,7 +130,7 @@ TEST_CASE("with eval_strategy steps the model is evaluated after the last step, 
   CHECK(evaluations(5) == 1);
 }
 
-TEST_CASE("a warm-up that is longer than the training ends with it, under every schedule") {
+TEST_CASE("a warm-up that is longer than the training is truncated, under every schedule") {
   for (const auto type :
        {SchedulerType::linear, SchedulerType::cosine, SchedulerType::cosine_with_restarts, SchedulerType::polynomial,
         SchedulerType::constant_with_warmup, SchedulerType::inverse_sqrt}) {
@@ -147,7 +147,7 @@ TEST_CASE("a warm-up that is longer than the training ends with it, under every 
   }
 }
 
-TEST_CASE("a warm-up of as many steps as the training is made under every schedule") {
+TEST_CASE("a warm-up may be as long as the training, under every schedule") {
   for (const auto type :
        {SchedulerType::linear, SchedulerType::cosine, SchedulerType::cosine_with_restarts, SchedulerType::polynomial}) {
     CAPTURE(accelerate::trainer::scheduler_type_name(type));
