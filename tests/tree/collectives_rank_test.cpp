@@ -4,7 +4,7 @@
 #include "tests/tree/collectives_cases.hpp"
 #include "tests/world.hpp"
 
-TEST_CASE("nested collectives hold between processes") {
+TEST_CASE("nested collectives are correct between processes") {
   for (const auto& [name, failed] : tree_cases::run(testing::world())) {
     INFO(name);
     CHECK(failed == "");

@@ -9,7 +9,7 @@
 namespace comm = accelerate::comm;
 namespace tree = accelerate::tree;
 
-TEST_CASE("nested collectives hold on threads, with 1 to 4 ranks") {
+TEST_CASE("nested collectives are correct on 1 to 4 thread ranks") {
   for (const int64_t world : {1, 2, 3, 4}) {
     std::vector<tree_cases::Results> ranks(static_cast<size_t>(world));
     comm::run_threads(
@@ -22,7 +22,7 @@ TEST_CASE("nested collectives hold on threads, with 1 to 4 ranks") {
   }
 }
 
-TEST_CASE("a result never shares memory with the argument, on one process as on several; broadcast apart") {
+TEST_CASE("a result never shares memory with the argument, except for broadcast") {
   const auto check = [](const comm::Group& group) {
     const std::pair<at::Tensor, at::Tensor> value{torch::arange(3), torch::tensor(true)};
     std::vector<std::pair<at::Tensor, at::Tensor>> results{
@@ -41,13 +41,13 @@ TEST_CASE("a result never shares memory with the argument, on one process as on 
   comm::run_threads(2, check);
 }
 
-TEST_CASE("on one process a scalar stays a scalar, and scale scales") {
+TEST_CASE("on one process a scalar stays a scalar, and scale applies") {
   const comm::Group alone;
   CHECK(tree::gather(torch::tensor(true), alone).dim() == 0);
   CHECK(tree::reduce(torch::ones(2), alone, comm::ReduceOp::sum, 0.5).equal(torch::full({2}, 0.5)));
 }
 
-TEST_CASE("pad_input_tensors adds rows of zeros until the ranks divide them") {
+TEST_CASE("pad_input_tensors adds rows of zeros up to a multiple of the world size") {
   const std::vector<std::array<int64_t, 3>> rows{{1, 2, 2}, {3, 2, 4}, {4, 3, 6}, {3, 4, 4},
                                                  {4, 6, 6}, {1, 6, 6}, {2, 6, 6}, {61, 6, 66}};
   for (const auto& [batch, world, expected] : rows) {

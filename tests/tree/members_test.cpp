@@ -172,7 +172,7 @@ struct Cache {
 
 }  // namespace
 
-TEST_CASE("members that tree_members() does not name are found in aggregates, at any depth") {
+TEST_CASE("members that tree_members() omits are found in aggregates, at any depth") {
   CHECK(names_all_members<AllNamed>);
   CHECK(names_all_members<PlainArray>);
   CHECK(names_all_members<WithEmptyBase>);
@@ -187,7 +187,7 @@ TEST_CASE("members that tree_members() does not name are found in aggregates, at
   CHECK_FALSE(names_all_members<OptionalUnnamed>);
 }
 
-TEST_CASE("members that tree_members() does not name are found by size where they cannot be counted") {
+TEST_CASE("members that tree_members() omits are found by size if they cannot be counted") {
   CHECK(names_all_members<AllByConstructor>);
   CHECK(names_all_members<AllPrivate>);
   CHECK(names_all_members<WithVirtual>);
@@ -200,7 +200,7 @@ TEST_CASE("members that tree_members() does not name are found by size where the
   CHECK_FALSE(names_all_members<std::vector<DerivedOfNamed>>);
 }
 
-TEST_CASE("tensors that a walk does not reach are found in structs without tree_members() and in variants") {
+TEST_CASE("unreachable tensors are found in structs without tree_members() and in variants") {
   CHECK(hides_tensors<TwoTensors>);
   CHECK(hides_tensors<Deep>);
   CHECK(hides_tensors<Array>);

@@ -43,7 +43,7 @@ auto tree_members(Opaque& opaque) { return std::tie(opaque.data, opaque.file); }
 
 }  // namespace
 
-TEST_CASE("packed values of any structure are unpacked again") {
+TEST_CASE("packed values of any structure can be unpacked") {
   Sample sample;
   sample.image = torch::rand({2, 3});
   sample.boxes = {{torch::tensor({1, 2}), 7}, {torch::zeros({0, 4}, torch::kHalf), -1}};
@@ -104,8 +104,7 @@ TEST_CASE("unpacked tensors own their memory and outlive the bytes") {
   CHECK(tensor.equal(torch::zeros(3)));
 }
 
-TEST_CASE(
-    "what cannot be packed is known at compile time, sparse tensors at run time, other bytes when they are read") {
+TEST_CASE("unsupported types fail at compile time, sparse tensors at run time, invalid bytes when they are read") {
   static_assert(packable<Sample>);
   static_assert(!packable<Opaque>);
   static_assert(!packable<std::vector<void*>>);

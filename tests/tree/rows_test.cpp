@@ -29,7 +29,7 @@ std::vector<int64_t> list(const torch::Tensor& tensor) {
 
 }  // namespace
 
-TEST_CASE("a batch has the rows of its first tensor with rows, a list of samples as many as it has items") {
+TEST_CASE("a batch has as many rows as its first tensor with rows, a list of samples as many as it has items") {
   using Pair = std::pair<torch::Tensor, torch::Tensor>;
   CHECK(tree::rows(torch::zeros({4, 2})) == 4);
   CHECK(tree::rows(std::vector{torch::zeros({4, 2}), torch::zeros(4)}) == 4);  // columns
@@ -39,7 +39,7 @@ TEST_CASE("a batch has the rows of its first tensor with rows, a list of samples
   CHECK(tree::rows(7) == std::nullopt);
 }
 
-TEST_CASE("rows of structs are joined: tensors and lists of one item per row, and nothing else") {
+TEST_CASE("rows of structs are joined: tensors and lists with one item per row, and nothing else") {
   const auto small = sample(10, 2), large = sample(0, 4);
   const auto joined = tree::join_rows(small, {{&small, 0, 2}, {&large, 1, 2}});
   REQUIRE(joined);
@@ -67,7 +67,7 @@ TEST_CASE("rows of maps, columns, optionals, pairs and lists of samples are join
   CHECK(list(three->at(2).image) == std::vector<int64_t>{0});
 }
 
-TEST_CASE("rows of batches that do not go together are not joined") {
+TEST_CASE("rows of inconsistent batches are not joined") {
   using Map = std::map<std::string, torch::Tensor>;
   const Map a{{"a", torch::arange(2)}}, b{{"b", torch::arange(2)}};
   CHECK(!tree::join_rows(a, {{&a, 0, 2}, {&b, 0, 1}}));
@@ -142,7 +142,7 @@ struct Unnamed {
 
 }  // namespace
 
-TEST_CASE("a list inside a batch holds columns, also when it is as long as the batch has rows") {
+TEST_CASE("a list inside a batch contains columns, also if it is as long as the batch") {
   check_views<std::vector<torch::Tensor>>();
   check_views<std::vector<View>>();
   check_views<std::vector<PairView>>();
@@ -157,7 +157,7 @@ TEST_CASE("a part without rows is taken from the batch of the first row") {
   CHECK(tree::join_rows(last, {{&last, 0, 1}, {&first, 0, 1}})->second == "last");
 }
 
-TEST_CASE("a list of lists holds one list per row, or columns of one item per row; if both fit, it is not joined") {
+TEST_CASE("a list of lists has one list per row, or columns; an ambiguous one is not joined") {
   using Texts = std::pair<torch::Tensor, std::vector<std::vector<std::string>>>;
   const Texts by_row{torch::arange(3), {{"a", "A"}, {"b", "B"}, {"c", "C"}}};
   CHECK(tree::join_rows(by_row, {{&by_row, 1, 2}})->second == Texts::second_type{{"b", "B"}, {"c", "C"}});
@@ -172,7 +172,7 @@ TEST_CASE("a list of lists holds one list per row, or columns of one item per ro
   CHECK(tree::join_rows(in_array, {{&in_array, 1, 1}})->second == Columns::second_type{{{"b"}, {"B"}}});
 }
 
-TEST_CASE("parts that are of other sizes in other batches, and are not their rows, are not joined") {
+TEST_CASE("parts with sizes that differ between batches, but are not their rows, are not joined") {
   using Packed = std::pair<torch::Tensor, torch::Tensor>;  // samples, and the words of all samples
   const Packed few{torch::arange(2), torch::arange(7)}, many{torch::arange(2), torch::arange(9)};
   CHECK(!tree::join_rows(few, {{&few, 0, 1}, {&many, 0, 1}}));
@@ -183,7 +183,7 @@ TEST_CASE("parts that are of other sizes in other batches, and are not their row
   CHECK(!tree::join_rows(images, {{&images, 0, 1}}));
 }
 
-TEST_CASE("a struct with members that tree_members() does not name is not joined") {
+TEST_CASE("a struct with members that tree_members() omits is not joined") {
   const Unnamed batch{torch::arange(2), {"a", "b"}};
   CHECK(!tree::join_rows(batch, {{&batch, 0, 1}}));
 }

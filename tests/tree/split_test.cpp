@@ -33,7 +33,7 @@ using Names = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("the first ranks have one more, and padding repeats the whole input's last item") {
+TEST_CASE("the first ranks have one more item, and padding repeats the whole input's last item") {
   CHECK(parts(count_to(7), 3) == Ints{{0, 1, 2}, {3, 4}, {5, 6}});
   CHECK(parts(count_to(7), 3, true) == Ints{{0, 1, 2}, {3, 4, 6}, {5, 6, 6}});
   CHECK(parts(Names{"A", "B", "C"}, 2) == std::vector<Names>{{"A", "B"}, {"C"}});
@@ -43,7 +43,7 @@ TEST_CASE("the first ranks have one more, and padding repeats the whole input's 
   CHECK(parts(Names{}, 2, true) == std::vector<Names>{{}, {}});
 }
 
-TEST_CASE("17 items: the first 17 mod P ranks have one more, and the padded parts joined and cut restore the input") {
+TEST_CASE("17 items: the first 17 mod P ranks have one more, and joining the padded parts restores the input") {
   const auto items = count_to(17);
   for (const int64_t world : {1, 2, 4, 8}) {
     std::vector<int> joined;
@@ -68,7 +68,7 @@ TEST_CASE("a tensor is split by row and padded with its last row") {
   CHECK(split_between_processes(three, 1, 2).equal(torch::tensor({2})));
 }
 
-TEST_CASE("maps, tuples and lists of one length are split member by member; strings are no lists") {
+TEST_CASE("maps, tuples and lists of one length are split member by member; strings are not split") {
   const std::map<std::string, std::vector<int>> keyed{{"a", {1, 2, 3}}, {"b", {4, 5, 6}}};
   CHECK(split_between_processes(keyed, 1, 2) == std::map<std::string, std::vector<int>>{{"a", {3}}, {"b", {6}}});
   CHECK(keyed.at("a").size() == 3);
@@ -80,7 +80,7 @@ TEST_CASE("maps, tuples and lists of one length are split member by member; stri
   CHECK(number == 7);
 }
 
-TEST_CASE("wrong splits are refused, with both values") {
+TEST_CASE("invalid splits are refused with both values") {
   const std::map<std::string, std::vector<int>> uneven{{"a", {1, 2, 3}}, {"b", {4}}};
   CHECK_THROWS_WITH((void)split_between_processes(uneven, 0, 2),
                     "split_between_processes: inputs of 3 and of 1 items, all must have one length");

@@ -47,7 +47,7 @@ using Values = std::vector<double>;
 
 }  // namespace
 
-TEST_CASE("tensors are found in every container, in order, and in structs that name their members") {
+TEST_CASE("tensors are found in every container, in order, and in structs with tree_members()") {
   CHECK(seen(t(1)) == Values{1});
   CHECK(seen(std::pair{t(1), t(2)}) == Values{1, 2});
   CHECK(seen(std::tuple{t(1), 5, std::string("five"), t(2)}) == Values{1, 2});
@@ -64,7 +64,7 @@ TEST_CASE("tensors are found in every container, in order, and in structs that n
   CHECK(seen(deep) == Values{1, 2, 3, 4});
 }
 
-TEST_CASE("a hash map is walked by key, so that ranks agree whatever was inserted first") {
+TEST_CASE("a hash map is visited by key, so ranks agree for any order of insertion") {
   std::unordered_map<std::string, at::Tensor> one, other;
   for (int i = 0; i < 50; ++i) one["key" + std::to_string(i)] = t(i);
   for (int i = 49; i >= 0; --i) other["key" + std::to_string(i)] = t(i);
@@ -81,7 +81,7 @@ TEST_CASE("undefined tensors are skipped and stay undefined") {
   CHECK(!doubled.target.defined());
 }
 
-TEST_CASE("map keeps type and structure, leaves the rest alone and does not change its input") {
+TEST_CASE("map keeps type and structure, copies the rest and does not change its input") {
   const user::Sample sample{t(1), t(2), "cat"};
   const user::Sample twice = tree::map(sample, [](const at::Tensor& x) { return x * 2; });
   CHECK(seen(twice) == Values{2, 4});
@@ -123,7 +123,7 @@ TEST_CASE("concat of one value is that value") {
   CHECK(tree::concat(std::vector{only}).is_same(only));
 }
 
-TEST_CASE("concat refuses no values, other structures and other shapes, with both") {
+TEST_CASE("concat refuses no values, different structures and different shapes, with both") {
   CHECK_THROWS_WITH((void)tree::concat(std::vector<at::Tensor>{}), "concat: 0 values, must be at least 1");
   using List = std::vector<at::Tensor>;
   CHECK_THROWS_WITH((void)tree::concat(std::vector<List>{{t(1), t(2)}, {t(1), t(2)}, {t(1)}}),
@@ -136,7 +136,7 @@ TEST_CASE("concat refuses no values, other structures and other shapes, with bot
                     "concat: tensor 0 is [2] in value 0, [2] in value 0; only dimension 1 may differ");
 }
 
-TEST_CASE("slice_rows cuts every tensor's rows and stops where they end") {
+TEST_CASE("slice_rows slices every tensor's rows and stops at their end") {
   const auto batch = std::tuple{torch::arange(5), torch::arange(3), torch::tensor(7), std::string("name")};
   const auto rows = tree::slice_rows(batch, 2, 2);
   CHECK(std::get<0>(rows).equal(torch::tensor({2, 3})));
@@ -147,14 +147,14 @@ TEST_CASE("slice_rows cuts every tensor's rows and stops where they end") {
                     "slice_rows: first is -1 and count 2, both must be at least 0");
 }
 
-TEST_CASE("batch_size and device are the first tensor's that has one") {
+TEST_CASE("batch_size and device are those of the first tensor that has one") {
   CHECK(tree::batch_size(std::pair{torch::tensor(1), torch::zeros({4, 2})}) == 4);
   CHECK(tree::batch_size(torch::tensor(1)) == std::nullopt);
   CHECK(tree::device(std::tuple{1, std::string("a"), torch::zeros(2, torch::kMeta), t(1)}) == at::Device("meta"));
   CHECK(tree::device(std::vector<at::Tensor>{}) == std::nullopt);
 }
 
-TEST_CASE("to() moves tensors of other devices and keeps the others") {
+TEST_CASE("to() moves tensors from other devices and keeps the others") {
   const std::pair<at::Tensor, std::string> value{t(1), "a"};
   CHECK(tree::to(value, at::kCPU).first.is_same(value.first));
   const auto moved = tree::to(value, at::Device("meta"));
@@ -162,7 +162,7 @@ TEST_CASE("to() moves tensors of other devices and keeps the others") {
   CHECK(moved.second == "a");
 }
 
-TEST_CASE("rebuild puts tensors back in flatten's order and refuses another number") {
+TEST_CASE("rebuild restores tensors in flatten's order and refuses another number") {
   const user::Sample like{t(1), t(2), "cat"};
   const std::vector<at::Tensor> two{t(8), t(9)};
   CHECK(seen(tree::rebuild(like, two)) == Values{8, 9});
