@@ -48,7 +48,7 @@ class RunTest(unittest.TestCase):
         return self.bench.Bench("ms", self.sides(["step=0.002"], ["step=0.005"]),
                                 [self.bench.Row("a row", ("ours", "step"), ("peer", "step"))], after)
 
-    def test_a_row_is_one_json_line_whose_ratio_is_above_one_when_ours_is_faster(self):
+    def test_a_row_is_one_json_line_with_a_ratio_above_one_if_ours_is_faster(self):
         code, lines, table = self.call(self.fake(), "--rounds", "5", "fake")
         self.assertEqual(code, 0)
         self.assertEqual([json.loads(line) for line in lines],
@@ -60,7 +60,7 @@ class RunTest(unittest.TestCase):
         return self.bench.Bench("ms", lambda: {"ours": self.bench.Starts("ours", {"case": start})},
                                 [self.bench.Row("a row", ("ours", "case"), ("ours", "case"))])
 
-    def test_a_program_that_is_started_anew_is_timed_to_its_end_to_a_text_or_from_its_failure(self):
+    def test_a_restarted_program_is_timed_to_its_end_to_a_text_or_from_its_failure(self):
         timed = {"to its end": self.bench.Start(["sleep", "0.3"]),
                  "to a text": self.bench.Start(["sh", "-c", "sleep 0.3; echo ready; sleep 3"], until="ready\n"),
                  "from its failure": self.bench.Start(["sh", "-c", "sleep 3; date +%s%N; sleep 0.3; exit 1"], fails=True)}
@@ -73,7 +73,7 @@ class RunTest(unittest.TestCase):
         self.assertEqual((code, json.loads(lines[0])["row"]), (0, "a row"))
         self.assertGreater(self.bench.Start(["sh", "-c", "yes | head -c 5000000"], bytes_expected=5_000_000).seconds(), 0)
 
-    def test_a_program_that_does_not_do_what_it_should_ends_the_bench_with_its_words(self):
+    def test_an_unexpected_result_of_a_program_ends_the_bench_with_its_output(self):
         for start in (self.bench.Start(["sh", "-c", "echo oh >&2; exit 3"]), self.bench.Start(["sh", "-c", "echo oh >&2"], fails=True),
                       self.bench.Start(["sh", "-c", "echo oh >&2"], until="ready"),
                       self.bench.Start(["sh", "-c", "echo oh >&2; echo x"], bytes_expected=1)):
@@ -81,7 +81,7 @@ class RunTest(unittest.TestCase):
             self.assertEqual(lines, [])
             self.assertRegex(code, r"bench/run: sh -c .* ended with code [03] and printed [0-9] bytes: oh")
 
-    def test_what_a_bench_finds_wrong_ends_it_with_code_one(self):
+    def test_a_failed_check_of_a_bench_ends_it_with_code_one(self):
         code, lines, table = self.call(self.fake(lambda sides: ["too slow"]), "--rounds", "5")
         self.assertEqual((code, len(lines)), (1, 1))
         self.assertTrue(table.endswith("bench/run: too slow\n"))
@@ -91,10 +91,10 @@ class RunTest(unittest.TestCase):
         bench.sides = self.sides(["die"], ["step=1"])
         self.assertEqual(self.call(bench, "fake")[0], "bench/run: ours ended with code 3")
 
-    def test_an_unknown_bench_is_refused_with_the_known(self):
+    def test_an_unknown_bench_is_refused_with_the_known_ones(self):
         self.assertEqual(self.call(self.fake(), "fast")[0], "bench/run: there is no bench 'fast'; there are fake")
 
-    def test_the_rows_that_others_read_have_these_names(self):
+    def test_published_rows_keep_their_names(self):
         rows = {(name, row.name, bench.unit) for name, bench in load().BENCHES.items() for row in bench.rows}
         for row in [("ddp", "MLP, 2 ranks, mpi, vs torchrun+Accelerate", "ms"),
                     ("ddp", "BasicNet, 2 ranks, mpi, vs torchrun+Accelerate", "ms"),
@@ -116,7 +116,7 @@ class RunTest(unittest.TestCase):
         with unittest.mock.patch.dict(os.environ, ACCELERATE_BENCH_GPUS=str(gpus)):
             return [row.name for name in ("gpu", "ddp") for row in load().BENCHES[name].rows]
 
-    def test_on_gpus_rows_say_how_many_and_a_speed_up_is_of_two_that_share_one_batch(self):
+    def test_rows_on_gpus_contain_their_number_and_the_speed_up_is_for_two(self):
         one, two, four = (self.rows_on(gpus) for gpus in (1, 2, 4))
         self.assertIn("MLP, 1 GPU, vs Accelerate", one)
         self.assertIn("BasicNet, 64 x 28x28, 1 GPU, vs Accelerate", one)
