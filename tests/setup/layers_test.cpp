@@ -93,11 +93,11 @@ class TemporaryTree {
 
 }  // namespace
 
-TEST_CASE("every include in accelerate and launch is one that the table of layers allows") {
+TEST_CASE("the table of layers allows every include in accelerate and launch") {
   CHECK(layers::violations(TEST_SOURCE_DIR) == Lines{});
 }
 
-TEST_CASE("includes that the table forbids are named with file, both rooms and header") {
+TEST_CASE("forbidden includes are named with file, both components and header") {
   const TemporaryTree tree;
   tree.write("accelerate/base/log.cpp", "#include <torch/types.h>\n#include <fmt/format.h>\n");
   tree.write("accelerate/comm/group.hpp", "#include <ATen/core/Tensor.h>\n#include \"accelerate/base/error.hpp\"\n");
@@ -128,14 +128,14 @@ TEST_CASE("includes that the table forbids are named with file, both rooms and h
           "launch/plan/plan.cpp: launch/plan may not include comm (accelerate/comm/group.hpp)"});
 }
 
-TEST_CASE("a room that the table does not know is refused") {
+TEST_CASE("a component that the table does not list is refused") {
   const TemporaryTree tree;
   tree.write("accelerate/attic/box.hpp", "#include <vector>\n");
   CHECK(layers::violations(tree.root) ==
         Lines{"accelerate/attic/box.hpp: the room 'attic' is not in the table of layers"});
 }
 
-TEST_CASE("rooms never include one another") {
+TEST_CASE("components of one layer never include one another") {
   const layers::Names rooms{"data", "gradient", "optim", "checkpoint", "tracking", "nn", "profile", "job"};
   for (const auto& from : rooms) {
     for (const auto& to : rooms) CHECK_FALSE(layers::table().at(from).contains(to));
@@ -155,7 +155,7 @@ TEST_CASE("the table has no cycle: if one component may include another, the rev
   }
 }
 
-TEST_CASE("the lines below the README's picture are the table: every arrow is allowed, and what is allowed is drawn") {
+TEST_CASE("the lines below the README's picture match the table in both directions") {
   const auto arrows = drawn_arrows();
   CHECK(arrows.size() > 30);
   for (const auto& [from, below] : arrows) {

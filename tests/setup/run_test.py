@@ -98,12 +98,12 @@ class Commands(OnAMachine):
             result = self.machine.run("run", *words)
             self.assertEqual((result.returncode, result.stderr), (1, f"run: {told}\n"))
 
-    def test_an_unknown_preset_is_refused_with_those_there_are(self):
+    def test_an_unknown_preset_is_refused_with_the_known_ones(self):
         result = self.machine.run("-c", "source cmake/setup/log.sh; source cmake/setup/build.sh; build_all quick")
         self.assertEqual((result.returncode, result.stderr),
                          (1, "run: there is no preset 'quick'; there are release, debug, asan and tsan\n"))
 
-    def test_ninja_is_used_where_it_is_there_also_when_it_was_installed_on_the_way(self):
+    def test_ninja_is_used_if_it_is_installed_also_during_the_run(self):
         self.machine.add("cmake", 'echo "$*" >> "$RECORD"')
         self.machine.add("not-yet-ninja", "")
         self.machine.run("-c", "source cmake/setup/build.sh; configure release; "
@@ -119,7 +119,7 @@ class Commands(OnAMachine):
 class Packages(OnAMachine):
     needs = 'set_up_packages "g++ cmake python3"'
 
-    def test_without_root_the_exact_apt_get_line_is_printed_and_the_end_is_1(self):
+    def test_without_root_the_apt_get_line_is_printed_and_the_code_is_1(self):
         self.machine.add("apt-get", 'echo "apt-get $*" >> "$RECORD"')
         result = self.machine.run(*self.machine.script(self.needs))
         self.assertEqual(result.returncode, 1)
@@ -127,14 +127,14 @@ class Packages(OnAMachine):
                                         "apt-get install -y --no-install-recommends cmake g++ python3\n")
         self.assertEqual(self.machine.recorded(), [])
 
-    def test_only_what_is_missing_is_asked_for(self):
+    def test_only_missing_packages_are_requested(self):
         self.machine.add("apt-get", "")
         self.machine.add("cmake", "")
         self.machine.add("python3", "")
         result = self.machine.run(*self.machine.script(self.needs))
         self.assertTrue(result.stderr.endswith("--no-install-recommends g++\n"), result.stderr)
 
-    def test_root_installs_and_says_what_in_one_line(self):
+    def test_root_installs_and_prints_the_packages_in_one_line(self):
         self.machine.add("id", "echo 0")
         self.machine.add("apt-get", 'echo "apt-get $*" >> "$RECORD"')
         result = self.machine.run(*self.machine.script(self.needs))
@@ -149,7 +149,7 @@ class Packages(OnAMachine):
         self.assertEqual(self.machine.run(*self.machine.script(self.needs)).returncode, 0)
         self.assertEqual(self.machine.recorded()[:2], ["sudo apt-get update -qq", "apt-get update -qq"])
 
-    def test_sudo_that_refuses_leads_to_the_apt_get_line(self):
+    def test_the_apt_get_line_is_printed_if_sudo_refuses(self):
         self.machine.add("sudo", "echo 'not in the sudoers file' >&2; exit 1")
         self.machine.add("apt-get", "")
         result = self.machine.run(*self.machine.script(self.needs))
@@ -157,7 +157,7 @@ class Packages(OnAMachine):
         self.assertIn("not in the sudoers file", result.stderr)
         self.assertIn("as root: apt-get install -y --no-install-recommends cmake g++ python3\n", result.stderr)
 
-    def test_another_system_is_told_what_is_needed_by_name(self):
+    def test_on_another_system_the_missing_packages_are_named(self):
         result = self.machine.run(*self.machine.script('set_up_packages "g++ cmake libgloo-dev zlib1g-dev"'))
         self.assertEqual(result.returncode, 1)
         self.assertEqual(result.stderr.splitlines(), [
@@ -165,7 +165,7 @@ class Packages(OnAMachine):
             "run: not Debian or Ubuntu; please install what gives, by their Debian names: "
             "cmake (cmake), g++ (c++), zlib1g-dev (zlib.h)"])
 
-    def test_another_system_that_lacks_only_optional_parts_goes_on(self):
+    def test_another_system_without_optional_packages_continues(self):
         self.machine.add_real("c++")
         result = self.machine.run(*self.machine.script('set_up_packages "g++ ccache libopenmpi-dev"; echo on'))
         self.assertEqual((result.returncode, result.stdout), (0, "on\n"))
@@ -182,7 +182,7 @@ class IdleServices(OnAMachine):
         for command in ("update-rc.d", "deb-systemd-helper"):
             self.machine.add(command, f'echo "{command} $*" >> "$RECORD"; exit 1')
 
-    def test_none_of_them_is_started_or_stays_enabled(self):
+    def test_services_are_neither_started_nor_enabled(self):
         self.machine.add("id", "echo 0")
         self.assertEqual(self.machine.run(*self.machine.script(self.needs)).returncode, 0)
         installs = [line for line in self.machine.recorded() if "install" in line]
@@ -194,7 +194,7 @@ class IdleServices(OnAMachine):
         self.assertEqual(self.machine.recorded()[-6:], disabled)
         self.assertFalse((self.folder / "policy").exists())
 
-    def test_a_policy_that_is_there_already_is_kept(self):
+    def test_an_existing_policy_is_kept(self):
         self.machine.add("id", "echo 0")
         (self.folder / "policy").write_text("theirs")
         self.machine.run(*self.machine.script(self.needs))
@@ -220,20 +220,20 @@ class Environment(OnAMachine):
         self.assertTrue((self.venv / "lib/python3.11/site-packages/torch-2.11.0.dist-info/RECORD").exists())
         self.assertEqual(len(list(self.cache.glob(".made-*"))), 1)
 
-    def test_it_says_what_it_installs_and_where(self):
+    def test_the_installed_packages_and_the_folder_are_printed(self):
         result = self.make()
         self.assertEqual((result.returncode, result.stderr),
                          (0, f"run: installs LibTorch (torch 2.11.0 and what it needs, 4.7 GB) from PyPI into {self.venv}\n"))
         self.assert_whole()
         self.assertTrue(any("torch==2.11.0" in line for line in self.machine.recorded()))
 
-    def test_one_that_is_whole_is_left_alone(self):
+    def test_a_complete_environment_does_not_change(self):
         self.make()
         before = self.machine.recorded()
         self.assertEqual(self.make().stderr, "")
         self.assertEqual(self.machine.recorded(), before)
 
-    def test_an_interrupted_run_leaves_nothing_in_place_and_the_next_makes_it_anew(self):
+    def test_the_next_run_creates_the_environment_after_an_interrupted_run(self):
         self.machine.environment["PIP_TAKES"] = "30"
         process = subprocess.Popen(**self.machine.command(*self.machine.script("make_venv")), start_new_session=True)
         while not any("torch==" in line for line in self.machine.recorded()):
@@ -244,19 +244,19 @@ class Environment(OnAMachine):
         self.assertEqual(self.make(PIP_TAKES="0").returncode, 0)
         self.assert_whole()
 
-    def test_a_half_made_one_in_its_place_is_made_anew(self):
+    def test_an_incomplete_environment_is_created_again(self):
         (self.venv / "bin").mkdir(parents=True)
         (self.venv / "lib/python3.11/site-packages/torch").mkdir(parents=True)
         self.make()
         self.assert_whole()
 
-    def test_a_failing_download_shows_why_and_names_the_way_out(self):
+    def test_a_failed_download_prints_the_cause_and_the_remedy(self):
         result = self.make(PIP_ENDS="1")
         self.assertEqual(result.returncode, 1)
         self.assertIn("a LibTorch of your own: Torch_DIR=<libtorch>/share/cmake/Torch ./run", result.stderr)
         self.assertFalse(self.venv.exists())
 
-    def test_of_two_runs_at_once_the_second_waits_and_finds_it_made(self):
+    def test_the_second_of_two_concurrent_runs_waits_and_uses_the_result(self):
         self.machine.environment["PIP_TAKES"] = "1"
         command = self.machine.command(*self.machine.script("make_venv"))
         first = subprocess.Popen(**command, stderr=subprocess.PIPE)
@@ -269,7 +269,7 @@ class Environment(OnAMachine):
         self.assertEqual(sum("torch==" in line for line in self.machine.recorded()), 1)
         self.assert_whole()
 
-    def test_a_torch_dir_that_holds_no_libtorch_ends_before_anything_is_downloaded(self):
+    def test_a_torch_dir_without_libtorch_fails_before_any_download(self):
         self.machine.add_real("cmake")
         self.machine.environment["Torch_DIR"] = str(self.folder / "nothing")
         result = self.machine.run(*self.machine.script('set_up ""'))
@@ -286,23 +286,23 @@ class Full(OnAMachine):
     def run_full(self, text):
         return self.machine.run(*self.machine.script(self.stand_ins + text))
 
-    def test_a_part_that_fails_is_named_and_the_others_still_run(self):
+    def test_a_failed_part_is_named_and_the_others_still_run(self):
         result = self.run_full("test_in() { :; }; test_tsan() { false; echo goes on; }; test_full")
         self.assertEqual((result.returncode, result.stdout), (1, ""))
         self.assertEqual(result.stderr.splitlines(), [f"run: full: {part}" for part in self.parts] +
                          ["run: full: failed: thread sanitizer, without gloo and CUDA"])
 
-    def test_all_parts_passed_is_said(self):
+    def test_all_parts_passed_is_printed(self):
         result = self.run_full("test_in() { :; }; test_tsan() { :; }; build_in() { :; }; test_full")
         self.assertEqual((result.returncode, result.stderr.splitlines()[-1]), (0, "run: full: all parts passed"))
 
-    def test_parts_may_be_named_and_others_are_refused(self):
+    def test_parts_can_be_selected_and_unknown_ones_are_refused(self):
         result = self.run_full('test_in() { :; }; test_tsan() { :; }; check_parts tsan asan; test_full tsan asan; check_parts msan')
         self.assertEqual((result.returncode, result.stderr.splitlines()), (1, [
             "run: full: thread sanitizer", "run: full: address and undefined sanitizers", "run: full: passed: tsan asan",
             "run: full has no part 'msan'; its parts are release asan tsan without_mpi_jpeg_png without_gloo_cuda libtorch_2_15"]))
 
-    def test_while_one_part_is_tested_the_next_ones_are_compiled_and_stopped_when_it_is_their_turn(self):
+    def test_the_next_parts_are_compiled_during_a_test_and_stopped_at_their_turn(self):
         (self.folder / "built").touch()
         result = self.run_full(
             f'built={self.folder}/built; '
@@ -313,7 +313,7 @@ class Full(OnAMachine):
         self.assertEqual((self.folder / "built").read_text().split()[:5],
                          ["build-asan", "build-tsan", "build-no-mpi-jpeg-png", "build-asan", "build-tsan"])
 
-    def test_an_interrupted_full_stops_what_it_compiles(self):
+    def test_an_interrupted_full_stops_its_compilations(self):
         lock = self.folder / "lock"
         text = (f'build_all() {{ exec 9>{lock}; flock 9; sleep 600; }}; test_in() {{ until [ -e {lock} ]; do sleep 0.01; done; sleep 0.1; '
                 'kill -INT $$ $BASHPID; sleep 600; }; test_full')
@@ -358,13 +358,13 @@ class Data(unittest.TestCase):
         return subprocess.run([TOP / "run", "data", *arguments], env={**os.environ, "ACCELERATE_DATA_URL": url, "no_proxy": "*"},
                               capture_output=True, text=True, timeout=120, cwd=cwd)
 
-    def test_the_four_files_arrive_and_nothing_else(self):
+    def test_only_the_four_files_are_downloaded(self):
         self.fetch()
         self.assertEqual(sorted(os.listdir(self.here)), sorted(fetch_data.NAMES))
         for name in fetch_data.NAMES:
             self.assertEqual((self.here / name).read_bytes(), (self.mirror / name).read_bytes())
 
-    def test_a_file_that_is_there_and_whole_is_not_fetched_again_and_a_broken_one_is(self):
+    def test_only_missing_and_broken_files_are_downloaded(self):
         self.fetch()
         first, second = (self.here / name for name in fetch_data.NAMES[:2])
         untouched = first.stat().st_mtime_ns
@@ -373,7 +373,7 @@ class Data(unittest.TestCase):
         self.assertEqual(first.stat().st_mtime_ns, untouched)
         self.assertEqual(second.read_bytes(), (self.mirror / second.name).read_bytes())
 
-    def test_a_wrong_checksum_is_refused_with_both_sums_and_leaves_no_file(self):
+    def test_a_wrong_checksum_is_refused_with_both_sums_and_without_a_file(self):
         result = self.run_data(self.server.url, "mnist", str(self.here))
         self.assertEqual(result.returncode, 1)
         self.assertEqual(result.stderr.splitlines()[-1],
@@ -381,7 +381,7 @@ class Data(unittest.TestCase):
                          "f68b3c2dcbeaaa9fbdd348bbdeb94873; another mirror: ACCELERATE_DATA_URL=<folder of the files>")
         self.assertEqual(os.listdir(self.here), [])
 
-    def test_without_network_it_says_which_files_to_put_where(self):
+    def test_without_network_the_files_and_their_folder_are_printed(self):
         self.server.close()
         result = self.run_data(self.server.url, "fashion-mnist", str(self.here))
         self.assertEqual(result.returncode, 1)
@@ -391,18 +391,18 @@ class Data(unittest.TestCase):
                          f"t10k-labels-idx1-ubyte.gz into {self.here}")
         self.assertEqual(os.listdir(self.here), [])
 
-    def test_a_folder_is_meant_where_the_user_stands(self):
+    def test_a_folder_is_relative_to_the_working_directory(self):
         result = self.run_data(self.server.url, "mnist", "here", cwd=self.folder)
         self.assertEqual(result.returncode, 1)   # these are not MNIST's files
         self.assertTrue(self.here.is_dir(), result.stderr)
         self.assertFalse((TOP / "here").exists())
 
-    def test_a_file_that_the_mirror_lacks_is_named(self):
+    def test_a_file_that_is_missing_on_the_mirror_is_named(self):
         (self.mirror / fetch_data.NAMES[2]).unlink()
         with self.assertRaisesRegex(fetch_data.Refused, r"t10k-images-idx3-ubyte.gz \(File not found\)"):
             self.fetch()
 
-    def test_another_set_is_refused_with_the_names_there_are(self):
+    def test_an_unknown_dataset_is_refused_with_the_known_ones(self):
         result = self.run_data(self.server.url, "cifar")
         self.assertEqual((result.returncode, result.stderr),
                          (1, "run: data takes one of mnist, fashion-mnist, then a folder if you like; got 'cifar'\n"))
