@@ -64,7 +64,7 @@ void emit(YAML::Emitter& out, const YAML::Node& node) {
   }
 }
 
-std::string text_of(const YAML::Node& map) {
+std::string emit_yaml(const YAML::Node& map) {
   YAML::Emitter out;
   emit(out, map);
   return std::string(out.c_str()) + "\n";
@@ -136,7 +136,7 @@ ClusterConfig default_config(const Machine& machine, std::string_view mixed_prec
           .num_processes = std::max<int64_t>(1, machine.gpus)};
 }
 
-std::string yaml_of(const ClusterConfig& config) { return text_of(node_of(config)); }
+std::string yaml_of(const ClusterConfig& config) { return emit_yaml(node_of(config)); }
 
 std::string updated_yaml(std::string_view text, const std::string& path) {
   YAML::Node map = parsed_map(text, path);
@@ -157,7 +157,7 @@ std::string updated_yaml(std::string_view text, const std::string& path) {
     const bool unsaid = key == "num_processes" && map["distributed_type"].Scalar() != "NO";
     if (!map[key]) map[key] = unsaid ? YAML::Node(-1) : entry.second;
   }
-  return text_of(map);
+  return emit_yaml(map);
 }
 
 std::filesystem::path default_config_path(const env::Variables& variables) {

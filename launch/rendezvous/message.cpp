@@ -43,14 +43,14 @@ std::optional<Fields> fields_of(std::string_view message, std::string_view title
   return fields;
 }
 
-std::string text_of(const Fields& fields, std::string_view name) {
+std::string field_text(const Fields& fields, std::string_view name) {
   const auto found = fields.find(name);
   return found == fields.end() ? "" : found->second;
 }
 
 /// Returns the field's number, or -1 if the field is missing or is not a number.
-int64_t number_of(const Fields& fields, std::string_view name) {
-  return env::parse_integer(text_of(fields, name)).value_or(-1);
+int64_t field_number(const Fields& fields, std::string_view name) {
+  return env::parse_integer(field_text(fields, name)).value_or(-1);
 }
 
 std::string seconds_of_ms(int64_t ms) { return fmt::format("{:g} s", static_cast<double>(ms) / 1000); }
@@ -78,15 +78,15 @@ std::string message_of(const JoinRequest& hello) {
 std::optional<JoinRequest> parse_join_request(std::string_view message) {
   const auto fields = fields_of(message, kJoinRequest);
   if (!fields) return std::nullopt;
-  JoinRequest hello{.version = text_of(*fields, "version"),
-                    .job_id = text_of(*fields, "job_id"),
-                    .host = text_of(*fields, "host"),
-                    .machine = number_of(*fields, "machine"),
-                    .machines = number_of(*fields, "machines"),
-                    .processes = number_of(*fields, "processes"),
-                    .ranks = text_of(*fields, "ranks"),
-                    .restarts = number_of(*fields, "restarts"),
-                    .hang_ms = number_of(*fields, "hang_ms")};
+  JoinRequest hello{.version = field_text(*fields, "version"),
+                    .job_id = field_text(*fields, "job_id"),
+                    .host = field_text(*fields, "host"),
+                    .machine = field_number(*fields, "machine"),
+                    .machines = field_number(*fields, "machines"),
+                    .processes = field_number(*fields, "processes"),
+                    .ranks = field_text(*fields, "ranks"),
+                    .restarts = field_number(*fields, "restarts"),
+                    .hang_ms = field_number(*fields, "hang_ms")};
   const bool possible = hello.machine >= 0 && hello.machines > 0 && hello.processes > 0;
   return possible ? std::optional(hello) : std::nullopt;
 }
@@ -98,9 +98,9 @@ std::string message_of(const JoinReply& welcome) {
 std::optional<JoinReply> parse_join_reply(std::string_view message) {
   const auto fields = fields_of(message, kJoinReply);
   if (!fields) return std::nullopt;
-  const int64_t port = number_of(*fields, "port");
+  const int64_t port = field_number(*fields, "port");
   if (port < 1 || port > 65535) return std::nullopt;
-  return JoinReply{.job_id = text_of(*fields, "job_id"), .port = port};
+  return JoinReply{.job_id = field_text(*fields, "job_id"), .port = port};
 }
 
 std::string message_of(const JobFailure& end) {
@@ -112,10 +112,10 @@ std::string message_of(const JobFailure& end) {
 std::optional<JobFailure> parse_job_failure(std::string_view message) {
   const auto fields = fields_of(message, kJobFailure);
   if (!fields) return std::nullopt;
-  const int64_t code = number_of(*fields, "exit_code");
+  const int64_t code = field_number(*fields, "exit_code");
   return JobFailure{.exit_code = code < 1 || code > 255 ? 1 : static_cast<int>(code),
-                    .text = text_of(*fields, "text"),
-                    .is_final = number_of(*fields, "final") == 1};
+                    .text = field_text(*fields, "text"),
+                    .is_final = field_number(*fields, "final") == 1};
 }
 
 std::string message_of(const RestartNotice& again) {
@@ -125,7 +125,7 @@ std::string message_of(const RestartNotice& again) {
 std::optional<RestartNotice> parse_restart_notice(std::string_view message) {
   const auto fields = fields_of(message, kRestartNotice);
   if (!fields) return std::nullopt;
-  const int64_t after = number_of(*fields, "after_ms");
+  const int64_t after = field_number(*fields, "after_ms");
   return after < 0 ? RestartNotice{} : RestartNotice{.after = std::chrono::milliseconds(after)};
 }
 
@@ -133,7 +133,7 @@ std::string message_of(const HangNotice& hung) { return lines(kHangNotice, {{"ca
 
 std::optional<HangNotice> parse_hang_notice(std::string_view message) {
   const auto fields = fields_of(message, kHangNotice);
-  return fields ? std::optional(HangNotice{.cause = text_of(*fields, "cause")}) : std::nullopt;
+  return fields ? std::optional(HangNotice{.cause = field_text(*fields, "cause")}) : std::nullopt;
 }
 
 bool could_be_launcher_message(std::string_view received) {

@@ -27,11 +27,11 @@ std::string noun_of(Runner runner) {
 
 }  // namespace
 
-std::optional<FailureMonitor::Clock::time_point> FailureMonitor::deadline(bool termination_signal) const {
+std::optional<FailureMonitor::Clock::time_point> FailureMonitor::deadline(bool is_stopping) const {
   if (failure_) return std::nullopt;
   std::optional<Clock::time_point> first = start_deadline_;
   for (const auto& each : {straggler_at_, hang_.deadline()}) {
-    if (each && !termination_signal && (!first || *each < *first)) first = each;
+    if (each && !is_stopping && (!first || *each < *first)) first = each;
   }
   return first;
 }
@@ -50,10 +50,10 @@ void FailureMonitor::mark_finished(const Worker& worker) {
   }
 }
 
-void FailureMonitor::poll(bool termination_signal) {
+void FailureMonitor::poll(bool is_stopping) {
   if (mpi_ != nullptr && !failure_) check_start();
-  if (!failure_ && !termination_signal) report_straggler();
-  if (!failure_ && !termination_signal) check_hang();
+  if (!failure_ && !is_stopping) report_straggler();
+  if (!failure_ && !is_stopping) check_hang();
 }
 
 /// MPI_Init waits for all ranks. A rank that ended before MPI_Init can never join, and the wait for a missing rank is

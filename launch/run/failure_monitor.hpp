@@ -37,8 +37,8 @@ class FailureMonitor {
   [[nodiscard]] int wake_fd() const { return mpi_ != nullptr && !failure_ ? mpi_->wake_fd() : -1; }
   /// Readable when check_verdict() must run. Returns -1 if no verdict can arrive.
   [[nodiscard]] int judge_fd() const { return failure_ ? -1 : hang_.detector_fd(); }
-  /// Time at which poll(told) must run, or nothing after a failure.
-  [[nodiscard]] std::optional<Clock::time_point> deadline(bool termination_signal) const;
+  /// Time at which poll() must run, or nothing after a failure.
+  [[nodiscard]] std::optional<Clock::time_point> deadline(bool is_stopping) const;
 
   /// Detects MPI_Abort, which is visible before the calling worker ends.
   void check_abort();
@@ -48,16 +48,16 @@ class FailureMonitor {
   void mark_finished(const Worker& worker);
   /// Detects failures without an exit: missing ranks, remaining ranks and hanging ranks.
   ///
-  /// \param told  The workers were asked to end, so a late rank is not a failure.
-  void poll(bool termination_signal);
+  /// \param is_stopping  True after a termination signal was forwarded. A late rank is then not a failure.
+  void poll(bool is_stopping);
 
   [[nodiscard]] const std::optional<Failure>& failure() const noexcept { return failure_; }
   /// True if no worker failed and at least one exited with the resume code.
   [[nodiscard]] bool restart_requested() const noexcept { return restart_requested_ && !failure_; }
   /// Returns the failure report, or "" if no worker failed.
   ///
-  /// \param told    Signal that was forwarded to the workers, or 0.
-  /// \param folder  Folder that contains the workers' error files.
+  /// \param termination_signal  Signal that was forwarded to the workers, or 0.
+  /// \param folder              Folder that contains the workers' error files.
   [[nodiscard]] std::string report(int termination_signal, const std::string& folder) const;
 
  private:

@@ -82,7 +82,7 @@ std::vector<pid_t> Orphans::living() const {
 
 void Orphans::signal_once(int number) {
   for (const pid_t pid : living()) {
-    if (told_.insert(pid).second) kill(pid, number);
+    if (signalled_.insert(pid).second) kill(pid, number);
   }
 }
 

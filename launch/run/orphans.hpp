@@ -42,7 +42,7 @@ class Orphans {
 
  private:
   std::set<pid_t> not_ours_;
-  std::set<pid_t> told_;
+  std::set<pid_t> signalled_;
 };
 
 }  // namespace accelerate::launch

@@ -73,7 +73,7 @@ void Sink::flush() {
 }
 
 std::optional<std::string> Sink::take_failure() {
-  if (failed_ == 0 || std::exchange(told_, true)) return std::nullopt;
+  if (failed_ == 0 || std::exchange(reported_, true)) return std::nullopt;
   return fmt::format(
       "accelerate_launch: {} cannot be written: {}; the ranks continue, and their output to it is lost\n", name_,
       std::strerror(failed_));

@@ -57,7 +57,7 @@ class Sink {
   bool drops_ = false;
   size_t dropped_ = 0;
   int failed_ = 0;  // errno
-  bool told_ = false;
+  bool reported_ = false;
 };
 
 }  // namespace accelerate::launch

@@ -61,8 +61,10 @@ class Supervisor {
       const AttemptResult outcome = start(static_cast<int64_t>(failed_.size()));
       throw_if_refused(outcome);
       // A sender of a notice signal (the end of the allocated time is near) does not want a restart within that time.
-      if (outcome.restart_requested && (told_ != 0 || noticed_ != 0)) return return_to_caller(outcome.exit_code);
-      if (outcome.cause.empty() || told_ != 0) return outcome.exit_code;
+      if (outcome.restart_requested && (termination_signal_ != 0 || noticed_ != 0)) {
+        return return_to_caller(outcome.exit_code);
+      }
+      if (outcome.cause.empty() || termination_signal_ != 0) return outcome.exit_code;
       const auto lasted = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begun);
       failed_.push_back({.cause = outcome.cause, .lasted = lasted, .restart_requested = outcome.restart_requested});
       const auto decision = decide(failed_, options_.restarts);
@@ -103,7 +105,7 @@ class Supervisor {
     err_.add(
         fmt::format("accelerate_launch: the ranks ended with exit code {} after signal {} was forwarded; they request "
                     "a restart\n",
-                    exit_code, told_ != 0 ? told_ : noticed_));
+                    exit_code, termination_signal_ != 0 ? termination_signal_ : noticed_));
     return exit_code;
   }
 
@@ -126,8 +128,8 @@ class Supervisor {
     while (const auto signal = signals_.next()) {
       if (signal->number == SIGCHLD || is_repeated_by_failed_rank(*signal)) continue;
       guardian.send_signal(signal->number);
-      (is_notice(signal->number) ? noticed_ : told_) = signal->number;
-      if (options_.termination_signal != nullptr) *options_.termination_signal = told_;
+      (is_notice(signal->number) ? noticed_ : termination_signal_) = signal->number;
+      if (options_.termination_signal != nullptr) *options_.termination_signal = termination_signal_;
     }
     return waits[1].revents != 0;
   }
@@ -140,7 +142,7 @@ class Supervisor {
     const auto now = Clock::now();
     const bool again = !is_notice(signal.number) && signal.number == last_.number && signal.sender == last_.sender &&
                        now - heard_at_ < min_uptime;
-    const bool is_end_of_parent = told_ != 0 && signal.sender == parent_ && getppid() != parent_;
+    const bool is_end_of_parent = termination_signal_ != 0 && signal.sender == parent_ && getppid() != parent_;
     last_ = signal;
     heard_at_ = now;
     return again || is_end_of_parent;
@@ -170,7 +172,7 @@ class Supervisor {
   Signal last_{};
   Clock::time_point heard_at_{};
   const pid_t parent_ = getppid();
-  int told_ = 0;  // a signal that requests the end; the guardian may have finished before it arrived
+  int termination_signal_ = 0;  // a signal that requests the end; the guardian may have finished before it arrived
 };
 
 }  // namespace

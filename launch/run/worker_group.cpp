@@ -64,7 +64,7 @@ class WorkerGroup {
     }
     end_all();
     wait_for_broadcast_signal();
-    output_.write_message(watch_.report(told_, folders_.temporary.path()));
+    output_.write_message(watch_.report(forwarded_signal_, folders_.temporary.path()));
     flush_remaining_output();
     return outcome();
   }
@@ -131,17 +131,17 @@ class WorkerGroup {
 
   [[nodiscard]] AttemptResult outcome() const {
     if (interrupted_ != 0) return {.exit_code = 128 + interrupted_};
-    if (const auto termination_signal = reported_by_rank()) {
-      return {.exit_code = termination_signal->exit_code, .cause = told_ == 0 ? termination_signal->cause : ""};
+    if (const auto reported = reported_by_rank()) {
+      return {.exit_code = reported->exit_code, .cause = forwarded_signal_ == 0 ? reported->cause : ""};
     }
     if (watch_.restart_requested()) {
       return {.exit_code = options_.resume_code,
-              .cause = told_ == 0 ? fmt::format("exit code {}", options_.resume_code) : "",
+              .cause = forwarded_signal_ == 0 ? fmt::format("exit code {}", options_.resume_code) : "",
               .restart_requested = true};
     }
     const auto& failure = watch_.failure();
     if (!failure) return {};
-    return {.exit_code = failure->exit_code, .cause = told_ == 0 ? failure->cause : ""};
+    return {.exit_code = failure->exit_code, .cause = forwarded_signal_ == 0 ? failure->cause : ""};
   }
 
   /// Ends all workers and the processes that they started.
@@ -164,7 +164,7 @@ class WorkerGroup {
   void wait_for_broadcast_signal() {
     const auto& failure = watch_.failure();
     if (plan_.runner != Runner::task || !failure || failure->exit_code != 128 + SIGTERM) return;
-    for (const auto until = Clock::now() + broadcast_signal_delay; told_ == 0 && Clock::now() < until;) {
+    for (const auto until = Clock::now() + broadcast_signal_delay; forwarded_signal_ == 0 && Clock::now() < until;) {
       pollfd wait{.fd = signals_.fd(), .events = POLLIN, .revents = 0};
       poll(&wait, 1, 10);
       while (const auto signal = signals_.next()) update(*signal);
@@ -184,14 +184,14 @@ class WorkerGroup {
     if (waits[3].revents != 0) watch_.check_verdict();
     while (const auto signal = signals_.next()) update(*signal);
     output_.serve(waits);  // after the signals, because one may have ended the reader
-    watch_.poll(told_ != 0);
+    watch_.poll(forwarded_signal_ != 0);
     stop_for_reported_failure();
     worker_processes_.kill_when_due();
   }
 
   [[nodiscard]] int poll_timeout_ms() const {
     const int patience = sooner(output_.poll_timeout_ms(), worker_processes_.poll_timeout_ms());
-    const auto deadline = watch_.deadline(told_ != 0);
+    const auto deadline = watch_.deadline(forwarded_signal_ != 0);
     if (!deadline) return patience;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*deadline - Clock::now()).count();
     return sooner(patience, static_cast<int>(std::clamp<int64_t>(left + 1, 1, 60'000)));
@@ -202,12 +202,12 @@ class WorkerGroup {
       worker_processes_.reap(signal.sender, [this](const Worker& worker) { watch_.mark_finished(worker); });
     } else if (is_notice(signal.number)) {
       worker_processes_.send_signal(signal.number);
-    } else if (signal.number == SIGHUP && told_ != 0) {
+    } else if (signal.number == SIGHUP && forwarded_signal_ != 0) {
       return;  // not a second request: when a terminal closes, the shell sends SIGHUP, and then the system does
     } else if (!askers_.insert(signal.sender).second) {
       worker_processes_.send_signal(SIGKILL);
-    } else if (told_ == 0) {
-      told_ = signal.number;
+    } else if (forwarded_signal_ == 0) {
+      forwarded_signal_ = signal.number;
       output_.expire();
       worker_processes_.stop(signal.number);
     }
@@ -217,7 +217,7 @@ class WorkerGroup {
   void continue_without_launcher() {
     abandoned_ = true;
     output_.write_message("accelerate_launch: the launcher was killed; sending SIGTERM to the ranks\n");
-    if (told_ == 0) told_ = SIGTERM;
+    if (forwarded_signal_ == 0) forwarded_signal_ = SIGTERM;
     output_.expire();
     worker_processes_.stop(SIGTERM);
   }
@@ -225,7 +225,7 @@ class WorkerGroup {
   /// Writes the remaining output. Waits for a slow reader, unless the end was requested.
   void flush_remaining_output() {
     std::optional<Clock::time_point> until;
-    if (told_ != 0) until = Clock::now() + options_.reader_grace;
+    if (forwarded_signal_ != 0) until = Clock::now() + options_.reader_grace;
     while (!output_.flushed() && interrupted_ == 0 && (!until || Clock::now() < *until)) {
       std::vector<pollfd> waits{{.fd = signals_.fd(), .events = POLLIN, .revents = 0},
                                 {.fd = launcher_gone_, .events = POLLIN, .revents = 0}};
@@ -252,7 +252,7 @@ class WorkerGroup {
   WorkerProcesses worker_processes_;
   FailureMonitor watch_;
   Orphans orphans_;
-  int told_ = 0;  // forwarded signal
+  int forwarded_signal_ = 0;
   // Senders of end requests. Slurm signals every process of a job, so launcher and guardian count as one request.
   std::set<pid_t> askers_;
   int interrupted_ = 0;  // signal that ended the wait for a reader

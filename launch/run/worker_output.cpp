@@ -111,7 +111,7 @@ size_t Output::relay(Worker& worker, size_t which) {
 void Output::pass_on(Worker& worker, size_t which, std::string_view bytes) {
   if (bytes.empty()) return;
   worker.tail.add(bytes);
-  if (worker.way.reports_failures && which == 1) worker.termination_signal.add(bytes);
+  if (worker.way.reports_failures && which == 1) worker.reported_failure.add(bytes);
   if (worker.log && worker.way.to_log.at(which)) {
     worker.log->add(bytes);
     if (const auto failure = worker.log->take_failure()) write_message(*failure);

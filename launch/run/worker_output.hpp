@@ -59,7 +59,7 @@ class Output {
   [[nodiscard]] std::string last_lines(size_t worker) const { return workers_.at(worker).tail.text(); }
   /// The first failure that a per-rank wrapper around this worker's ranks wrote to stderr.
   [[nodiscard]] const std::optional<ReportedFailure>& reported_failure(size_t worker) const {
-    return workers_.at(worker).termination_signal.found();
+    return workers_.at(worker).reported_failure.found();
   }
   /// Writes a message of the launcher to stderr.
   void write_message(std::string_view text) { sinks_[sink_of(1)].add(text); }
@@ -75,7 +75,7 @@ class Output {
     std::array<Stream, 2> streams{};
     OutputRouting way{};
     std::optional<Sink> log{};
-    FirstReportedFailure termination_signal{};
+    FirstReportedFailure reported_failure{};
   };
 
   /// Sink of stdout (0) or stderr (1). If both are one pipe or terminal, they share the first sink, because two sinks

@@ -12,7 +12,7 @@ namespace accelerate::launch {
 namespace {
 
 constexpr size_t kHeader = 5;  // the kind, and four bytes of length in big-endian order
-constexpr size_t kLongest = size_t{64} << 20;
+constexpr size_t kMaxFrameBytes = size_t{64} << 20;
 
 bool is_kind(char kind) { return std::string_view("JIESA").find(kind) != std::string_view::npos; }
 
@@ -36,7 +36,7 @@ std::optional<Frame> take_frame(std::string& buffer) {
   if (buffer.size() < kHeader) return std::nullopt;
   size_t length = 0;
   for (size_t i = 1; i < kHeader; ++i) length = length << 8 | static_cast<unsigned char>(buffer[i]);
-  if (length > kLongest) refuse_bytes();
+  if (length > kMaxFrameBytes) refuse_bytes();
   if (buffer.size() < kHeader + length) return std::nullopt;
   Frame frame{.kind = static_cast<FrameKind>(buffer.front()), .bytes = buffer.substr(kHeader, length)};
   buffer.erase(0, kHeader + length);
