@@ -53,7 +53,7 @@ json parse_manifest(std::string_view text, const Origin& origin) {
 }
 
 // Text for the checksum of the manifest itself, because a changed manifest is invalid.
-std::string text_of(const nlohmann::ordered_json& all) {
+std::string manifest_text(const nlohmann::ordered_json& all) {
   return all.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
@@ -72,7 +72,7 @@ void check_own_checksum(std::string_view text, const json& parsed, const std::st
   }
   auto all = nlohmann::ordered_json::parse(text);
   all.erase("checksum");
-  const std::string now = checksum_of(text_of(all));
+  const std::string now = checksum_of(manifest_text(all));
   if (now != written) {
     origin.broken("the manifest has checksum {}, but records {}: its bytes were changed", now,
                   quote_for_terminal(written));
@@ -127,9 +127,9 @@ std::string write_manifest(const Manifest& manifest) {
                              {"parts", parts},
                              {"ranges", ranges}};
   if (!manifest.id.empty()) all["id"] = manifest.id;
-  const std::string checksum = checksum_of(text_of(all));
+  const std::string checksum = checksum_of(manifest_text(all));
   all["checksum"] = checksum;
-  return text_of(all) + "\n";
+  return manifest_text(all) + "\n";
 }
 
 bool starts_like_manifest(std::string_view text) {

@@ -18,7 +18,7 @@ std::optional<uint64_t> natural_of(const PickleValue& value) {
   return number != nullptr && *number >= 0 ? std::optional(static_cast<uint64_t>(*number)) : std::nullopt;
 }
 
-std::string text_of(const PickleValue& value) {
+std::string value_text(const PickleValue& value) {
   if (value.as<PickleNone>() != nullptr) return "None";
   if (const auto* flag = value.as<bool>()) return *flag ? "True" : "False";
   if (const auto* number = value.as<int64_t>()) return std::to_string(*number);
@@ -72,7 +72,7 @@ class TorchLister {
   void list_entries(const std::string& path, const PickleEntries& entries) {
     for (const auto& [key, value] : entries) {
       const auto* text = key.as<std::string>();
-      list(joined(path, text != nullptr ? *text : text_of(key)), value);
+      list(joined(path, text != nullptr ? *text : value_text(key)), value);
     }
   }
 
@@ -89,7 +89,7 @@ class TorchLister {
     } else if (const auto* object = value.as<PickleObject>()) {
       list_object(path, *object->parts);
     } else {
-      add_other(path, text_of(value));
+      add_other(path, value_text(value));
     }
   }
   void list_object(const std::string& path, const PickleObject::Parts& parts) {
@@ -180,7 +180,7 @@ void TorchArchive::read_bits(TorchTensor& tensor, const PickleValue& metadata) c
     const auto* flag = value.as<bool>();
     if (flag == nullptr || name == nullptr || (*name != "conj" && *name != "neg")) {
       origin_.broken("the tensor {} has the metadata {}: {}, expected 'conj' or 'neg' with a bool",
-                     quote_for_terminal(tensor.path), text_of(key), text_of(value));
+                     quote_for_terminal(tensor.path), value_text(key), value_text(value));
     }
     (*name == "conj" ? tensor.is_conj : tensor.is_neg) = *flag;
   }
@@ -212,7 +212,7 @@ uint64_t TorchArchive::natural(const PickleValue& value, const std::string& path
   const auto number = natural_of(value);
   if (!number) {
     origin_.broken("the tensor {} has {} in its shape, expected an integer from 0", quote_for_terminal(path),
-                   text_of(value));
+                   value_text(value));
   }
   return *number;
 }

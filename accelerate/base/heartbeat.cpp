@@ -36,25 +36,26 @@ void copy_text(std::string_view from, std::array<char, size>& to) {
 }
 
 template <size_t size>
-std::string text_of(const std::array<char, size>& from) {
+std::string string_from(const std::array<char, size>& from) {
   return {from.data(), strnlen(from.data(), size)};
 }
 
 std::string describe_call(const HeartbeatPage& page, int64_t sequence) {
   const auto dims = std::clamp<int64_t>(page.dims, 0, HeartbeatPage::max_dims);
-  const auto dtype = text_of(page.dtype);
+  const auto dtype = string_from(page.dtype);
   const auto tensor =
       dtype.empty() ? ""
                     : fmt::format(" ([{}] {})", fmt::join(page.shape.begin(), page.shape.begin() + dims, ", "), dtype);
-  return fmt::format("{}, operation {} of {}{}", text_of(page.operation), sequence, text_of(page.group), tensor);
+  return fmt::format("{}, operation {} of {}{}", string_from(page.operation), sequence, string_from(page.group),
+                     tensor);
 }
 
 }  // namespace
 
 Heartbeat read(const HeartbeatPage& page) {
   Heartbeat now{.beats = page.beats, .step = page.step, .waiting_in = page.waiting_in};
-  constexpr int patience = 1000;
-  for (int i = 0; i < patience; ++i) {
+  constexpr int max_reads = 1000;
+  for (int i = 0; i < max_reads; ++i) {
     const uint64_t before = page.version.load(std::memory_order_acquire);
     now.sequence = page.sequence;
     now.call = now.sequence == 0 ? "" : describe_call(page, now.sequence);

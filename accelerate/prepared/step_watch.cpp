@@ -18,7 +18,7 @@
 namespace accelerate::prepared {
 namespace {
 
-constexpr int64_t kMostReads = 16;
+constexpr int64_t kMaxReads = 16;
 
 std::string name_of(const at::Tensor& parameter, AcceleratorState& shared) {
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
@@ -94,7 +94,7 @@ void StepWatch::backward_done(AcceleratorState& shared) {
 void StepWatch::arm(Owner& owner, const AcceleratorState& shared, bool reached_only) {
   // A stock optimizer may step on parameters without a prepared one after the job's first step, too.
   const bool may_bypass = !has_stepped_ || owner.optimizer == nullptr;
-  const bool reads_device = may_bypass && reads_ < kMostReads && !shared.capturing;
+  const bool reads_device = may_bypass && reads_ < kMaxReads && !shared.capturing;
   owner.armed = true;
   owner.needs_own_step = false;
   owner.witness = nullptr;

@@ -98,15 +98,15 @@ void send_and_receive(Accelerator& accelerator) {
 }
 
 void objects(Accelerator& accelerator) {
-  const auto text_of = [](int64_t rank) {
+  const auto sample_text = [](int64_t rank) {
     return std::string(static_cast<size_t>(100 * rank), 'x') + std::to_string(rank);
   };
-  const auto all = accelerator.gather_object(text_of(accelerator.process_index()));
+  const auto all = accelerator.gather_object(sample_text(accelerator.process_index()));
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    expect(all[rank] == text_of(static_cast<int64_t>(rank)), fmt::format("rank {}'s object arrived changed", rank));
+    expect(all[rank] == sample_text(static_cast<int64_t>(rank)), fmt::format("rank {}'s object arrived changed", rank));
   }
   const int64_t last = accelerator.num_processes() - 1;
-  expect(accelerator.broadcast_object(text_of(accelerator.process_index()), last) == text_of(last),
+  expect(accelerator.broadcast_object(sample_text(accelerator.process_index()), last) == sample_text(last),
          "the last rank's object arrived changed");
 }
 

@@ -80,8 +80,8 @@ void install_hooks() { at::RegisterPrivateUse1HooksInterface(new Hooks); }
 
 void install(int devices, size_t bytes_of_each) {
   auto& all = world();
-  TORCH_CHECK(all.memory.empty() && devices > 0 && devices <= kMostDevices, "standin: installed once, with 1 to ",
-              kMostDevices, " devices");
+  TORCH_CHECK(all.memory.empty() && devices > 0 && devices <= kMaxDevices, "standin: installed once, with 1 to ",
+              kMaxDevices, " devices");
   for (int i = 0; i < devices * kStreams; ++i) all.queues.push_back(std::make_unique<Queue>());
   all.limit.assign(static_cast<size_t>(devices), bytes_of_each);
   all.owned.resize(static_cast<size_t>(devices));

@@ -12,9 +12,9 @@
 namespace stand_in {
 namespace {
 
-thread_local c10::DeviceIndex device_now = 0;                        // NOLINT: required by the device API
-thread_local std::array<c10::StreamId, kMostDevices> streams_now{};  // NOLINT
-thread_local int64_t waits_here = 0;                                 // NOLINT: host_waits_here()
+thread_local c10::DeviceIndex device_now = 0;                       // NOLINT: required by the device API
+thread_local std::array<c10::StreamId, kMaxDevices> streams_now{};  // NOLINT
+thread_local int64_t waits_here = 0;                                // NOLINT: host_waits_here()
 
 }  // namespace
 

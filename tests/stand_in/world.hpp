@@ -22,7 +22,7 @@
 
 namespace stand_in {
 
-inline constexpr int kMostDevices = 16;
+inline constexpr int kMaxDevices = 16;
 inline constexpr int kPool = 8;    ///< number of streams of a device that getNewStream() returns in turn
 inline constexpr int kOwned = 64;  ///< number of streams of a device for exclusive use by communicators
 inline constexpr int kStreams = 1 + kPool + kOwned;
@@ -40,8 +40,8 @@ struct World {
   std::map<int, std::shared_ptr<struct Capture>> captures;  ///< by number_of(stream): capturing streams
   std::map<const char*, size_t> pinned;                     ///< start address and bytes
   std::set<std::string> synchronous_operators;
-  std::array<std::atomic<int64_t>, kMostDevices> host_waits{};
-  std::array<std::atomic<int64_t>, kMostDevices> pageable_uploads{};
+  std::array<std::atomic<int64_t>, kMaxDevices> host_waits{};
+  std::array<std::atomic<int64_t>, kMaxDevices> pageable_uploads{};
   std::atomic<int64_t> pinned_allocations{0};
   std::atomic<int> delay_us{0};
   std::atomic<Slow> slow{Slow::all};

@@ -10,7 +10,7 @@ namespace {
 
 template <typename F>
 void in_slices(int64_t count, const F& f) {
-  for (int64_t at = 0; at < count; at += kMostElements) f(at, static_cast<int>(std::min(kMostElements, count - at)));
+  for (int64_t at = 0; at < count; at += kMaxElements) f(at, static_cast<int>(std::min(kMaxElements, count - at)));
 }
 
 char* at_element(const at::Tensor& tensor, int64_t element) {
@@ -59,7 +59,7 @@ void MpiChannel::reduce_scatter(const at::Tensor& output, const at::Tensor& inpu
   const auto [type, mpi_op] = runtime_->reduction(output.scalar_type(), op);
   run_handshake(call_context);
   const int64_t count = output.numel();
-  if (count <= kMostElements) {
+  if (count <= kMaxElements) {
     check_mpi(MPI_Reduce_scatter_block(input.const_data_ptr(), output.mutable_data_ptr(), static_cast<int>(count), type,
                                        mpi_op, comm_));
     return;

@@ -21,7 +21,7 @@ constexpr auto kSpinsBeforeProbe = 100ms;
 }  // namespace
 
 MpiBytes::MpiBytes(int64_t bytes) {
-  const auto most = static_cast<int>(kMostElements);
+  const auto most = static_cast<int>(kMaxElements);
   if (bytes <= most) {
     count_ = static_cast<int>(bytes);
     return;

@@ -49,7 +49,7 @@ class MpiBytes {
 };
 
 /// Maximum number of elements in one MPI call.
-constexpr int64_t kMostElements = int64_t{1} << 30;
+constexpr int64_t kMaxElements = int64_t{1} << 30;
 
 class MpiRequests {
  public:

@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kPatience = 2s;
+constexpr auto kResponseTimeout = 2s;
 
 std::string key(const std::string& group, int64_t rank) { return fmt::format("{}/failed/{}", group, rank); }
 
@@ -30,12 +30,12 @@ struct Answers {
   std::vector<int64_t> missing;
 };
 
-std::string text_of(const CollectiveFingerprint& signature) {
+std::string fingerprint_text(const CollectiveFingerprint& signature) {
   if (signature.sequence == 0) return fmt::format("a {}", collective_name(signature.operation));
   return fmt::format("operation {} ({})", signature.sequence, collective_name(signature.operation));
 }
 
-/// Returns the operation number in a text of text_of(); 0 for a message.
+/// Returns the operation number in a text of fingerprint_text(); 0 for a message.
 int64_t sequence_in(const std::string& text) {
   constexpr std::string_view before = "operation ";
   int64_t sequence = 0;
@@ -55,7 +55,7 @@ Answers read_answers(c10d::Store& store, const std::string& group, const Collect
       continue;
     }
     const std::string theirs = store.get_to_str(key(group, r));
-    if (theirs == text_of(mine)) continue;
+    if (theirs == fingerprint_text(mine)) continue;
     answers.elsewhere += fmt::format("rank {} is in {}. ", job_rank, theirs);
     // A message involves only two ranks, so the other ranks are not missing.
     if (mine.sequence > 0 && sequence_in(theirs) <= mine.sequence) answers.missing.push_back(job_rank);
@@ -65,8 +65,8 @@ Answers read_answers(c10d::Store& store, const std::string& group, const Collect
 
 PeerReport inquire(c10d::Store& store, const std::string& group, const CollectiveFingerprint& mine, int64_t rank,
                    const std::vector<int64_t>& job_ranks) {
-  store.set(key(group, rank), text_of(mine));
-  const auto until = std::chrono::steady_clock::now() + kPatience;
+  store.set(key(group, rank), fingerprint_text(mine));
+  const auto until = std::chrono::steady_clock::now() + kResponseTimeout;
   Answers answers;
   do {
     answers = read_answers(store, group, mine, rank, job_ranks);
@@ -92,7 +92,7 @@ PeerReport diagnose_peers_over_store(const StoreConnectionInfo& kept, const std:
   std::string_view how = "does not answer";
   try {
     // A store on a machine that is off, or in a frozen process, accepts requests and never answers.
-    const auto deadline = std::chrono::steady_clock::now() + 2 * kPatience;
+    const auto deadline = std::chrono::steady_clock::now() + 2 * kResponseTimeout;
     auto answer = run_with_deadline(
         deadline, [store, group, mine, rank, job_ranks] { return inquire(*store, group, mine, rank, job_ranks); });
     if (answer) return *std::move(answer);
@@ -109,7 +109,7 @@ void announce_arrival(c10d::Store& store, const std::string& group, int64_t rank
 std::vector<int64_t> missing_ranks_in_store(const c10::intrusive_ptr<c10d::Store>& store, const std::string& group,
                                             int64_t size) noexcept {
   try {
-    return run_with_deadline(std::chrono::steady_clock::now() + kPatience,
+    return run_with_deadline(std::chrono::steady_clock::now() + kResponseTimeout,
                              [store, group, size] {
                                std::vector<int64_t> absent;
                                for (int64_t rank = 0; rank < size; ++rank) {
