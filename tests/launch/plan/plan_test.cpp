@@ -87,7 +87,7 @@ TEST_CASE("only given settings are exported to the ranks") {
   CHECK(first({}, no_gpus, {}) == rank_variables("0", "1"));
 }
 
-TEST_CASE("nccl is the default for GPUs: not exported on request, and refused without a GPU") {
+TEST_CASE("a requested nccl is the default for GPUs, so it is not exported; without a GPU it is refused") {
   using accelerate::launch::check_gpus;
   const LaunchOptions nccl{.settings = {.backend = "nccl"}};
   CHECK_FALSE(first(nccl, two_gpus, {}).contains("ACCELERATE_BACKEND"));
