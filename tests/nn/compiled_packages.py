@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """compiled_packages.py SOURCE_FOLDER OUTPUT_FOLDER: exports the packages of compiled_module_test, with the results of eager PyTorch.
 
-An export takes about a minute, so the packages are kept until the exporter, this file or torch changes.
+An export takes about a minute, so the packages are also kept in the user's cache folder, under a hash of all that they depend on:
+the exporter, this file, torch, the compiler and the instruction sets of the processor.
 """
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 
 import torch
 
@@ -15,6 +18,7 @@ sys.path.insert(0, os.path.join(source, "tools"))
 import export_compiled
 
 STEPS = 10
+KEPT = 4  # exports in the cache folder, of 4 MB each
 
 
 class Mlp(torch.nn.Module):
@@ -106,26 +110,57 @@ def block():
     return {"x": [x], "out": out.detach()}
 
 
+def export_all():
+    for make in (block, mlp, conv):
+        torch.manual_seed(1)
+        torch.save(make(), f"{folder}/{make.__name__}.pt")
+        print(f"{make.__name__}.pt2: {os.path.getsize(f'{folder}/{make.__name__}.pt2')} bytes", flush=True)
+    # The command, in a process of its own, as a user runs it.
+    os.makedirs(f"{folder}/command", exist_ok=True)
+    with open(f"{folder}/command/my_net.py", "w") as file:
+        file.write("import torch\ndef net():\n    return torch.nn.Linear(3, 2)\n")
+    subprocess.run([sys.executable, export_compiled.__file__, "my_net:net", "--example", "4x3:float32", "--output", "linear.pt2",
+                    "--dynamic-batch", "--no-evaluation"], check=True, cwd=f"{folder}/command")
+
+
 def stamp():
-    files = [__file__, export_compiled.__file__]
-    text = "".join(open(name).read() for name in files) + torch.__version__ + str(export_compiled._processor_flags())
-    return hashlib.sha256(text.encode()).hexdigest()
+    texts = [open(name).read() for name in (__file__, export_compiled.__file__)]
+    compiler = subprocess.run([os.environ.get("CXX", "g++"), "--version"], capture_output=True, text=True, check=True).stdout
+    return hashlib.sha256(str((texts, torch.__version__, compiler, export_compiled._processor_flags())).encode()).hexdigest()
 
 
-os.makedirs(folder, exist_ok=True)
-stamp_file = f"{folder}/stamp.txt"
-if os.path.exists(stamp_file) and open(stamp_file).read() == stamp():
+def is_current(packages, current):
+    stamp_file = f"{packages}/stamp.txt"
+    return os.path.exists(stamp_file) and open(stamp_file).read() == current
+
+
+def keep(cached):
+    """Copies the packages to the cache folder with one rename, so that no other build folder finds an incomplete copy."""
+    parent = os.path.dirname(cached)
+    os.makedirs(parent, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=parent, prefix=".new-") as copied:
+        shutil.copytree(folder, f"{copied}/packages")
+        try:
+            os.rename(f"{copied}/packages", cached)
+        except OSError:
+            if not os.path.exists(f"{cached}/stamp.txt"):  # another build folder was not faster
+                raise
+    kept = sorted((entry for entry in os.scandir(parent) if not entry.name.startswith(".")), key=lambda entry: entry.stat().st_mtime)
+    for old in kept[:-KEPT]:
+        shutil.rmtree(old.path, ignore_errors=True)
+
+
+current = stamp()
+cached = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "accelerate", "compiled_packages", current[:16])
+if is_current(folder, current):
     print("the packages are current")
-    sys.exit()
-for make in (block, mlp, conv):
-    torch.manual_seed(1)
-    torch.save(make(), f"{folder}/{make.__name__}.pt")
-    print(f"{make.__name__}.pt2: {os.path.getsize(f'{folder}/{make.__name__}.pt2')} bytes", flush=True)
-# The command, in a process of its own, as a user runs it.
-os.makedirs(f"{folder}/command", exist_ok=True)
-with open(f"{folder}/command/my_net.py", "w") as file:
-    file.write("import torch\ndef net():\n    return torch.nn.Linear(3, 2)\n")
-subprocess.run([sys.executable, export_compiled.__file__, "my_net:net", "--example", "4x3:float32", "--output", "linear.pt2", "--dynamic-batch",
-                "--no-evaluation"], check=True, cwd=f"{folder}/command")
-with open(stamp_file, "w") as file:
-    file.write(stamp())
+elif is_current(cached, current):
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(cached, folder)
+    print(f"copied the packages from {cached}")
+else:
+    os.makedirs(folder, exist_ok=True)
+    export_all()
+    with open(f"{folder}/stamp.txt", "w") as file:
+        file.write(current)
+    keep(cached)
