@@ -4,8 +4,12 @@
 #include <accelerate/accelerate.hpp>
 #include <accelerate/trainer/trainer.hpp>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 
+#include "accelerate/data/sources/idx.hpp"
 #include "examples/basic_net.hpp"
+#include "tests/data/sources/idx_bytes.hpp"
 #include "tests/temporary_folder.hpp"
 #include "tests/testing.hpp"
 
@@ -43,6 +47,34 @@ struct Program {
   accelerate::data::Loader test_digits = digits_of(30, 8);
 };
 
+/// A working folder with 320 of the digits, so that a program trains for 5 steps and not for 222.
+class FolderOfFewDigits {
+ public:
+  FolderOfFewDigits() : before_(std::filesystem::current_path()) {
+    copy("train-images-idx3-ubyte", 3);
+    copy("train-labels-idx1-ubyte", 1);
+    std::filesystem::current_path(here_.path);
+  }
+  ~FolderOfFewDigits() { std::filesystem::current_path(before_); }
+  FolderOfFewDigits(const FolderOfFewDigits&) = delete;
+  FolderOfFewDigits& operator=(const FolderOfFewDigits&) = delete;
+
+ private:
+  void copy(const std::string& name, int64_t dimensions) {
+    const std::filesystem::path folder("examples/data/mnist");
+    const auto values =
+        accelerate::data::read_idx(before_ / folder / (name + ".gz"), dimensions).narrow(0, 0, 320).contiguous();
+    std::string bytes = test_files::word(0x0800U + static_cast<uint32_t>(dimensions));
+    for (const int64_t size : values.sizes()) bytes += test_files::word(static_cast<uint32_t>(size));
+    bytes.append(static_cast<const char*>(values.const_data_ptr()), values.nbytes());
+    std::filesystem::create_directories(here_.path / folder);
+    std::ofstream(here_.path / folder / name, std::ios::binary) << bytes;
+  }
+
+  std::filesystem::path before_;
+  testing::TemporaryFolder here_;
+};
+
 template <typename Body>
 void on_two_ranks(const Body& body) {
   accelerate::simulate(2, [&] {
@@ -74,6 +106,7 @@ namespace with_trainer {
 #undef main
 
 TEST_CASE("the programs of the documentation train: the first page, the tutorial, plain LibTorch, a Trainer") {
+  const FolderOfFewDigits folder;
   for (const auto program : {&first_page::body, &first_tutorial::body, &plain_libtorch::body, &with_trainer::body}) {
     CHECK_NOTHROW(program());
   }
