@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/util/StringUtil.h>
 #include <torch/serialize/input-archive.h>
@@ -6,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <tuple>
 #include <typeinfo>
@@ -63,8 +65,13 @@ std::string shape(const at::Tensor& tensor) { return fmt::format("[{}]", c10::Jo
 class Loader {
  public:
   Loader(torch::optim::Optimizer& optimizer, const OptimizerState& saved, const StateDtype& dtype,
-         const RankContext& place)
-      : optimizer_(optimizer), saved_(saved), dtype_(dtype), place_(place), parameters_(parameters_of(optimizer)) {
+         const RankContext& place, const RangeOfParameter& range_of_parameter = {})
+      : optimizer_(optimizer),
+        saved_(saved),
+        dtype_(dtype),
+        place_(place),
+        range_of_parameter_(range_of_parameter),
+        parameters_(parameters_of(optimizer)) {
     check_groups();
   }
 
@@ -90,6 +97,8 @@ class Loader {
     }
     optimizer_.state().clear();  // before loading, because the device may not have memory for both
     each_state([&](int64_t number, const at::Tensor& parameter, const auto& tensors) {
+      const auto range = range_for(parameter);
+      if (range && range->begin == range->end) return;
       optimizer_.state()[parameter.unsafeGetTensorImpl()] = new_state<Fields>(number, parameter, tensors);
     });
     device::copy_all(std::exchange(copies_, {}));
@@ -203,6 +212,11 @@ class Loader {
       fail("'{}' of parameter {} is {}, the parameter is {}", name, number, shape(saved), shape(parameter));
     }
     if (looking_) return;
+    if (const auto range = range_for(parameter)) {
+      field = at::empty({range->end - range->begin}, parameter.options().dtype(dtype_(parameter)).requires_grad(false));
+      copies_.push_back({field, range_of(saved, parameter, *range)});
+      return;
+    }
     // Uses the layout of the parameter, because kernels iterate over both in memory order.
     field = at::empty_like(parameter.detach(), parameter.options().dtype(dtype_(parameter)).requires_grad(false));
     copies_.push_back({field, saved});
@@ -215,6 +229,10 @@ class Loader {
       fail("'{}' of parameter {} is {}, expected a count", name, number, steps);
     }
     field = static_cast<int64_t>(steps);
+  }
+
+  [[nodiscard]] std::optional<StateRange> range_for(const at::Tensor& parameter) const {
+    return range_of_parameter_ ? range_of_parameter_(parameter) : std::nullopt;
   }
 
   void load_rates() const {
@@ -231,6 +249,7 @@ class Loader {
   const OptimizerState& saved_;
   StateDtype dtype_;
   const RankContext& place_;
+  RangeOfParameter range_of_parameter_;
   std::vector<at::Tensor> parameters_;
   std::vector<device::CopyPair> copies_;
   bool looking_ = false;  // true during check(): tensors are compared, not copied
@@ -239,8 +258,8 @@ class Loader {
 }  // namespace
 
 void load_state(torch::optim::Optimizer& optimizer, const OptimizerState& state, const StateDtype& dtype,
-                const RankContext& place) {
-  Loader loader(optimizer, state, dtype, place);
+                const RankContext& place, const RangeOfParameter& range_of_parameter) {
+  Loader loader(optimizer, state, dtype, place, range_of_parameter);
   const bool stock = visit_stock(optimizer, [&]<typename Fields>(Fields) { loader.template load<Fields>(); });
   if (!stock) loader.load_by_itself();
 }

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/optim/state_ranges.hpp"
 #include "accelerate/state/optimizer_state.hpp"
 
 namespace torch::optim {
@@ -25,10 +26,11 @@ using StateDtype = std::function<c10::ScalarType(const at::Tensor& parameter)>;
 /// Sets options and state to the saved ones; tensors are copied to their parameters' devices. Everything is validated
 /// before anything is changed.
 ///
+/// \param range_of_parameter  If set, only the ranges of the saved tensors that it returns are kept.
 /// \throws Error (data) for another number of groups or parameters, shapes that differ from their parameters', a state
 ///         that this optimizer type does not have, and unknown options that are not at their default (maximize).
 void load_state(torch::optim::Optimizer& optimizer, const state::OptimizerState& state, const StateDtype& dtype,
-                const RankContext& place);
+                const RankContext& place, const RangeOfParameter& range_of_parameter = {});
 
 /// \throws as load_state() does, without changing anything.
 void check_state(torch::optim::Optimizer& optimizer, const state::OptimizerState& state, const RankContext& place);

@@ -25,8 +25,8 @@ bool has_same_layout(const at::Tensor& companion, const at::Tensor& parameter) {
 }
 
 bool fits(const at::Tensor& state, const at::Tensor& parameter) {
-  return state.defined() && state.device() == parameter.device() && state.scalar_type() == parameter.scalar_type() &&
-         has_same_layout(state, parameter);
+  return state.defined() && state.numel() == parameter.numel() && state.device() == parameter.device() &&
+         state.scalar_type() == parameter.scalar_type() && has_same_layout(state, parameter);
 }
 
 const at::Tensor& mark_stepped(const state::ParameterShard& param_shard) {
@@ -227,6 +227,13 @@ at::Tensor ShardedStep::aligned_state(const StepTarget& stepped, const at::Tenso
   if (fits(state, stepped.parameter)) return state;
   if (capturing()) throw_capture_before_first_step(stepped);
   if (!state.defined()) return at::zeros_like(stepped.parameter);
+  if (state.numel() != stepped.parameter.numel()) {
+    base::fail(ErrorKind::usage, {}, "optimizer.step",
+               "the optimizer's state of {} has {} elements, the parameter has {} here; the state of an optimizer that "
+               "was sharded cannot be used without sharding: load a checkpoint or make a new optimizer",
+               stepped.param_shard.name.empty() ? "a parameter" : "parameter " + stepped.param_shard.name,
+               state.numel(), stepped.parameter.numel());
+  }
   return at::empty_like(stepped.parameter).copy_(state);
 }
 
