@@ -35,7 +35,8 @@ struct Pair {
 /// Names of the autograd nodes from a result to the leaves.
 std::vector<std::string> nodes_of(const at::Tensor& result) {
   std::vector<std::string> names;
-  std::vector<std::shared_ptr<torch::autograd::Node>> open{result.grad_fn()};
+  std::vector<std::decay_t<decltype(result.grad_fn())>> open{
+      result.grad_fn()};  // its pointer type depends on the version
   while (!open.empty()) {
     const auto node = open.back();
     open.pop_back();

@@ -58,11 +58,11 @@ expect("one line sums up what was found"
 expect("a LibTorch is also found by CMAKE_PREFIX_PATH"
        SAYS "LibTorch 2.11.0 in ${FOLDER}/libtorch-2.11.0;"
        OPTIONS -DCMAKE_PREFIX_PATH=${FOLDER}/libtorch-2.11.0)
-expect("2.12 to 2.15 are accepted and said to be untested"
-       SAYS "LibTorch 2.12.1 in ${FOLDER}/libtorch-2.12.1, untested: 2.11 is what we test;"
+expect("2.12 to 2.14 are accepted and said to be untested"
+       SAYS "LibTorch 2.12.1 in ${FOLDER}/libtorch-2.12.1, untested: 2.11 and 2.15.0 are what we test;"
        OPTIONS -DTorch_DIR=${FOLDER}/libtorch-2.12.1/share/cmake/Torch)
 expect("2.15 is the last that is accepted"
-       SAYS "LibTorch 2.15.0 in ${FOLDER}/libtorch-2.15.0, untested"
+       SAYS "LibTorch 2.15.0 in ${FOLDER}/libtorch-2.15.0;"
        OPTIONS -DTorch_DIR=${FOLDER}/libtorch-2.15.0/share/cmake/Torch)
 foreach(version 2.10.0 2.16.0)
   expect("LibTorch ${version} is refused" FAILS
