@@ -13,9 +13,11 @@
 #include "accelerate/base/closest_match.hpp"
 #include "accelerate/env/config_file.hpp"
 #include "accelerate/env/config_keys.hpp"
+#include "accelerate/env/fsdp_table.hpp"
 #include "accelerate/env/parse.hpp"
 #include "accelerate/env/settings.hpp"
 #include "accelerate/env/settings_table.hpp"
+#include "accelerate/env/sharding_groups.hpp"
 #include "accelerate/env/yaml_document.hpp"
 
 namespace accelerate::env {
@@ -26,9 +28,21 @@ template <typename... Args>
   base::fail(ErrorKind::environment, {}, "settings", format, std::forward<Args>(args)...);
 }
 
+/// Keys of sharded training belong to a group.
+void check_not_grouped(const std::string& key, const std::string& path) {
+  if (key == "use_fsdp") refuse("{} has the key use_fsdp; set distributed_type to FSDP instead", path);
+  for_each_fsdp_setting([&](const auto& row) {
+    if (row.key != key) return;
+    refuse("{} has {} at the top level, must be in fsdp_config, with distributed_type FSDP", path, key);
+  });
+  if (key != "zero_stage") return;
+  refuse("{} has {} at the top level, must be in deepspeed_config, with distributed_type DEEPSPEED", path, key);
+}
+
 void check_known(const std::string& key, const std::string& path) {
   const auto known = known_keys();
   if (std::find(known.begin(), known.end(), key) != known.end()) return;
+  check_not_grouped(key, path);
   const auto meant = base::closest_match(key, known);
   if (meant) refuse("{} has the unknown key '{}'; did you mean {}?", path, key, *meant);
   std::string all;
@@ -67,6 +81,34 @@ void read_map(const YAML::Node& map, Config& config, bool is_group = false) {
     } else {
       read_entry(key, entry.second, config);
     }
+  }
+}
+
+ConfigGroup group_of(const YAML::Node& map, const std::string& name, const std::string& path) {
+  ConfigGroup group;
+  if (!map.IsDefined() || !map.IsMap()) return group;
+  for (const auto& entry : map) {
+    const auto key = entry.first.IsScalar() ? entry.first.Scalar() : std::string();
+    const YAML::Node& value = entry.second;
+    if (value.IsNull() || (value.IsScalar() && value.Scalar().empty())) continue;
+    if (!group.emplace(key, value.IsScalar() ? value.Scalar() : "{...}").second) {
+      refuse("{} has {} twice in {}", path, key, name);
+    }
+  }
+  return group;
+}
+
+/// Reads the group that belongs to the kind of training. Groups of other kinds have no meaning.
+void read_sharding(const YAML::Node& root, Config& config) {
+  const auto type = find(config.values, "distributed_type");
+  if (type != "FSDP" && type != "DEEPSPEED") return;
+  const std::string name = type == "FSDP" ? "fsdp_config" : "deepspeed_config";
+  config.values.erase(name);
+  const ConfigGroup group = group_of(root[name], name, config.path);
+  if (type == "FSDP") {
+    add_fsdp_config(group, config);
+  } else {
+    add_deepspeed_config(group, config);
   }
 }
 
@@ -115,6 +157,7 @@ Config parse_config(std::string_view text, const std::string& path) {
   check_kind(root, path);
   read_map(root, config);
   check_distributed_type(config.values, path);
+  read_sharding(root, config);
   rename(config, "use_cpu", "cpu");
   read_fp16(config);
   drop_unchosen(config);

@@ -19,13 +19,7 @@ struct UnsupportedTraining {
 };
 
 /// In order of priority: the first kind with a matching type is reported.
-constexpr std::array<UnsupportedTraining, 6> kUnsupportedTrainings{{
-    {"FSDP",
-     "sharded training is not here yet; MULTI_GPU keeps the whole model on every rank, and "
-     "precision::pure_bf16() or nn::checkpoint() make it smaller"},
-    {"DEEPSPEED",
-     "DeepSpeed is Python's, and sharded training is not here yet; MULTI_GPU keeps the whole model on every "
-     "rank, and precision::pure_bf16() or nn::checkpoint() make it smaller"},
+constexpr std::array<UnsupportedTraining, 4> kUnsupportedTrainings{{
     {"MEGATRON_LM", "Megatron-LM is Python's, and model parallel training is not here; MULTI_GPU is data parallel"},
     {"XLA", "LibTorch has no TPUs; MULTI_GPU and MULTI_CPU are data parallel"},
     {"TPU", "LibTorch has no TPUs; MULTI_GPU and MULTI_CPU are data parallel"},
@@ -38,7 +32,12 @@ const UnsupportedTraining* unsupported_training(std::string_view type) {
   return found == kUnsupportedTrainings.end() ? nullptr : found;
 }
 
-bool is_ours(std::string_view type) { return type == "NO" || type == "MULTI_CPU" || type == "MULTI_GPU"; }
+constexpr std::string_view kTypes = "NO, MULTI_CPU, MULTI_GPU, FSDP or DEEPSPEED";
+
+bool is_ours(std::string_view type) {
+  constexpr std::array<std::string_view, 5> types{"NO", "MULTI_CPU", "MULTI_GPU", "FSDP", "DEEPSPEED"};
+  return std::find(types.begin(), types.end(), type) != types.end();
+}
 
 /// Suggests "NO" for "no", which users and YAML tools write.
 std::string effective_distributed_type(std::string type) {
@@ -47,25 +46,27 @@ std::string effective_distributed_type(std::string type) {
   return is_ours(type) ? "; did you mean " + type + "?" : "";
 }
 
-bool is_requested(const ForeignKey& key, const std::string& value) {
-  const auto flag = parse_bool(value);
-  return !value.empty() && value != key.disabled_value && value != "NO" && !(flag && !*flag);
-}
-
-/// A file with sharding options but without a distributed_type is refused, because data parallel training would
-/// silently replace the configured one. With a distributed_type, such a group has no meaning, as in Accelerate.
+/// A file with options of another kind of training but without a distributed_type is refused, because data parallel
+/// training would silently replace the configured one. With another distributed_type, such a group has no meaning.
 void check_groups(const std::map<std::string, std::string>& values, const std::string& path) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 3> groups{
       {{"fsdp_config", "FSDP"}, {"deepspeed_config", "DEEPSPEED"}, {"megatron_lm_config", "MEGATRON_LM"}}};
   for (const auto& [key, type] : groups) {
     const auto found = values.find(std::string(key));
     if (found == values.end() || !is_requested({.key = key}, found->second)) continue;
-    base::fail(ErrorKind::environment, {}, "settings", "{} has {} and no distributed_type, but {}", path, key,
-               unsupported_training(type)->instead);
+    const auto* other = unsupported_training(type);
+    base::fail(ErrorKind::environment, {}, "settings", "{} has {} and no distributed_type, {}", path, key,
+               other == nullptr ? fmt::format("which must be {}; add it, or remove {}", type, key)
+                                : "but " + std::string(other->instead));
   }
 }
 
 }  // namespace
+
+bool is_requested(const ForeignKey& key, const std::string& value) {
+  const auto flag = parse_bool(value);
+  return !value.empty() && value != key.disabled_value && value != "NO" && !(flag && !*flag);
+}
 
 const std::vector<std::string_view>& launcher_keys() {
   static const std::vector<std::string_view> keys{"num_processes",
@@ -143,6 +144,9 @@ std::vector<std::string> keys_without_meaning(const std::map<std::string, std::s
     if (foreign.key == "distributed_type" || found == values.end()) continue;
     if (is_requested(foreign, found->second)) keys.emplace_back(foreign.key);
   }
+  for (const auto& entry : values) {
+    if (entry.first.find('.') != std::string::npos) keys.emplace_back(entry.first);
+  }
   return keys;
 }
 
@@ -158,7 +162,7 @@ void check_distributed_type(const std::map<std::string, std::string>& values, co
   if (is_ours(type)) return;
   const auto* other = unsupported_training(type);
   base::fail(ErrorKind::environment, {}, "settings", "{} has distributed_type {}, but {}", path, type,
-             other == nullptr ? "it must be NO, MULTI_CPU or MULTI_GPU" + effective_distributed_type(type)
+             other == nullptr ? fmt::format("it must be {}{}", kTypes, effective_distributed_type(type))
                               : std::string(other->instead));
 }
 

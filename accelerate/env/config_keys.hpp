@@ -26,10 +26,13 @@ struct ForeignKey {
 
 const std::vector<ForeignKey>& foreign_keys();
 
+/// True unless the value is empty, means "no", or is the key's disabled value.
+bool is_requested(const ForeignKey& key, const std::string& value);
+
 /// Returns all valid keys of a config file, this library's keys first.
 std::vector<std::string> known_keys();
 
-/// Returns the keys with an effective value that have no meaning here.
+/// Returns the keys with an effective value that have no meaning here, also those of groups: "deepspeed_config.KEY".
 std::vector<std::string> keys_without_meaning(const std::map<std::string, std::string>& values);
 
 /// \throws Error (environment) if the file configures an unsupported kind of training, with the available alternative.

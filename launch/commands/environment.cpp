@@ -88,10 +88,10 @@ std::string found_in_path(const std::string& program, const std::string& path) {
 }
 
 bool is_training_variable(const std::string& name) {
-  constexpr std::array<std::string_view, 20> prefixes{
-      "ACCELERATE_", "CUDA_", "NCCL_",  "GLOO_",   "OMPI_",     "PMIX_",          "PMI_",
-      "SLURM_",      "TORCH", "OMP_",   "MKL_",    "MALLOC_",   "GLIBC_TUN",      "MASTER_",
-      "WORLD_SIZE",  "RANK",  "LOCAL_", "HF_HOME", "XDG_CACHE", "LD_LIBRARY_PATH"};
+  constexpr std::array<std::string_view, 21> prefixes{
+      "ACCELERATE_", "FSDP_",      "CUDA_", "NCCL_",  "GLOO_",   "OMPI_",     "PMIX_",
+      "PMI_",        "SLURM_",     "TORCH", "OMP_",   "MKL_",    "MALLOC_",   "GLIBC_TUN",
+      "MASTER_",     "WORLD_SIZE", "RANK",  "LOCAL_", "HF_HOME", "XDG_CACHE", "LD_LIBRARY_PATH"};
   return std::any_of(prefixes.begin(), prefixes.end(),
                      [&](std::string_view prefix) { return name.starts_with(prefix); });
 }

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "accelerate/base/closest_match.hpp"
+#include "accelerate/env/fsdp_table.hpp"
 #include "accelerate/env/settings_table.hpp"
 #include "launch/plan/option_types.hpp"
 #include "launch/plan/options_table.hpp"
@@ -58,9 +59,10 @@ class OnePage : public CLI::Formatter {
   std::string make_footer(const CLI::App* /*app*/) const override {
     return fmt::format(
         "\nOptions may be spelled --num-processes too. Arguments after the program belong to the program; -- may stand "
-        "before it.\nAll but those under Other have a variable too, ACCELERATE_NUM_PROCESSES and the like, with "
-        "another "
-        "name\n{}.\n",
+        "before it.\nAll but those under Other, --use_deepspeed and --zero_stage have a variable too:\n"
+        "ACCELERATE_NUM_PROCESSES and the like, with another name\n{},\n"
+        "FSDP_VERSION (--fsdp_version) and the like. All --fsdp_ options of Accelerate are accepted, or refused with a "
+        "reason.\n",
         other_variables());
   }
 };
@@ -98,13 +100,47 @@ CLI::Option* add(CLI::App& app, const env::CommandLineOption& option, const Type
   return declared;
 }
 
-void declare(CLI::App& app, LaunchOptions& o, bool& help, bool& version) {
+/// Options of DeepSpeed that are translated into settings of sharded training.
+struct DeepSpeedOptions {
+  std::optional<bool> use_deepspeed{};
+  std::optional<int64_t> zero_stage{};
+};
+
+void declare_sharding(CLI::App& app, LaunchOptions& o, DeepSpeedOptions& deepspeed) {
+  const std::string group = "Sharded training";
+  env::for_each_fsdp_setting([&](const auto& row) {
+    const bool is_hidden = row.option.help.empty();
+    add(app, row.option, row.type, row.default_text(), row.of(o.fsdp))->group(is_hidden ? "" : group);
+  });
+  add(app, {"use_deepspeed", "", "The same as --use_fsdp, with --zero_stage."}, env::Flag{}, "",
+      deepspeed.use_deepspeed)
+      ->group(group);
+  add(app, {"zero_stage", "N", "fsdp_sharding_strategy by number: 0 NO_SHARD to 3 FULL_SHARD."}, env::kZeroStage,
+      fmt::to_string(env::kDefaultZeroStage), deepspeed.zero_stage)
+      ->group(group);
+}
+
+void translate(const DeepSpeedOptions& deepspeed, LaunchOptions& o) {
+  if (deepspeed.use_deepspeed && o.fsdp.use_fsdp) {
+    fail(ErrorKind::usage, "--use_deepspeed and --use_fsdp are given, must be one of them; both shard the training");
+  }
+  if (deepspeed.zero_stage && o.fsdp.sharding_strategy) {
+    fail(ErrorKind::usage, "--zero_stage {} and --fsdp_sharding_strategy {} are given, must be one of them",
+         *deepspeed.zero_stage, *o.fsdp.sharding_strategy);
+  }
+  if (deepspeed.use_deepspeed) o.fsdp.use_fsdp = deepspeed.use_deepspeed;
+  o.use_deepspeed = deepspeed.use_deepspeed.value_or(false);
+  if (deepspeed.zero_stage) o.fsdp.sharding_strategy = env::strategy_of_zero_stage(*deepspeed.zero_stage);
+}
+
+void declare(CLI::App& app, LaunchOptions& o, DeepSpeedOptions& deepspeed, bool& help, bool& version) {
   for_each_option([&](std::string_view group, const auto& row) {
     add(app, row.option, row.type, row.default_text(), row.of(o))->group(std::string(group));
   });
   env::for_each_setting([&](const auto& row) {
     add(app, row.option, row.type, row.default_text(), row.of(o.settings))->group("Settings of the ranks");
   });
+  declare_sharding(app, o, deepspeed);
   const std::string rest = "Other";
   add(app, {"config_file", "FILE", "YAML, as `accelerate config` writes it."}, Text{"a file's name"},
       "ACCELERATE_CONFIG_FILE", o.config_file)
@@ -200,7 +236,8 @@ Parsed parse(const std::vector<std::string>& arguments) {
   app.set_help_flag();
   app.prefix_command();
   app.formatter(std::make_shared<OnePage>());
-  declare(app, options, help, version);
+  DeepSpeedOptions deepspeed;
+  declare(app, options, deepspeed, help, version);
   try {
     auto words = with_underscores(app, arguments);
     std::reverse(words.begin(), words.end());  // CLI11 reads from the back
@@ -219,6 +256,7 @@ Parsed parse(const std::vector<std::string>& arguments) {
     refuse_option(app, options.command.front());
   }
   check_device_of_backend(options);
+  translate(deepspeed, options);
   if (options.command.empty()) {
     fail(ErrorKind::usage, "no program given; usage: accelerate_launch [options] program [arguments]");
   }

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "accelerate/env/fsdp_settings.hpp"
 #include "accelerate/env/settings.hpp"
 #include "launch/plan/error.hpp"
 
@@ -24,6 +25,7 @@ inline constexpr std::chrono::milliseconds kDefaultGrace = std::chrono::seconds(
 /// options_table.hpp.
 struct LaunchOptions {
   env::GivenSettings settings{};           ///< settings that are passed to the ranks
+  env::FsdpSettings fsdp{};                ///< settings of sharded training, which are passed to the ranks too
   std::optional<int64_t> num_processes{};  ///< 1 to 4096, of the whole job; unset: on each machine one per visible GPU,
                                            ///< one on the CPU, without GPUs or on a device by number
   std::optional<int64_t> num_machines{};
@@ -43,6 +45,7 @@ struct LaunchOptions {
   std::optional<std::string> role{};
   std::optional<std::chrono::milliseconds> monitor_interval{};
   std::optional<std::string> config_file{};
+  bool use_deepspeed = false;              ///< fsdp.use_fsdp with DeepSpeed's default strategy
   bool dry_run = false;                    ///< print the plan as a shell script
   std::optional<std::string> log_dir{};    ///< if unset, there are no log files
   std::optional<std::string> tee{};        ///< format of StreamChoice; if unset, both streams if there is a log_dir

@@ -7,6 +7,7 @@
 #include <array>
 #include <string_view>
 
+#include "accelerate/env/fsdp_table.hpp"
 #include "accelerate/env/settings_table.hpp"
 #include "launch/plan/cpu_affinity.hpp"
 #include "launch/plan/machine_placement.hpp"
@@ -41,10 +42,11 @@ void add_malloc_defaults(env::Variables& variables) {
 
 /// Adds the settings of the command line.
 void add_settings(env::Variables& variables, const LaunchOptions& options) {
-  env::for_each_setting([&](const auto& row) {
-    const auto& value = row.of(options.settings);
+  const auto add = [&](const auto& row, const auto& value) {
     if (value) variables[std::string(row.variable)] = row.type.text(*value);
-  });
+  };
+  env::for_each_setting([&](const auto& row) { add(row, row.of(options.settings)); });
+  env::for_each_fsdp_setting([&](const auto& row) { add(row, row.of(options.fsdp)); });
 }
 
 /// Passed between launchers.

@@ -7,6 +7,7 @@
 #include "accelerate/env/config_keys.hpp"
 #include "accelerate/env/precedence.hpp"
 #include "launch/plan/options_table.hpp"
+#include "launch/plan/resolve_sharding.hpp"
 
 namespace accelerate::launch {
 namespace {
@@ -87,6 +88,7 @@ Resolved resolve(const LaunchOptions& options, const env::Variables& inherited, 
   result.timeout = settings.timeout;
   resolve_own(inherited, config, result);
   drop_overridden_settings(options, result);
+  resolve_sharding(inherited, config, result);
   const auto unused = env::keys_without_meaning(config.values);
   if (!unused.empty()) {
     result.conflicts.push_back(

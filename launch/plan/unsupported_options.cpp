@@ -12,7 +12,13 @@ struct Foreign {
   std::string_view why;
 };
 
-constexpr std::string_view kSharded = "sharded training is not here yet; every rank holds the whole model";
+constexpr std::string_view kDeepSpeed =
+    "files and hosts of DeepSpeed are not read; --use_deepspeed --zero_stage N shards the training, --hostfile names "
+    "hosts";
+constexpr std::string_view kOffload =
+    "optimizer state and parameters stay on the device; --zero_stage 3 on more ranks needs less memory";
+constexpr std::string_view kZero3 =
+    "prepare() divides a whole model, and save_model() writes whole tensors in the dtype of the model";
 constexpr std::string_view kModelParallel = "model parallel training is not here; data parallel is";
 constexpr std::string_view kCompiler = "it compiles Python; there is none in a step here";
 constexpr std::string_view kPrecision = "fp8 is not here yet; --mixed_precision takes bf16 and fp16";
@@ -21,14 +27,10 @@ constexpr std::string_view kPython = "programs here are executables; give the pr
 constexpr std::string_view kCloud = "this launcher starts no machines; it runs on those that are there";
 constexpr std::string_view kInCode = "that is the program's: accelerator.clip_grad_norm_()";
 
-constexpr std::array<Foreign, 29> kForeign{
-    {{"use_fsdp", kSharded},
-     {"fsdp_", kSharded},
-     {"use_deepspeed", kSharded},
-     {"deepspeed_", kSharded},
-     {"zero_stage", kSharded},
-     {"zero3_", kSharded},
-     {"offload_", kSharded},
+constexpr std::array<Foreign, 26> kForeign{
+    {{"deepspeed_", kDeepSpeed},
+     {"zero3_", kZero3},
+     {"offload_", kOffload},
      {"use_megatron_lm", kModelParallel},
      {"megatron_lm_", kModelParallel},
      {"use_parallelism_config", kModelParallel},

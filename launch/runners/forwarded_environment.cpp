@@ -7,6 +7,7 @@
 #include <array>
 #include <cctype>
 
+#include "accelerate/env/fsdp_table.hpp"
 #include "launch/plan/options_table.hpp"
 
 namespace accelerate::launch {
@@ -52,6 +53,7 @@ std::vector<std::string> arguments_of(const LaunchOptions& options) {
   };
   for_each_option([&](std::string_view /*group*/, const auto& row) { add(row, row.of(options)); });
   env::for_each_setting([&](const auto& row) { add(row, row.of(options.settings)); });
+  env::for_each_fsdp_setting([&](const auto& row) { add(row, row.of(options.fsdp)); });
   return words;
 }
 

@@ -524,7 +524,11 @@ TEST_CASE("a config file is read from --config_file, and its settings reach the 
                    "echo $WORLD_SIZE $ACCELERATE_USE_CPU $ACCELERATE_MIXED_PRECISION "
                    "$ACCELERATE_CONFIG_FILE"};
   CHECK(launch(show).out == "2 1 bf16\n2 1 bf16\n");
-  std::ofstream(name) << "distributed_type: FSDP\n";
+  std::ofstream(name) << "num_processes: 2\nuse_cpu: true\nbackend: gloo\ndistributed_type: FSDP\n"
+                         "fsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP}\n";
+  CHECK(launch({"--config_file", name, "sh", "-c", "echo $ACCELERATE_USE_FSDP $FSDP_SHARDING_STRATEGY"}).out ==
+        "true SHARD_GRAD_OP\ntrue SHARD_GRAD_OP\n");
+  std::ofstream(name) << "distributed_type: MEGATRON_LM\n";
   const auto refused = launch(show);
   CHECK(refused.code == 1);
   CHECK(refused.out == "");

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face Accelerate reads files of accelerate_config, and accelerate_config updates files of Accelerate."""
+"""Hugging Face Accelerate reads files of accelerate_config, and accelerate_config updates files of Accelerate. Both
+launchers set the same variables of sharded training."""
 import os
 import subprocess
 import sys
@@ -10,9 +11,21 @@ from pathlib import Path
 
 from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
 from accelerate.commands.config.default import write_basic_config
+from accelerate.commands.launch import launch_command_parser
 from accelerate.utils import DistributedType
+from accelerate.utils.launch import prepare_multi_gpu_env
 
 CONFIG = Path(sys.argv.pop(1))
+LAUNCH = CONFIG.with_name("accelerate_launch")
+FSDP = {"version": "2", "sharding_strategy": "SHARD_GRAD_OP", "reshard_after_forward": "false", "offload_params": "false",
+        "min_num_params": "1000", "auto_wrap_policy": "SIZE_BASED_WRAP", "backward_prefetch": "BACKWARD_PRE",
+        "state_dict_type": "FULL_STATE_DICT", "forward_prefetch": "true", "use_orig_params": "true",
+        "cpu_ram_efficient_loading": "true", "sync_module_states": "true", "activation_checkpointing": "false",
+        "activation_checkpointing_offload": "false"}
+
+
+def of_fsdp(variables):
+    return {name: value for name, value in variables.items() if name.startswith("FSDP_") or name == "ACCELERATE_USE_FSDP"}
 
 
 class ConfigInPython(unittest.TestCase):
@@ -68,6 +81,27 @@ class ConfigInPython(unittest.TestCase):
         self.assertEqual(config.fsdp_config, {"fsdp_offload_params": False, "fsdp_sharding_strategy": 1,
                                               "fsdp_transformer_layer_cls_to_wrap": "Block"})
         self.assertEqual((config.mixed_precision, config.num_processes), ("fp16", 2))
+
+    def launched(self, *options):
+        done = subprocess.run([LAUNCH, "--cpu", "--num_processes", "1", *options, "env"], text=True, capture_output=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return of_fsdp(dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line))
+
+    def test_both_launchers_set_the_same_variables_of_sharded_training(self):
+        options = ["--use_fsdp", *(f"--fsdp_{name}={value}" for name, value in FSDP.items())]
+        job = ["--num_processes=2", "--num_machines=1", "--machine_rank=0", "--main_process_port=29511", "--mixed_precision=no",
+               "--dynamo_backend=no", "--gradient_accumulation_steps=1"]
+        expected = of_fsdp(prepare_multi_gpu_env(launch_command_parser().parse_args([*options, *job, "x.py"])))
+        self.assertEqual(len(expected), len(FSDP) + 1)
+        self.assertEqual(self.launched(*options), expected)
+
+    def test_a_file_of_accelerate_has_the_effect_of_the_options(self):
+        config = ClusterConfig(compute_environment="LOCAL_MACHINE", distributed_type=DistributedType.FSDP, mixed_precision="no",
+                               use_cpu=False, debug=False, num_processes=1,
+                               fsdp_config={f"fsdp_{name}": value for name, value in FSDP.items()})
+        config.to_yaml_file(str(self.path))
+        options = ["--use_fsdp", *(f"--fsdp_{name}={value}" for name, value in FSDP.items())]
+        self.assertEqual(self.launched("--config_file", self.path), self.launched(*options))
 
 
 if __name__ == "__main__":

@@ -66,10 +66,12 @@ TEST_CASE("relevant variables are printed, a job's secret is not") {
                                           {"ACCELERATE_JOB_ID", "0123"},
                                           {"SLURM_JOB_ID", "7"},
                                           {"HF_HOME_TOKEN", "hf_secret"},
+                                          {"FSDP_VERSION", "2"},
                                           {"NCCL_DEBUG", "INFO"},
                                           {"EDITOR", "vi"}});
   CHECK(facts == Facts{{"ACCELERATE_BACKEND", "gloo"},
                        {"ACCELERATE_JOB_ID", "(hidden)"},
+                       {"FSDP_VERSION", "2"},
                        {"HF_HOME_TOKEN", "(hidden)"},
                        {"NCCL_DEBUG", "INFO"},
                        {"SLURM_JOB_ID", "7"}});

@@ -34,11 +34,6 @@ std::string refusal(const std::string& text) {
   return "";
 }
 
-/// The alternative to FSDP.
-const std::string sharded =
-    "sharded training is not here yet; MULTI_GPU keeps the whole model on every rank, and precision::pure_bf16() or "
-    "nn::checkpoint() make it smaller";
-
 }  // namespace
 
 TEST_CASE("the config file of Accelerate 0.11: two machines with two GPUs each") {
@@ -125,9 +120,8 @@ TEST_CASE("a variable overrides the file, and the command line overrides both") 
 }
 
 TEST_CASE("another distributed_type is refused with the supported ones") {
-  CHECK(refusal("distributed_type: FSDP") == "settings: f.yaml has distributed_type FSDP, but " + sharded);
-  CHECK(refusal("distributed_type: DEEPSPEED") ==
-        "settings: f.yaml has distributed_type DEEPSPEED, but DeepSpeed is Python's, and " + sharded);
+  CHECK(refusal("distributed_type: FSDP").empty());
+  CHECK(refusal("distributed_type: DEEPSPEED").empty());
   CHECK(
       refusal("distributed_type: MEGATRON_LM") ==
       "settings: f.yaml has distributed_type MEGATRON_LM, but Megatron-LM is Python's, and model parallel training is "
@@ -140,13 +134,14 @@ TEST_CASE("another distributed_type is refused with the supported ones") {
       "settings: f.yaml has distributed_type MULTI_XPU, but several devices of this kind are not supported; MULTI_GPU "
       "and MULTI_CPU are");
   CHECK(refusal("distributed_type: both") ==
-        "settings: f.yaml has distributed_type both, but it must be NO, MULTI_CPU or MULTI_GPU");
+        "settings: f.yaml has distributed_type both, but it must be NO, MULTI_CPU, MULTI_GPU, FSDP or DEEPSPEED");
   for (const std::string type : {"no", "'no'", "\"No\""}) {
-    CHECK(
-        refusal("distributed_type: " + type).ends_with("but it must be NO, MULTI_CPU or MULTI_GPU; did you mean NO?"));
+    CHECK(refusal("distributed_type: " + type)
+              .ends_with("but it must be NO, MULTI_CPU, MULTI_GPU, FSDP or DEEPSPEED; did you mean NO?"));
   }
   CHECK(refusal("distributed_type: multi-gpu") ==
-        "settings: f.yaml has distributed_type multi-gpu, but it must be NO, MULTI_CPU or MULTI_GPU; did you mean "
+        "settings: f.yaml has distributed_type multi-gpu, but it must be NO, MULTI_CPU, MULTI_GPU, FSDP or DEEPSPEED; "
+        "did you mean "
         "MULTI_GPU?");
   CHECK(refusal("compute_environment: AMAZON_SAGEMAKER") ==
         "settings: f.yaml has compute_environment AMAZON_SAGEMAKER, which only Python supports; use LOCAL_MACHINE");
@@ -156,14 +151,16 @@ TEST_CASE("a file for unsupported training is refused for that reason, regardles
   CHECK(refusal("base_job_name: x\ncompute_environment: AMAZON_SAGEMAKER\ndistributed_type: DATA_PARALLEL\n"
                 "ec2_instance_type: ml.p3.2xlarge\nregion: us-east-1\n") ==
         "settings: f.yaml has compute_environment AMAZON_SAGEMAKER, which only Python supports; use LOCAL_MACHINE");
-  CHECK(refusal("aaa: 1\ndistributed_type: FSDP") == "settings: f.yaml has distributed_type FSDP, but " + sharded);
+  CHECK(refusal("aaa: 1\ndistributed_type: XLA").starts_with("settings: f.yaml has distributed_type XLA, but "));
   CHECK(refusal("aaa: 1\ndistributed_type: NO").starts_with("settings: f.yaml has the unknown key 'aaa'"));
 }
 
 TEST_CASE("a file with another framework's settings is refused also without distributed_type") {
-  CHECK(refusal("fsdp_config: {a: 1}") == "settings: f.yaml has fsdp_config and no distributed_type, but " + sharded);
+  CHECK(refusal("fsdp_config: {a: 1}") ==
+        "settings: f.yaml has fsdp_config and no distributed_type, which must be FSDP; add it, or remove fsdp_config");
   CHECK(refusal("deepspeed_config: {a: 1}") ==
-        "settings: f.yaml has deepspeed_config and no distributed_type, but DeepSpeed is Python's, and " + sharded);
+        "settings: f.yaml has deepspeed_config and no distributed_type, which must be DEEPSPEED; add it, or remove "
+        "deepspeed_config");
   CHECK(refusal("megatron_lm_config: {a: 1}") ==
         "settings: f.yaml has megatron_lm_config and no distributed_type, but Megatron-LM is Python's, and model "
         "parallel training is not here; MULTI_GPU is data parallel");

@@ -110,6 +110,24 @@ TEST_CASE("no command line contains the job's id") {
   }
 }
 
+TEST_CASE("settings of sharded training reach the ranks of every runner") {
+  LaunchOptions options{.command = {"x"}};
+  options.fsdp = {.use_fsdp = true, .sharding_strategy = "FULL_SHARD", .reshard_after_forward = false};
+  const Words words{"--use_fsdp=true", "--fsdp_sharding_strategy=FULL_SHARD", "--fsdp_reshard_after_forward=false"};
+  CHECK(arguments_of(options) == words);
+  Hosts hosts{{"a", 1}, {"b", 1}};
+  for (const LaunchOptions& of_host : options_of_hosts(options, hosts, "id")) CHECK(of_host.fsdp == options.fsdp);
+  for (const auto& plan :
+       {plan_mpirun(options, {{"a", 1}, {"b", 1}}, {}, "id", ""), plan_srun(options, {}, "id", "")}) {
+    const auto& environment = plan.workers.at(0).environment;
+    CHECK(environment.at("ACCELERATE_USE_FSDP") == "true");
+    CHECK(environment.at("FSDP_SHARDING_STRATEGY") == "FULL_SHARD");
+    CHECK(environment.at("FSDP_RESHARD_AFTER_FORWARD") == "false");
+  }
+  const Words mpirun = plan_mpirun(options, {{"a", 1}, {"b", 1}}, {}, "id", "").workers.at(0).command;
+  CHECK(std::count(mpirun.begin(), mpirun.end(), "FSDP_SHARDING_STRATEGY") == 1);
+}
+
 TEST_CASE("mpirun gets hosts with their ranks, and the names of exported variables") {
   LaunchOptions options{.num_processes = 3, .command = {"./train", "a b"}};
   options.settings.cpu = true;
