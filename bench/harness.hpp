@@ -16,7 +16,8 @@ struct Case {
   std::function<double(int64_t iterations)> round;
 };
 
-/// A case that measures seconds per step. Two untimed steps precede each round and synchronise the ranks.
+/// A case that measures seconds per step. Two untimed steps precede each round and synchronise the ranks; a round of
+/// one step, which takes seconds, has none.
 ///
 /// \param finish  Waits for asynchronous work of the steps (a GPU); part of the measured time.
 Case timed(std::string name, const std::function<void()>& step, const std::function<void()>& finish = {});
@@ -24,7 +25,7 @@ Case timed(std::string name, const std::function<void()>& step, const std::funct
 /// A case of the heap allocations of one step (needs allocations.cpp).
 Case counted(std::string name, const std::function<void()>& step, const std::function<int64_t()>& allocations);
 
-/// Seconds of one step in a loop of `iterations`, two untimed before it.
+/// Seconds of one step in a loop of `iterations`, two untimed before it unless `iterations` is 1.
 double seconds_per_step(int64_t iterations, const std::function<void()>& step,
                         const std::function<void()>& finish = {});
 
