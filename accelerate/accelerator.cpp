@@ -3,12 +3,17 @@
 
 #include <ATen/ops/full_like.h>
 
+#include <tuple>
+
 #include "accelerate/base/heartbeat.hpp"
 #include "accelerate/device/out_of_memory_error.hpp"
 #include "accelerate/env/settings_table.hpp"
 #include "accelerate/gradient/clip.hpp"
 #include "accelerate/gradient/non_finite.hpp"
 #include "accelerate/prepared/memory_inventory.hpp"
+#include "accelerate/prepared/sharded_optimizer_state.hpp"
+#include "accelerate/prepared/sharding_support.hpp"
+#include "accelerate/sharding/fully_sharded_parameters.hpp"
 
 namespace accelerate {
 namespace {
@@ -62,6 +67,13 @@ std::shared_ptr<prepared::AcceleratorState> shared_by_all(const job::JobContext&
                             .short_window = options.accumulation.short_window};
   shared->check_synchronized_every = options.check_synchronized_every;
   shared->fused_optimizer = options.fused_optimizer;
+  const auto variables = env::current_variables();
+  const auto sharding =
+      sharding::resolve(options.sharding, options.fsdp_plugin, variables, job.place, env::read_config(variables));
+  shared->sharding = sharding.strategy;
+  shared->full_shard = sharding.full_shard;
+  if (!job.device.is_cpu()) shared->full_shard.units.min_bytes = 32 << 20;  // small collectives use a GPU badly
+  prepared::check_sharding(*shared, options.project.save_on_each_node);
   precision::check_grad_scaler_options(options.grad_scaler, job.place);
   if (shared->policy.scales_loss()) {
     shared->scaling = std::make_shared<prepared::LossScaling>(*shared, options.grad_scaler);
@@ -129,9 +141,12 @@ void Accelerator::backward(const at::Tensor& loss, const LossCount& count, bool 
 
 void Accelerator::weighted_backward(const at::Tensor& loss, double weight, bool retain_graph) {
   std::vector<gradient::GradientReducer*> gradient_reducers;
+  std::vector<sharding::FullyShardedParameters*> sharded;
   for (const prepared::ModelCore& model : accelerator_state_->registry.of<prepared::ModelCore>()) {
     if (model.gradient_reducer() != nullptr) gradient_reducers.push_back(model.gradient_reducer());
+    if (model.fully_sharded() != nullptr) sharded.push_back(model.fully_sharded());
   }
+  prepared::check_sharded_models_are_stepped(*accelerator_state_);
   if (accelerator_state_->scaling) accelerator_state_->scaling->begin_backward();
   const auto run = [&] {
     // The weight is the initial gradient of the backward, so that no division enters the graph.
@@ -142,15 +157,19 @@ void Accelerator::weighted_backward(const at::Tensor& loss, double weight, bool 
       seed = at::full_like(loss, weight);
     }
     if (!accelerator_state_->window.is_last_of_several()) return loss.backward(seed, retain_graph);
-    for (prepared::OptimizerCore& one : accelerator_state_->registry.of<prepared::OptimizerCore>())
+    for (prepared::OptimizerCore& one : accelerator_state_->registry.of<prepared::OptimizerCore>()) {
+      std::ignore = one.parameters_version();  // looks up the models, which may have been prepared again
       one.begin_backward();
+    }
     loss.backward(seed, retain_graph);
     for (prepared::OptimizerCore& one : accelerator_state_->registry.of<prepared::OptimizerCore>()) one.backward_done();
   };
   device::with_out_of_memory_report(
       place(), "backward",
       [&] {
-        gradient_reducers.empty() ? run() : gradient::run_backward(gradient_reducers, accelerator_state_->group, run);
+        const auto run_sharded = [&] { sharding::FullyShardedParameters::run_backward(sharded, run); };
+        gradient_reducers.empty() ? run_sharded()
+                                  : gradient::run_backward(gradient_reducers, accelerator_state_->group, run_sharded);
       },
       [&] { return prepared::memory_inventory(*accelerator_state_); });
   if (accelerator_state_->scaling) accelerator_state_->scaling->backward_done();
@@ -163,16 +182,17 @@ at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameter
                                         bool error_if_nonfinite) {
   gradient::check_norm_limit(max_norm, norm_type);
   const auto gradients = prepared::flat_gradients(models_of(), parameters);
+  const comm::Group* over = prepared::group_of_sharded_gradients(models_of(), parameters);
   if (!sync_gradients()) {
-    const at::Tensor norm = gradient::norm_of(gradients, norm_type);
+    const at::Tensor norm = gradient::norm_of(gradients, norm_type, over);
     return accelerator_state_->scaling ? accelerator_state_->scaling->unscaled_norm(norm, parameters) : norm;
   }
   if (accelerator_state_->scaling) accelerator_state_->scaling->unscale_owners(parameters);
   if (error_if_nonfinite) {
     auto pieces = prepared::named_shards(models_of(), parameters);
-    gradient::require_finite(gradient::norm_of(gradients, norm_type), pieces, place());
+    gradient::require_finite(gradient::norm_of(gradients, norm_type, over), pieces, place());
   }
-  return gradient::clip_norm_of(gradients, max_norm, norm_type);
+  return gradient::clip_norm_of(gradients, max_norm, norm_type, over);
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {

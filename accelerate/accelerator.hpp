@@ -30,10 +30,12 @@
 #include "accelerate/prepared/local_sgd.hpp"
 #include "accelerate/prepared/loss_scaling.hpp"
 #include "accelerate/prepared/prepare.hpp"
+#include "accelerate/prepared/sharding_support.hpp"
 #include "accelerate/process_info.hpp"
 #include "accelerate/profile/devices.hpp"
 #include "accelerate/profile/memory.hpp"
 #include "accelerate/profile/profiler.hpp"
+#include "accelerate/sharding/whole_parameters.hpp"
 #include "accelerate/tracking/logger.hpp"
 #include "accelerate/tracking_facade.hpp"
 
@@ -167,6 +169,21 @@ class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacad
     model.core().check_synchronized();
   }
 
+  /// Returns a scope in which every rank has the whole parameters of the model. Operators, and code that reads memory,
+  /// may use and change them; each rank then keeps its part of the new values, which must be equal on all ranks.
+  /// Memory: the whole model on every rank. Without sharded parameters the scope does nothing. Collective.
+  template <typename Model>
+  [[nodiscard]] static sharding::WholeParameters summon_full_params(const PreparedModel<Model>& model) {
+    return sharding::WholeParameters(model.core().sharded_in_forward());
+  }
+  /// Returns a text that describes how the parameters of the model are divided over the ranks: the units, which are
+  /// exchanged in one collective each, and the number of elements of this rank.
+  /// \returns "not sharded" without sharding or with a single rank.
+  template <typename Model>
+  [[nodiscard]] static std::string sharding_plan(const PreparedModel<Model>& model) {
+    return model.core().sharding_plan();
+  }
+
   /// Settings of the loaders that are prepared from now on: see AcceleratorOptions::split_batches and even_batches.
   [[nodiscard]] bool split_batches() const { return options_.loader.split_batches; }
   [[nodiscard]] bool even_batches() const { return options_.loader.even_batches; }
@@ -244,13 +261,15 @@ class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacad
   /// Makes the next backward reduce the gradients even if its forward ran inside no_sync().
   template <typename Model>
   void trigger_sync_in_backward(const PreparedModel<Model>& model) {
-    for (auto* gradient_reducer : model.core().gradient_reducers()) gradient_reducer->set_sync(true);
+    model.core().trigger_sync();
   }
   /// Returns a scope in which ranks may have different numbers of batches (with even_batches off, or with streams). A
   /// rank that leaves the scope or calls finish() joins the reductions of the other ranks until all have finished.
   /// Parameters and schedulers are equal on all ranks afterwards. Collective.
   template <typename... Models>
   [[nodiscard]] gradient::UnevenJoin join_uneven_inputs(const Models&... models) const {
+    prepared::refuse_with_sharding(*accelerator_state_, "join_uneven_inputs",
+                                   "a rank without batches does not join the other ranks' optimizer steps");
     auto list = prepared::join_models(models_of(models...));
     auto group = accelerator_state_->group.duplicate();
     if (accelerator_state_->scaling) list.push_back(accelerator_state_->scaling->join_model(group));

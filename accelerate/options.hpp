@@ -17,6 +17,8 @@
 #include "accelerate/gradient/sync_schedule.hpp"
 #include "accelerate/precision/grad_scaler.hpp"
 #include "accelerate/precision/policy.hpp"
+#include "accelerate/sharding/plugin.hpp"
+#include "accelerate/sharding/strategy.hpp"
 #include "accelerate/tracking/trackers.hpp"
 
 namespace accelerate {
@@ -30,13 +32,19 @@ using MemoryFormat = env::MemoryFormat;
 /// Precision of float32 matrix products: highest, high or medium, as in torch.set_float32_matmul_precision().
 using Float32MatmulPrecision = env::Float32MatmulPrecision;
 
-/// Kind of job, with Hugging Face Accelerate's names. multi_gpu stands for any accelerator.
-enum class DistributedType { no, multi_cpu, multi_gpu };
+/// Kind of job, with Hugging Face Accelerate's names. multi_gpu stands for any accelerator. fsdp stands for several ranks
+/// with any sharding strategy.
+enum class DistributedType { no, multi_cpu, multi_gpu, fsdp };
 
 /// Divisor of the loss in a short last window of m < k = gradient_accumulation_steps micro-batches. true_length divides
 /// by m, so that every sample has the same weight. full_length divides by k, as Hugging Face Accelerate does, so that
 /// the samples of the short window have less weight.
 using ShortWindow = gradient::ShortWindow;
+
+/// The parts of the training state that are divided over the ranks: no_shard, shard_optim_op (ZeRO-1), shard_grad_op
+/// (ZeRO-2) or full_shard (ZeRO-3).
+using ShardingStrategy = sharding::ShardingStrategy;
+using FullyShardedDataParallelPlugin = sharding::FullyShardedDataParallelPlugin;
 
 using ProjectConfiguration = checkpoint::ProjectConfiguration;
 
@@ -102,6 +110,14 @@ struct AcceleratorOptions {
   /// torch.backends.cudnn.benchmark does. The constructor sets it for the whole process, and it stays set.
   /// ACCELERATE_CUDNN_BENCHMARK; if unset everywhere, it is not changed.
   std::optional<bool> cudnn_benchmark{};
+  /// The parts of the training state that are divided over the ranks, for float32 and float64 parameters on the CPU
+  /// with SGD, Adam, AdamW, Adagrad and RMSprop. With shard_optim_op each rank keeps the optimizer state of an equal
+  /// part of the parameters, steps on it and receives the other parts; with shard_grad_op it also keeps only that part
+  /// of the gradients; with full_shard also of the parameters, which are gathered when an operator uses them. step() of
+  /// a prepared optimizer is then collective. If unset, fsdp_plugin or FSDP_SHARDING_STRATEGY; default no_shard.
+  std::optional<ShardingStrategy> sharding{};
+  /// Further options of sharded training.
+  FullyShardedDataParallelPlugin fsdp_plugin{};
 
   AccumulationOptions accumulation{};
   /// Replaces mixed_precision by other dtypes. precision::pure_bf16() stores parameters, their gradients and

@@ -11,6 +11,7 @@ namespace accelerate {
 
 DistributedType ProcessInfo::distributed_type() const {
   if (num_processes() == 1) return DistributedType::no;
+  if (accelerator_state_->sharding != sharding::ShardingStrategy::no_shard) return DistributedType::fsdp;
   return device().is_cpu() ? DistributedType::multi_cpu : DistributedType::multi_gpu;
 }
 

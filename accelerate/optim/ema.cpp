@@ -6,6 +6,7 @@
 #include <ATen/ops/_foreach_lerp.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/where.h>
+#include <c10/util/accumulate.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -107,13 +108,13 @@ ExponentialMovingAverage::ExponentialMovingAverage(const std::vector<state::Para
 
 void ExponentialMovingAverage::add(const state::ParameterShard& param_shard) {
   const at::Tensor& source = param_shard.master.defined() ? param_shard.master : param_shard.value;
-  items_.push_back(
-      {param_shard.name, source, param_shard.value, start_of(source), is_copied(param_shard.name, source)});
+  items_.push_back({param_shard.name, source, param_shard.value, start_of(source), is_copied(param_shard.name, source),
+                    param_shard.value.numel() != c10::multiply_integers(param_shard.sizes)});
 }
 
 void ExponentialMovingAverage::follow(std::function<std::vector<state::ParameterShard>()> parameter_shards) {
-  const auto is_master = [](const Item& item) { return !item.source.is_same(item.value); };
-  if (std::any_of(items_.begin(), items_.end(), is_master)) current_shards_ = std::move(parameter_shards);
+  const auto may_change = [](const Item& item) { return !item.source.is_same(item.value) || item.is_part; };
+  if (std::any_of(items_.begin(), items_.end(), may_change)) current_shards_ = std::move(parameter_shards);
 }
 
 // Gets the current masters, because the model may have been loaded, moved or prepared again.
@@ -121,7 +122,16 @@ void ExponentialMovingAverage::follow_masters() {
   if (!current_shards_) return;
   size_t i = 0;
   for (const state::ParameterShard& param_shard : current_shards_()) {
-    items_[i++].source = param_shard.master.defined() ? param_shard.master : param_shard.value;
+    Item& item = items_[i++];
+    if (param_shard.value.numel() != item.average.numel()) {
+      base::fail(
+          ErrorKind::usage, {}, kEmaCall,
+          "{} has {} elements on this rank, had {} when the averages began: its model was sharded in another way, "
+          "or free_memory() was called; make new averages",
+          item.name, param_shard.value.numel(), item.average.numel());
+    }
+    item.source = param_shard.master.defined() ? param_shard.master : param_shard.value;
+    if (item.is_part) item.value = param_shard.value;
   }
 }
 
@@ -245,7 +255,17 @@ std::vector<at::Tensor> ExponentialMovingAverage::averages() const {
   return list;
 }
 
+void ExponentialMovingAverage::check_whole(const char* operation) const {
+  const auto part = std::ranges::find_if(items_, &Item::is_part);
+  if (part == items_.end()) return;
+  base::fail(ErrorKind::usage, {}, operation,
+             "{} is sharded, so this rank has {} elements of its average, not all; call average_parameters(), and save "
+             "the model with save_model() while the averages are its weights",
+             part->name, part->average.numel());
+}
+
 torch::OrderedDict<std::string, at::Tensor> ExponentialMovingAverage::state_dict() const {
+  check_whole("ExponentialMovingAverage.state_dict");
   torch::OrderedDict<std::string, at::Tensor> state("Average");
   state.insert("n_averaged", at::scalar_tensor(updates(), at::kLong));
   for (const Item& item : items_) state.insert("module." + item.name, item.average.clone());
@@ -256,6 +276,7 @@ void ExponentialMovingAverage::load_state_dict(const torch::OrderedDict<std::str
   const auto refuse = [](const std::string& message) {
     base::fail(ErrorKind::data, {}, "ExponentialMovingAverage.load_state_dict", "{}", message);
   };
+  check_whole("ExponentialMovingAverage.load_state_dict");
   if (!state.contains("n_averaged"))
     refuse("n_averaged is missing among the " + std::to_string(state.size()) + " entries");
   for (const Item& item : items_) {

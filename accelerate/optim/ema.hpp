@@ -109,8 +109,10 @@ class ExponentialMovingAverage {
   [[nodiscard]] std::vector<at::Tensor> averages() const;
 
   /// Copies, named as in the state_dict() of AveragedModel: "n_averaged" and "module." before each name.
+  /// \throws Error (usage) if parameters are sharded, because this rank has only a part of the averages.
   [[nodiscard]] torch::OrderedDict<std::string, at::Tensor> state_dict() const;
   /// \throws Error (data) if names or shapes differ from this model's; nothing is changed then.
+  /// \throws Error (usage) if parameters are sharded.
   void load_state_dict(const torch::OrderedDict<std::string, at::Tensor>& state);
 
  private:
@@ -124,6 +126,7 @@ class ExponentialMovingAverage {
     at::Tensor value;   // the tensor into which the average is swapped
     at::Tensor average;
     bool is_copied;  // true for counts and masks, which are not averaged
+    bool is_part;    // true if this rank has only a range of the weight
   };
 
   template <typename Model>
@@ -157,6 +160,7 @@ class ExponentialMovingAverage {
   void follow(std::function<std::vector<state::ParameterShard>()> parameter_shards);
   void follow_masters();
   void add(const state::ParameterShard& param_shard);
+  void check_whole(const char* operation) const;
   void follow_moved_weights();
   void average(const std::vector<size_t>& kind, const std::optional<at::Tensor>& skip);
   at::Tensor weight_on_device(const at::Tensor& like, const std::optional<at::Tensor>& skip) const;

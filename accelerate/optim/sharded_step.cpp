@@ -50,6 +50,12 @@ void mark_changed(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) base::count_write(tensor);
 }
 
+bool has_known_dtype(const state::ParameterShard& param_shard) {
+  const auto dtype = param_shard.gradient.scalar_type();
+  return dtype == param_shard.value.scalar_type() ||
+         (param_shard.master.defined() && dtype == param_shard.master.scalar_type());
+}
+
 bool is_set(const std::optional<at::Tensor>& flag) { return flag && *flag->const_data_ptr<float>() != 0; }
 
 }  // namespace
@@ -107,8 +113,8 @@ bool ShardedStep::knows(const state::ParameterShard& param_shard) const {
   const at::Tensor& gradient = param_shard.gradient;
   return gradient.layout() == at::kStrided && parameter.layout() == at::kStrided && parameter.is_floating_point() &&
          !gradient.is_neg() && !parameter.is_neg() &&  // memory has the negated values
-         gradient.scalar_type() == param_shard.value.scalar_type() && gradient.device() == parameter.device() &&
-         has_kernel(parameter) && parameter.is_non_overlapping_and_dense() && has_same_layout(gradient, parameter);
+         has_known_dtype(param_shard) && gradient.device() == parameter.device() && has_kernel(parameter) &&
+         parameter.is_non_overlapping_and_dense() && has_same_layout(gradient, parameter);
 }
 
 // The optimizer's parameters as pieces. The list is kept, so that repeated steps do not allocate.

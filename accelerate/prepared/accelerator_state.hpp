@@ -16,6 +16,8 @@
 #include "accelerate/prepared/micro_batch_scope.hpp"
 #include "accelerate/prepared/registry.hpp"
 #include "accelerate/prepared/step_watch.hpp"
+#include "accelerate/sharding/full_shard_options.hpp"
+#include "accelerate/sharding/strategy.hpp"
 #include "accelerate/state/batch_info.hpp"
 
 namespace accelerate::prepared {
@@ -103,6 +105,10 @@ struct AcceleratorState {
   AccumulationState window{};
   /// Detects optimizer steps that bypass the prepared optimizers.
   StepWatch watch{};
+  /// Which parts of the training state are divided over the ranks. Checked by check_sharding().
+  sharding::ShardingStrategy sharding = sharding::ShardingStrategy::no_shard;
+  /// For shard_grad_op and full_shard.
+  sharding::FullShardOptions full_shard{};
   /// If true, prepared SGD, Adam, AdamW, Adagrad and RMSprop step by fused kernels; otherwise by their own step().
   bool fused_optimizer = true;
   /// A device captures the running step. Replays do not repeat changes on the host.

@@ -5,6 +5,7 @@
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "accelerate/base/log.hpp"
 #include "accelerate/optim/optimizer_state.hpp"
@@ -26,11 +27,12 @@ std::string name_in(const ModelCore& model, const std::string& name) {
 
 namespace {
 
-NamedTensors masters_of(AcceleratorState& shared) {
+NamedTensors masters_of(AcceleratorState& shared, const WholeWeights& whole) {
   NamedTensors masters;
-  if (shared.masters.empty()) return masters;
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
     for (const auto& [name, parameter] : model.parameters()) {
+      const auto sharded = whole.masters.find(parameter.unsafeGetTensorImpl());
+      if (sharded != whole.masters.end()) masters.emplace_back(name_in(model, name), sharded->second);
       if (shared.masters.has(parameter)) masters.emplace_back(name_in(model, name), shared.masters.of({parameter})[0]);
     }
   }
@@ -64,6 +66,14 @@ std::optional<checkpoint::OpenWindow> open_window(AcceleratorState& shared) {
                                 .count = count.total(),
                                 .undivided = count.undivided()};
   throw_gradients_without_model(shared);
+  for (const ModelCore& model : shared.registry.of<ModelCore>()) {
+    if (model.fully_sharded() == nullptr) continue;
+    base::fail(
+        ErrorKind::usage, shared.place, "save_state",
+        "the accumulation window is open, and with sharding {} each rank has a part of its gradients, which is not "
+        "saved; save where sync_gradients() is true",
+        sharding::name_of(shared.sharding));
+  }
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
     for (const auto& [name, parameter] : model.parameters()) {
       const at::Tensor& gradient = parameter.grad();
@@ -155,7 +165,7 @@ const OptimizerCore* optimizer_of(AcceleratorState& shared, const SchedulerCore&
 }
 
 CheckpointContent content_of(AcceleratorState& shared, const std::vector<CustomObject>& customs,
-                             const BuffersWithRank0& buffers) {
+                             const BuffersWithRank0& buffers, OptimizerStates sharded, const WholeWeights& whole) {
   if (shared.scaling) {
     shared.scaling->run_deferred_schedules();
     std::ignore = shared.scaling->any_was_skipped();  // the count includes skipped steps until their flags are read
@@ -164,13 +174,16 @@ CheckpointContent content_of(AcceleratorState& shared, const std::vector<CustomO
   CheckpointContent content{.step = std::max<int64_t>(shared.steps, 0), .accumulated = shared.window.state().step};
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
     content.models.push_back(weights_of(model));
+    replace_sharded(content.models.back(), whole);
     content.with_buffers.push_back(!model.buffers().empty());
     add_buffers(model, buffers[content.models.size() - 1], shared, content);
   }
-  content.masters = masters_of(shared);
+  content.masters = masters_of(shared, whole);
   for (OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
     optimizer.discard_skipped_steps();
-    content.optimizers.push_back(optim::state_of(optimizer.optimizer(), shared.place));
+    auto& gathered = sharded[static_cast<size_t>(optimizer.index())];
+    content.optimizers.push_back(gathered ? std::move(*gathered)
+                                          : optim::state_of(optimizer.optimizer(), shared.place));
   }
   for (const SchedulerCore& scheduler : shared.registry.of<SchedulerCore>()) {
     content.schedulers.push_back(scheduler.access.get());

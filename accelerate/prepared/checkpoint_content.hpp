@@ -11,6 +11,7 @@
 #include "accelerate/prepared/accelerator_state.hpp"
 #include "accelerate/prepared/checkpoint_io.hpp"
 #include "accelerate/prepared/custom_state.hpp"
+#include "accelerate/prepared/sharded_optimizer_state.hpp"
 #include "accelerate/prepared/state_dict_match.hpp"
 
 namespace accelerate::prepared {
@@ -24,9 +25,11 @@ using BuffersWithRank0 = std::vector<std::vector<gradient::BufferBroadcast::With
 [[nodiscard]] BuffersWithRank0 buffers_with_rank_0(AcceleratorState& shared);
 
 /// Waits for the device if states depend on flags in its memory. Tensors are not copied.
+/// \param sharded  Result of gather_states(), which replaces the states of the sharded optimizers.
 [[nodiscard]] checkpoint::CheckpointContent content_of(AcceleratorState& shared,
                                                        const std::vector<CustomObject>& customs,
-                                                       const BuffersWithRank0& buffers);
+                                                       const BuffersWithRank0& buffers, OptimizerStates sharded,
+                                                       const WholeWeights& whole);
 
 /// Returns the prepared optimizer of a scheduler, or null if it has none or the optimizer is unknown.
 [[nodiscard]] const OptimizerCore* optimizer_of(AcceleratorState& shared, const SchedulerCore& scheduler);

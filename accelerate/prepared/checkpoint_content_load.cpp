@@ -3,6 +3,7 @@
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -23,9 +24,10 @@ using checkpoint::CheckpointContent;
 
 namespace {
 
-optim::StateDtype state_dtype(const AcceleratorState& shared) {
+optim::StateDtype state_dtype(AcceleratorState& shared) {
   return [&shared](const at::Tensor& parameter) {
-    return shared.masters.has(parameter) ? c10::ScalarType::Float : parameter.scalar_type();
+    const bool has_master = shared.masters.has(parameter) || sharding_of_master(shared, parameter) != nullptr;
+    return has_master ? c10::ScalarType::Float : parameter.scalar_type();
   };
 }
 
@@ -176,7 +178,7 @@ void load_models(AcceleratorState& shared, const ValidatedLoad& fit) {
       // The master has the most bits. A job with masters may resume as one without, and the other way round.
       if (const auto* master = fitting(masters)) pair.saved = *master;
     }
-    load_pairs(pairs, shared.masters);
+    load_pairs(pairs, shared);
   }
 }
 
@@ -187,7 +189,9 @@ void load_optimizers(AcceleratorState& shared, const CheckpointContent& content,
     if (saved.own.empty() == by_themselves) continue;
     // skipped steps are keyed by the address of their state, which a new state may reuse
     optimizer.discard_skipped_steps();
-    optim::load_state(optimizer.optimizer(), saved, state_dtype(shared), shared.place);
+    std::ignore = optimizer.parameters_version();  // looks up the models of the parameters
+    optim::load_state(optimizer.optimizer(), saved, state_dtype(shared), shared.place,
+                      [&](const at::Tensor& parameter) { return optimizer.state_range_of(parameter); });
   }
 }
 

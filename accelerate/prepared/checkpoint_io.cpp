@@ -18,6 +18,8 @@
 #include "accelerate/comm/error_context.hpp"
 #include "accelerate/prepared/checkpoint_content.hpp"
 #include "accelerate/prepared/model.hpp"
+#include "accelerate/prepared/sharding_support.hpp"
+#include "accelerate/sharding/fully_sharded_parameters.hpp"
 
 namespace accelerate::prepared {
 namespace {
@@ -179,6 +181,9 @@ fs::path Checkpointing::numbered_folder() const {
 
 std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const checkpoint::SaveOptions& options) {
   check_alike(accelerator_state_->group, options);
+  if (options.share_work) {
+    refuse_with_sharding(*accelerator_state_, "save_state with share_work", "rank 0 alone gathers the optimizer state");
+  }
   if (!saver_.ready(options)) return std::nullopt;
   fs::path place = folder;
   if (place.empty()) {
@@ -196,10 +201,15 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
   BuffersWithRank0 buffers;
   const auto failed = base::capture_exception(
       [&] { buffers = buffers_with_rank_0(*accelerator_state_); });  // thrown on all ranks below
+  OptimizerStates sharded;
   together(accelerator_state_->group, "save_state", [&] {
     if (failed) std::rethrow_exception(failed);
-    content = content_of(*accelerator_state_, customs_, buffers);
+    sharded = sharded_states(*accelerator_state_);
   });
+  sharded = gather_states(*accelerator_state_, sharded);
+  const WholeWeights whole = gather_weights(fully_sharded_models(*accelerator_state_));
+  together(accelerator_state_->group, "save_state",
+           [&] { content = content_of(*accelerator_state_, customs_, buffers, std::move(sharded), whole); });
   content.random.python = python_random_;
   content.random.numpy = numpy_random_;
   auto alike = options;
@@ -331,6 +341,7 @@ LoadedState Checkpointing::load_state(const fs::path& folder, const LoadOptions&
   LoadedState loaded = choose(folder, options);
   if (loaded.path.empty()) return loaded;
   check_visible_on_all_ranks(loaded.path);
+  const sharding::WholeParameters whole(fully_sharded_models(*accelerator_state_));
   ValidatedLoad fit;
   together(accelerator_state_->group, "load_state", [&] {
     auto read = checkpoint::read(loaded.path, accelerator_state_->group.rank(), accelerator_state_->device.type(),
@@ -375,14 +386,17 @@ void Checkpointing::write(const std::function<void()>& write, std::string_view o
 
 void Checkpointing::save_model(const ModelCore& model, const fs::path& folder,
                                const checkpoint::WeightsOptions& options) {
-  write([&] { checkpoint::save_weights(folder, weights_of(model), options, "save_model"); }, "save_model");
+  auto weights = weights_of(model);
+  replace_sharded(weights, gather_weights(model.sharded_in_forward()));
+  write([&] { checkpoint::save_weights(folder, weights, options, "save_model"); }, "save_model");
 }
 
 LoadedModel Checkpointing::load_model(const ModelCore& model, const fs::path& path, bool strict) {
   LoadedModel loaded;
+  const sharding::WholeParameters whole(model.sharded_in_forward());
   together(accelerator_state_->group, "load_model", [&] {
-    loaded = load_weights(model, accelerator_state_->masters, checkpoint::read_weights(path, "load_model"), strict,
-                          "load_model");
+    loaded =
+        load_weights(model, *accelerator_state_, checkpoint::read_weights(path, "load_model"), strict, "load_model");
   });
   accelerator_state_->watch.release_all();
   return loaded;

@@ -134,6 +134,10 @@ std::string GraphedStepCore::why_not() const {
       graphs_unsupported_reason(accelerator_state_->device, device::find_graphs(accelerator_state_->device.type()),
                                 group.backend(), group.size());
   if (!why.empty()) return why;
+  if (!fully_sharded_models(*accelerator_state_).empty()) {
+    return fmt::format("with sharding {} the host decides when the ranks gather",
+                       name_of(accelerator_state_->sharding));
+  }
   const size_t gradient_reducers = gradient_reducers_of(*accelerator_state_).size();
   if (gradient_reducers > 1) {
     return fmt::format("in each backward the {} ranks exchange which of {} models it reached", group.size(),

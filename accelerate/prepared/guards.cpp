@@ -6,6 +6,7 @@
 
 #include "accelerate/gradient/clip.hpp"
 #include "accelerate/prepared/optimizer.hpp"
+#include "accelerate/sharding/fully_sharded_parameters.hpp"
 
 namespace accelerate::prepared {
 namespace {
@@ -52,6 +53,9 @@ void scale_gradients(Registry& registry, double factor) {
     }
   }
   gradient::scale_gradients(parameters, factor);
+  for (const ModelCore& model : registry.of<ModelCore>()) {
+    if (model.fully_sharded() != nullptr) model.fully_sharded()->scale_gradients(factor);
+  }
 }
 
 void drop_gradients(AcceleratorState& shared) {
@@ -60,6 +64,11 @@ void drop_gradients(AcceleratorState& shared) {
   for (OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) optimizer.drop_gradients();
   each_model(shared, [](ModelCore& model) {
     if (model.gradient_reducer() != nullptr) model.gradient_reducer()->zero_all();
+    if (model.fully_sharded() != nullptr) {
+      sharding::ParameterSharding::Keys all;
+      for (const auto& parameter : model.parameters()) all.insert(parameter.tensor.unsafeGetTensorImpl());
+      model.fully_sharded()->zero(all, /*set_to_none=*/true);
+    }
     for (const auto& parameter : model.parameters()) parameter.tensor.mutable_grad().reset();
   });
 }

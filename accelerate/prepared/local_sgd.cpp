@@ -7,6 +7,7 @@
 #include "accelerate/comm/error_context.hpp"
 #include "accelerate/gradient/coalesced.hpp"
 #include "accelerate/precision/autocast.hpp"
+#include "accelerate/prepared/sharding_support.hpp"
 
 namespace accelerate::prepared {
 
@@ -15,6 +16,8 @@ LocalSgd::LocalSgd(std::shared_ptr<AcceleratorState> shared, std::shared_ptr<Mod
       model_(std::move(model)),
       steps_(steps),
       exceptions_(std::uncaught_exceptions()) {
+  refuse_with_sharding(*accelerator_state_, "local_sgd",
+                       "ranks step alone between two averages, while each has the optimizer state of a part only");
   if (steps < 1) {
     base::fail(ErrorKind::usage, accelerator_state_->place, "local_sgd", "steps is {}, must be at least 1", steps);
   }

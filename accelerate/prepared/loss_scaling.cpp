@@ -10,7 +10,9 @@
 
 #include "accelerate/comm/error_context.hpp"
 #include "accelerate/optim/parameter_groups.hpp"
+#include "accelerate/prepared/model.hpp"
 #include "accelerate/prepared/optimizer.hpp"
+#include "accelerate/sharding/fully_sharded_parameters.hpp"
 
 namespace accelerate::prepared {
 
@@ -66,8 +68,11 @@ void LossScaling::unscale_owners(const std::vector<at::Tensor>& parameters) {
                "fp16; give the optimizer to prepare()",
                asked.size());
   }
+  const auto sharded = fully_sharded_models(accelerator_state_);
   for (const at::Tensor& parameter : parameters) {  // parameters without a gradient do not count
-    if (!parameter.grad().defined()) of_nobody.erase(parameter.unsafeGetTensorImpl());
+    const void* key = parameter.unsafeGetTensorImpl();
+    const auto has_part = [&](const auto* model) { return model->has_gradient({key}); };
+    if (!parameter.grad().defined() && !std::ranges::any_of(sharded, has_part)) of_nobody.erase(key);
   }
   if (!of_nobody.empty()) {
     base::fail(
@@ -127,8 +132,8 @@ at::Tensor LossScaling::skip_flag(OptimizerCore& optimizer) {
   }
   throw_double_unscale(optimizer);
   scaled.unscale(scaler_, optimizer.flat_gradients());
-  // Reduced gradients and their flags are the same on all ranks; those of local SGD are not.
-  if (ranks_differ()) {
+  // Reduced gradients and their flags are the same on all ranks; those of local SGD and parts of gradients are not.
+  if (ranks_differ() || optimizer.has_sharded_gradients()) {
     comm::with_operation_context("optimizer.step", "whether gradients overflowed on any rank is not known",
                                  accelerator_state_.place, [&] { scaled.agree(accelerator_state_.group); });
   }

@@ -16,9 +16,17 @@ void MasterWeights::keep(const std::vector<gradient::NamedTensor>& parameters) {
   const at::NoGradGuard no_grad;
   for (const auto& [name, parameter] : parameters) {
     if (!parameter.requires_grad() || !parameter.is_floating_point() || find(parameter) != nullptr) continue;
+    if (handed_over_.contains(parameter.unsafeGetTensorImpl())) continue;
     Entry entry{parameter, parameter.detach().to(at::kFloat, /*non_blocking=*/false, /*copy=*/true),
                 gradient::write_stamp_of(parameter)};
     entries_.emplace(parameter.unsafeGetTensorImpl(), std::move(entry));
+  }
+}
+
+void MasterWeights::hand_over(const std::vector<gradient::NamedTensor>& parameters) {
+  for (const auto& parameter : parameters) {
+    const void* key = parameter.tensor.unsafeGetTensorImpl();
+    if (entries_.erase(key) > 0) handed_over_.insert(key);
   }
 }
 

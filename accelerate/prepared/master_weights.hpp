@@ -6,6 +6,7 @@
 
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "accelerate/comm/group.hpp"
@@ -31,13 +32,18 @@ class MasterWeights {
   void keep(const std::vector<gradient::NamedTensor>& parameters);
   /// Broadcasts rank 0's masters to all ranks. Must be called after the parameters are cast. Collective.
   void make_equal(const comm::Group& group, const std::vector<gradient::NamedTensor>& parameters);
+  /// Forgets the masters of parameters of which sharding keeps the masters from now on. keep() ignores them.
+  void hand_over(const std::vector<gradient::NamedTensor>& parameters);
   [[nodiscard]] bool empty() const { return entries_.empty(); }
   [[nodiscard]] bool has(const at::Tensor& parameter) const {
     return entries_.contains(parameter.unsafeGetTensorImpl());
   }
   /// Sets the master to a value of the parameter's shape, and the parameter to the rounded value.
   void set(const at::Tensor& parameter, const at::Tensor& master);
-  void clear() { entries_.clear(); }
+  void clear() {
+    entries_.clear();
+    handed_over_.clear();
+  }
 
   /// Returns the master of each parameter, or the parameter itself if it has no master. A caller that changes the
   /// masters must call write_back() afterwards.
@@ -65,6 +71,7 @@ class MasterWeights {
   static void round(Entry& entry);
 
   std::unordered_map<const void*, Entry> entries_;
+  std::unordered_set<const void*> handed_over_;
 };
 
 /// For an optimizer's own step. The constructor replaces the optimizer's parameters by their masters, with float32

@@ -12,6 +12,7 @@
 #include "accelerate/optim/optimizer_state.hpp"
 #include "accelerate/prepared/model.hpp"
 #include "accelerate/prepared/optimizer.hpp"
+#include "accelerate/sharding/fully_sharded_parameters.hpp"
 
 namespace accelerate::prepared {
 namespace {
@@ -38,12 +39,44 @@ Names names_of_parameters(AcceleratorState& shared) {
   return names;
 }
 
+// Of a sharded parameter this rank holds its part only.
+void count_part(const ModelCore& model, const at::Tensor& parameter, device::MemoryEntry& entry) {
+  const sharding::FullyShardedParameters* sharded = model.fully_sharded();
+  if (sharded == nullptr || !sharded->shards_parameters()) return;
+  const auto range = sharded->range_of(parameter.unsafeGetTensorImpl());
+  if (!range) return;
+  entry.bytes = (range->end - range->begin) * parameter.element_size();
+  entry.text += fmt::format(", {} of {} elements", range->end - range->begin, parameter.numel());
+}
+
+void add_master_part(const ModelCore& model, const std::string& name, const at::Tensor& parameter, MemoryEntries& all) {
+  const sharding::FullyShardedParameters* sharded = model.fully_sharded();
+  if (sharded == nullptr || !sharded->has_master(parameter.unsafeGetTensorImpl())) return;
+  const auto range = sharded->range_of(parameter.unsafeGetTensorImpl());
+  all.push_back({.text = fmt::format("float32 master of {}, {} of {} elements", name, range->end - range->begin,
+                                     parameter.numel()),
+                 .bytes = 4 * (range->end - range->begin),
+                 .kind = "float32 masters"});
+}
+
+void add_sharded_gradients(const ModelCore& model, MemoryEntries& all) {
+  if (model.fully_sharded() == nullptr) return;
+  device::MemoryEntry entry{
+      .text = "this rank's part of the gradients" + whose(model), .bytes = 0, .kind = "gradients"};
+  for (const at::Tensor& part : model.fully_sharded()->gradients(model.fully_sharded()->keys())) {
+    entry.bytes += static_cast<int64_t>(part.nbytes());
+  }
+  if (entry.bytes > 0) all.push_back(std::move(entry));
+}
+
 void add_model(const ModelCore& model, const Names& names, const AcceleratorState& shared, MemoryEntries& all) {
   for (const auto& parameter : model.parameters()) {
     const std::string& name = names.at(parameter.tensor.unsafeGetTensorImpl());
     all.push_back(known({name, parameter.tensor}, "parameters"));
+    count_part(model, parameter.tensor, all.back());
     const at::Tensor& gradient = parameter.tensor.grad();
     if (gradient.defined()) all.push_back(known({"gradient of " + name, gradient}, "gradients"));
+    add_master_part(model, name, parameter.tensor, all);
     if (shared.masters.has(parameter.tensor)) {
       all.push_back(
           {.text = fmt::format("float32 master of {} [{}]", name, fmt::join(parameter.tensor.sizes().vec(), ", ")),
@@ -51,6 +84,7 @@ void add_model(const ModelCore& model, const Names& names, const AcceleratorStat
            .kind = "float32 masters"});
     }
   }
+  add_sharded_gradients(model, all);
   for (const auto& buffer : model.buffers()) {
     all.push_back(known({buffer.name + whose(model), buffer.tensor}, "buffers"));
   }

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/prepared/metrics.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <utility>
 
 #include "accelerate/comm/error_context.hpp"
 #include "accelerate/prepared/padding.hpp"
+#include "accelerate/sharding/fully_sharded_parameters.hpp"
 
 namespace accelerate::prepared {
 namespace {
@@ -55,9 +57,15 @@ comm::ReduceOp reduce_op_of(std::string_view name, const RankContext& place) {
 
 torch::OrderedDict<std::string, at::Tensor> state_dict(const ModelCore& model) {
   torch::OrderedDict<std::string, at::Tensor> dict;
-  for (const auto* tensors : {&model.parameters(), &model.buffers()}) {
-    for (const auto& [name, tensor] : *tensors) dict.insert(name, tensor.detach());
+  const auto sharded = model.sharded_in_forward();
+  const sharding::WholeParameters whole(sharded);
+  for (const auto& [name, tensor] : model.parameters()) {
+    const bool is_temporary = std::ranges::any_of(sharded, [&](const auto* one) {
+      return one->shards_parameters() && one->manages(tensor.unsafeGetTensorImpl());
+    });
+    dict.insert(name, is_temporary ? tensor.detach().clone() : tensor.detach());
   }
+  for (const auto& [name, tensor] : model.buffers()) dict.insert(name, tensor.detach());
   return dict;
 }
 

@@ -2,20 +2,28 @@
 #include "accelerate/prepared/model.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "accelerate/base/log.hpp"
 #include "accelerate/comm/error_context.hpp"
 #include "accelerate/gradient/clip.hpp"
 #include "accelerate/gradient/verify_parameters.hpp"
 #include "accelerate/nn/synchronized.hpp"
 #include "accelerate/optim/parameter_groups.hpp"
 #include "accelerate/prepared/optimizer.hpp"
+#include "accelerate/sharding/fully_sharded_parameters.hpp"
+#include "accelerate/sharding/sharded_parameters.hpp"
 
 namespace accelerate::prepared {
+
+using sharding::ShardingStrategy;
+
 namespace {
 
 // If one of these properties of a parameter changes, prepare() makes a new core.
@@ -35,12 +43,26 @@ ModelCore::ModelCore(AcceleratorState& shared, const void* identity, std::vector
   check_dtypes();
   for (const auto& parameter : parameters_) described_.push_back(describe(parameter));
   if (accelerator_state_->group.size() == 1 && accelerator_state_->group.backend() == "single") return;
-  if (options.evaluation_mode) return;
+  if (options.evaluation_mode) {
+    // The training model of the same module may have sharded the parameters.
+    const auto models = accelerator_state_->registry.list<ModelCore>();
+    for (const auto& parameter : parameters_) {
+      const void* key = parameter.tensor.unsafeGetTensorImpl();
+      if (std::ranges::any_of(models, [&](const auto& other) {
+            return other->fully_sharded() != nullptr && other->fully_sharded()->manages(key);
+          })) {
+        averaged_elsewhere_.push_back(parameter.tensor);
+      }
+    }
+    return;
+  }
   const std::string first = parameters_.empty() ? "no parameters" : parameters_.front().name;
   comm::with_operation_context(
       "prepare", fmt::format("the model ({}) is not made equal", comm::first_name_and_count(first, parameters_.size())),
       accelerator_state_->place, [&] { synchronize_initial_values(); });
 }
+
+ModelCore::~ModelCore() = default;
 
 void ModelCore::check_dtypes() const {
   if (!accelerator_state_->policy.scales_loss() || options_.evaluation_mode) return;
@@ -73,21 +95,74 @@ void ModelCore::synchronize_initial_values() {
   const bool learns =
       std::any_of(own.begin(), own.end(), [](const auto& parameter) { return parameter.tensor.requires_grad(); });
   // Tensors that no reducer of this core broadcasts. A reducer broadcasts its frozen parameters, too.
-  std::vector<at::Tensor> rest = averaged_elsewhere_;
+  std::vector<at::Tensor> rest;
+  for (const at::Tensor& parameter : averaged_elsewhere_) {
+    const auto is_sharded = [&](const auto& other) {
+      return other->fully_sharded() != nullptr && other->fully_sharded()->manages(parameter.unsafeGetTensorImpl());
+    };
+    if (std::ranges::none_of(sharing_models_, is_sharded)) rest.push_back(parameter);  // a sharded one is equal already
+  }
   for (const auto& parameter : own) {
     if (!learns) rest.push_back(parameter.tensor);
   }
+  const bool shards = learns && group.size() > 1 && accelerator_state_->sharding != ShardingStrategy::no_shard;
+  const bool shards_gradients = shards && accelerator_state_->sharding != ShardingStrategy::shard_optim_op;
+  if (shards_gradients) {
+    for (const auto& parameter : own) rest.push_back(parameter.tensor);
+  }
   gradient::broadcast_tensors(group, rest, 0, options_.gradient_reducer.buckets.cap_bytes);
-  if (learns) gradient_reducer_ = std::make_unique<gradient::GradientReducer>(group, own, options_.gradient_reducer);
-  forward_broadcasts_ = gradient_reducer_ || !averaged_elsewhere_.empty();
+  if (learns && !shards_gradients)
+    gradient_reducer_ = std::make_unique<gradient::GradientReducer>(group, own, options_.gradient_reducer);
+  if (shards) shard(own);
+  forward_broadcasts_ = learns || !averaged_elsewhere_.empty();
+}
+
+// After it was verified that the ranks have the same parameters.
+void ModelCore::shard(const std::vector<gradient::NamedTensor>& own) {
+  const ShardingStrategy strategy = accelerator_state_->sharding;
+  std::vector<state::ParameterShard> parameters;
+  std::unordered_set<const void*> seen;
+  for (const auto& [name, parameter] : own) {
+    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+    if (strategy == ShardingStrategy::full_shard || parameter.requires_grad())
+      parameters.push_back(state::whole_parameter(name, parameter));
+  }
+  // The masters are divided, too: each rank keeps its part of them.
+  accelerator_state_->masters.make_equal(accelerator_state_->group, own);
+  accelerator_state_->masters.attach_masters(parameters);
+  if (strategy != ShardingStrategy::shard_optim_op && options_.gradient_reducer.hook != gradient::CommHook{}) {
+    base::fail(ErrorKind::usage, accelerator_state_->place, "prepare",
+               "a communication hook is set, which reduces whole gradients, while sharding {} reduces them to parts; "
+               "remove the hook, or use shard_optim_op",
+               sharding::name_of(strategy));
+  }
+  comm::Group group = accelerator_state_->group.duplicate();
+  if (strategy == ShardingStrategy::shard_optim_op) {
+    parameter_sharding_ = std::make_unique<sharding::ShardedParameters>(std::move(group), std::move(parameters),
+                                                                        options_.gradient_reducer.buckets.cap_bytes);
+    return;
+  }
+  auto fully_sharded = std::make_unique<sharding::FullyShardedParameters>(std::move(group), std::move(parameters),
+                                                                          accelerator_state_->full_shard);
+  accelerator_state_->masters.hand_over(own);
+  fully_sharded_ = fully_sharded.get();
+  parameter_sharding_ = std::move(fully_sharded);
+}
+
+bool ModelCore::manages(const at::Tensor& parameter) const {
+  if (gradient_reducer() != nullptr && gradient_reducer()->manages(parameter)) return true;
+  return fully_sharded() != nullptr && fully_sharded()->manages(parameter.unsafeGetTensorImpl());
+}
+
+std::string ModelCore::sharding_plan() const {
+  return parameter_sharding() == nullptr ? "not sharded" : parameter_sharding()->description();
 }
 
 std::vector<gradient::NamedTensor> ModelCore::own_parameters() {
   std::vector<gradient::NamedTensor> own;
   for (const auto& parameter : parameters_) {
-    const bool taken = std::ranges::any_of(accelerator_state_->registry.of<ModelCore>(), [&](const ModelCore& other) {
-      return other.gradient_reducer() != nullptr && other.gradient_reducer()->manages(parameter.tensor);
-    });
+    const bool taken = std::ranges::any_of(accelerator_state_->registry.of<ModelCore>(),
+                                           [&](const ModelCore& other) { return other.manages(parameter.tensor); });
     if (taken) {
       averaged_elsewhere_.push_back(parameter.tensor);
     } else {
@@ -102,8 +177,8 @@ void ModelCore::find_models_sharing_parameters() {
   seen_registry_ = accelerator_state_->registry.version();
   sharing_models_.clear();
   for (const auto& other : accelerator_state_->registry.list<ModelCore>()) {
-    if (other.get() == this || other->gradient_reducer() == nullptr) continue;
-    const auto theirs = [&](const at::Tensor& parameter) { return other->gradient_reducer()->manages(parameter); };
+    if (other.get() == this) continue;
+    const auto theirs = [&](const at::Tensor& parameter) { return other->manages(parameter); };
     if (std::any_of(averaged_elsewhere_.begin(), averaged_elsewhere_.end(), theirs)) sharing_models_.push_back(other);
   }
 }
@@ -113,6 +188,14 @@ void ModelCore::retire() {
   sharing_models_.clear();
   averaged_elsewhere_.clear();
   if (gradient_reducer_) gradient_reducer_->retire();
+  if (fully_sharded_ == nullptr) return;
+  try {
+    fully_sharded_->restore();
+  } catch (const std::exception& error) {
+    base::log(base::LogLevel::warning, accelerator_state_->place,
+              "free_memory: the parameters of the model stay sharded, because they could not be gathered: {}",
+              error.what());
+  }
 }
 
 std::vector<gradient::GradientReducer*> ModelCore::gradient_reducers() {
@@ -125,8 +208,55 @@ std::vector<gradient::GradientReducer*> ModelCore::gradient_reducers() {
   return list;
 }
 
+namespace {
+
+// The parts of this rank, in the order of the model. A parameter without an element here has an empty one.
+std::vector<state::ParameterShard> shards_of_parts(const std::vector<gradient::NamedTensor>& parameters,
+                                                   const std::vector<sharding::FullyShardedParameters*>& sharded,
+                                                   const RankContext& place) {
+  std::unordered_map<const void*, state::ParameterShard> parts;
+  for (sharding::FullyShardedParameters* model : sharded) {
+    for (state::ParameterShard& shard : model->shards(model->keys())) parts.emplace(shard.key, std::move(shard));
+  }
+  std::vector<state::ParameterShard> list;
+  for (const auto& [name, parameter] : parameters) {
+    const void* key = parameter.unsafeGetTensorImpl();
+    const auto owner = std::ranges::find_if(sharded, [&](const auto* model) { return model->manages(key); });
+    if (owner == sharded.end()) {
+      list.push_back(state::whole_parameter(name, parameter));
+      continue;
+    }
+    if (!(*owner)->shards_parameters()) {
+      if ((*owner)->has_master(key)) {
+        base::fail(
+            ErrorKind::usage, place, "parameter_shards",
+            "parameter {} is whole and bfloat16 on each rank, while its float32 master is divided over the ranks; "
+            "with pure_bf16() average the weights of full_shard, or of no_shard",
+            name);
+      }
+      list.push_back(state::whole_parameter(name, parameter));
+      continue;
+    }
+    const auto part = parts.find(key);
+    if (part != parts.end()) {
+      list.push_back(part->second);
+    } else {  // this rank has no element of it
+      list.push_back({.name = name,
+                      .sizes = parameter.sizes().vec(),
+                      .key = parameter.unsafeGetTensorImpl(),
+                      .value = at::empty({0}, parameter.options().requires_grad(false))});
+    }
+    list.back().name = name;
+  }
+  return list;
+}
+
+}  // namespace
+
 std::vector<state::ParameterShard> ModelCore::parameter_shards() const {
   std::vector<state::ParameterShard> parameter_shards;
+  const auto sharded = sharded_in_forward();
+  if (!sharded.empty()) return shards_of_parts(parameters_, sharded, place());
   for (const auto& [name, parameter] : parameters_) parameter_shards.push_back(state::whole_parameter(name, parameter));
   accelerator_state_->masters.attach_masters(parameter_shards);
   return parameter_shards;
@@ -158,6 +288,7 @@ void ModelCore::exchanges_buffers(std::function<std::vector<gradient::NamedTenso
 
 void ModelCore::after_forward() noexcept {
   try {
+    for (sharding::FullyShardedParameters* sharded : sharded_in_forward()) sharded->after_forward();
     accelerator_state_->watch.forward_done();
     if (gradient_reducer() != nullptr) gradient_reducer_->forward_ended();
   } catch (...) {  // the device failed; the next operation on it throws the error
@@ -172,15 +303,38 @@ void ModelCore::before_forward() {
 
 void ModelCore::notify_of_forward() {
   if (gradient_reducer() != nullptr) gradient_reducer_->forward_begins();
-  if (retired_ || (!gradient_reducer_ && averaged_elsewhere_.empty())) return;
+  if (retired_ || (!gradient_reducer_ && !fully_sharded_ && averaged_elsewhere_.empty())) return;
   const bool learns = at::GradMode::is_enabled();
   const bool sync = synchronises();
   if (buffer_broadcast_) buffer_broadcast_->before_forward(learns && sync);
-  if (!learns) return;
+  find_models_sharing_parameters();
+  // Sharded gradients are reduced in every micro-batch of accumulate(): whole ones would take the memory that sharding
+  // saves.
+  std::vector<sharding::FullyShardedParameters*> open;
+  try {
+    for (sharding::FullyShardedParameters* sharded : sharded_in_forward()) {
+      sharded->before_forward(learns, no_sync_ == 0);
+      open.push_back(sharded);
+    }
+  } catch (...) {
+    for (sharding::FullyShardedParameters* sharded : open) sharded->after_forward();
+    throw;
+  }
+  if (!learns || options_.evaluation_mode) return;
   if (gradient_reducer_) gradient_reducer_->forward(sync);
   if (!sync) return;
-  find_models_sharing_parameters();
-  for (const auto& partner : sharing_models_) partner->gradient_reducer_->forward(true);
+  for (const auto& partner : sharing_models_) {
+    if (partner->gradient_reducer_) partner->gradient_reducer_->forward(true);
+  }
+}
+
+std::vector<sharding::FullyShardedParameters*> ModelCore::sharded_in_forward() const {
+  std::vector<sharding::FullyShardedParameters*> list;
+  if (fully_sharded() != nullptr) list.push_back(fully_sharded());
+  for (const auto& partner : sharing_models_) {
+    if (partner->fully_sharded() != nullptr) list.push_back(partner->fully_sharded());
+  }
+  return list;
 }
 
 std::vector<gradient::BufferBroadcast::WithRoot> ModelCore::buffers_with_rank_0() {
@@ -196,7 +350,12 @@ void ModelCore::resume_buffers(bool next_forward_broadcasts) {
 
 void ModelCore::check_synchronized(std::string_view when) const {
   std::vector<nn::CheckedTensor> all;
-  for (const auto& parameter : parameters_) all.push_back({"parameter " + parameter.name, parameter.tensor});
+  for (const auto& parameter : parameters_) {
+    const auto exists_once = std::ranges::any_of(sharded_in_forward(), [&](const auto* sharded) {
+      return sharded->shards_parameters() && sharded->manages(parameter.tensor.unsafeGetTensorImpl());
+    });
+    if (!exists_once) all.push_back({"parameter " + parameter.name, parameter.tensor});
+  }
   if (buffer_broadcast() == nullptr || !buffer_broadcast_->due()) {
     for (const auto& buffer : buffers()) all.push_back({"buffer " + buffer.name, buffer.tensor});
   }
@@ -210,6 +369,11 @@ void ModelCore::open_no_sync() {
 
 void ModelCore::close_no_sync() {
   if (--no_sync_ == 0 && gradient_reducer() != nullptr) gradient_reducer_->close_no_sync();
+}
+
+void ModelCore::trigger_sync() {
+  for (gradient::GradientReducer* gradient_reducer : gradient_reducers()) gradient_reducer->set_sync(true);
+  for (sharding::FullyShardedParameters* sharded : sharded_in_forward()) sharded->set_sync(true);
 }
 
 void ModelCore::open_window(bool sync) {
@@ -251,6 +415,9 @@ void ModelCore::zero_grad(bool set_to_none) {
     gradient_reducer->zero(tensors, set_to_none);
     std::erase_if(tensors, [&](const at::Tensor& parameter) { return gradient_reducer->manages(parameter); });
   }
+  for (sharding::FullyShardedParameters* sharded : sharded_in_forward()) {
+    sharded->zero(optim::keys_of(tensors), set_to_none);
+  }
   zero_plain(tensors, set_to_none);
 }
 
@@ -261,6 +428,21 @@ bool ModelCore::is(const void* identity, const std::vector<gradient::NamedTensor
     if (!parameters[i].tensor.is_same(parameters_[i].tensor) || describe(parameters[i]) != described_[i]) return false;
   }
   return true;
+}
+
+std::vector<sharding::FullyShardedParameters*> fully_sharded_models(AcceleratorState& shared) {
+  std::vector<sharding::FullyShardedParameters*> list;
+  for (const ModelCore& model : shared.registry.of<ModelCore>()) {
+    if (model.fully_sharded() != nullptr) list.push_back(model.fully_sharded());
+  }
+  return list;
+}
+
+sharding::FullyShardedParameters* sharding_of_master(AcceleratorState& shared, const at::Tensor& parameter) {
+  for (sharding::FullyShardedParameters* model : fully_sharded_models(shared)) {
+    if (model->has_master(parameter.unsafeGetTensorImpl())) return model;
+  }
+  return nullptr;
 }
 
 std::vector<at::Tensor> unique_tensors(const std::vector<at::Tensor>& parameters) {
@@ -278,9 +460,43 @@ std::vector<at::Tensor> flat_gradients(const std::vector<std::shared_ptr<ModelCo
     if (model->gradient_reducer() != nullptr && model->gradient_reducer()->manages_exactly_these(parameters))
       return model->gradient_reducer()->gradients();
   }
-  const auto distinct = unique_tensors(parameters);
-  if (distinct.size() < parameters.size()) return flat_gradients(models, distinct);
-  return gradient::dense_gradients(parameters);
+  auto rest = unique_tensors(parameters);
+  if (rest.size() < parameters.size()) return flat_gradients(models, rest);
+  std::vector<at::Tensor> parts;
+  for (const auto& model : models) {
+    sharding::FullyShardedParameters* sharded = model->fully_sharded();
+    if (sharded == nullptr) continue;
+    for (const at::Tensor& part : sharded->gradients(optim::keys_of(rest))) parts.push_back(part);
+    std::erase_if(rest, [&](const at::Tensor& one) { return sharded->manages(one.unsafeGetTensorImpl()); });
+  }
+  for (const at::Tensor& gradient : gradient::dense_gradients(rest)) parts.push_back(gradient);
+  return parts;
+}
+
+const comm::Group* group_of_sharded_gradients(const std::vector<std::shared_ptr<ModelCore>>& models,
+                                              const std::vector<at::Tensor>& parameters) {
+  const comm::Group* group = nullptr;
+  std::string whole;
+  size_t sharded_count = 0;
+  for (const at::Tensor& parameter : unique_tensors(parameters)) {
+    bool is_sharded = false;
+    for (const auto& model : models) {
+      const sharding::FullyShardedParameters* sharded = model->fully_sharded();
+      if (sharded == nullptr || !sharded->manages(parameter.unsafeGetTensorImpl())) continue;
+      group = &sharded->group();
+      is_sharded = true;
+    }
+    sharded_count += is_sharded ? 1 : 0;
+    if (!is_sharded && parameter.grad().defined()) whole = fmt::format("[{}]", fmt::join(parameter.sizes(), ", "));
+  }
+  if (group != nullptr && !whole.empty()) {
+    base::fail(
+        ErrorKind::usage, group->place(), "clip_grad_norm_",
+        "{} of the parameters are sharded over the ranks, and one of shape {} has a whole gradient on each rank, "
+        "so their common norm would count it {} times; clip them in separate calls",
+        sharded_count, whole, group->size());
+  }
+  return group;
 }
 
 std::vector<state::ParameterShard> named_shards(const std::vector<std::shared_ptr<ModelCore>>& models,
@@ -292,7 +508,15 @@ std::vector<state::ParameterShard> named_shards(const std::vector<std::shared_pt
     }
   }
   std::vector<state::ParameterShard> parameter_shards;
-  for (const at::Tensor& parameter : unique_tensors(parameters)) {
+  auto rest = unique_tensors(parameters);
+  for (const auto& model : models) {
+    sharding::FullyShardedParameters* sharded = model->fully_sharded();
+    if (sharded == nullptr) continue;
+    auto shards = sharded->shards_with_gradients(optim::keys_of(rest));
+    std::move(shards.begin(), shards.end(), std::back_inserter(parameter_shards));
+    std::erase_if(rest, [&](const at::Tensor& one) { return sharded->manages(one.unsafeGetTensorImpl()); });
+  }
+  for (const at::Tensor& parameter : rest) {
     const auto found = names.find(parameter.unsafeGetTensorImpl());
     const auto name = found != names.end() ? found->second : fmt::format("parameter {}", parameter_shards.size());
     parameter_shards.push_back(state::whole_parameter(name, parameter));

@@ -28,6 +28,11 @@ namespace torch::jit {
 struct Module;
 }
 
+namespace accelerate::sharding {
+class FullyShardedParameters;
+class ParameterSharding;
+}  // namespace accelerate::sharding
+
 namespace accelerate::prepared {
 
 struct ModelOptions {
@@ -47,6 +52,7 @@ class ModelCore : public Entry {
   static constexpr Kind kEntryKind = Kind::model;
   ModelCore(AcceleratorState& shared, const void* identity, std::vector<gradient::NamedTensor> parameters,
             std::vector<gradient::NamedTensor> buffers, const ModelOptions& options);
+  ~ModelCore() override;
 
   /// Returns the autocast region of the forward. If unset, the forward computes in the dtypes of its tensors.
   [[nodiscard]] std::optional<precision::AutocastRegion> autocast() const;
@@ -73,11 +79,24 @@ class ModelCore : public Entry {
   /// For a module with a forward that replaces buffers by other tensors, as assignments in TorchScript do.
   /// \param now  Returns the current buffers.
   void exchanges_buffers(std::function<std::vector<gradient::NamedTensor>()> now);
-  /// Returns the gradient reducer. Null without a process group, for evaluation, after retire(), or if no parameter
-  /// needs a gradient that other models' reducers do not average.
+  /// Returns the gradient reducer. Null without a process group, for evaluation, after retire(), if no parameter needs
+  /// a gradient that other models' reducers do not average, or if gradients are sharded.
   [[nodiscard]] gradient::GradientReducer* gradient_reducer() const {
     return retired_ ? nullptr : gradient_reducer_.get();
   }
+  /// Returns the division of this model's parameters over the ranks, without those that another model divides. Null
+  /// without sharding, with a single rank, for evaluation, after retire(), or if no parameter needs a gradient.
+  [[nodiscard]] sharding::ParameterSharding* parameter_sharding() const {
+    return retired_ ? nullptr : parameter_sharding_.get();
+  }
+  /// The same if gradients are sharded (shard_grad_op, full_shard), otherwise null.
+  [[nodiscard]] sharding::FullyShardedParameters* fully_sharded() const { return retired_ ? nullptr : fully_sharded_; }
+  /// Returns the fully sharded models that have parameters of this model: itself, and those that share parameters.
+  [[nodiscard]] std::vector<sharding::FullyShardedParameters*> sharded_in_forward() const;
+  /// Returns "not sharded", or the units and their sizes.
+  [[nodiscard]] std::string sharding_plan() const;
+  /// Returns true if this model's gradient reducer or sharding manages the parameter.
+  [[nodiscard]] bool manages(const at::Tensor& parameter) const;
   /// Returns the gradient reducer, and those of other models that average parameters shared with this model.
   [[nodiscard]] std::vector<gradient::GradientReducer*> gradient_reducers();
 
@@ -111,6 +130,8 @@ class ModelCore : public Entry {
 
   void open_no_sync();
   void close_no_sync();
+  /// The next backward reduces the gradients, even if its forward ran inside no_sync.
+  void trigger_sync();
   /// Opens one micro-batch of accumulate().
   /// \param sync  The gradients of this model are reduced in it, even if this rank does not call the model.
   void open_window(bool sync);
@@ -129,6 +150,7 @@ class ModelCore : public Entry {
   void notify_of_forward();
   void check_dtypes() const;
   void synchronize_initial_values();
+  void shard(const std::vector<gradient::NamedTensor>& own);
   void follow_buffers() const;
   /// Returns the parameters that no other model's gradient reducer averages. The others are added to
   /// averaged_elsewhere_.
@@ -143,6 +165,8 @@ class ModelCore : public Entry {
   std::vector<std::string> described_;  // description of each parameter at prepare()
   std::unique_ptr<gradient::BufferBroadcast> buffer_broadcast_, masters_for_join_;
   std::unique_ptr<gradient::GradientReducer> gradient_reducer_;
+  std::unique_ptr<sharding::ParameterSharding> parameter_sharding_;
+  sharding::FullyShardedParameters* fully_sharded_ = nullptr;  // parameter_sharding_, if it shards gradients
   bool forward_broadcasts_ = true;  // if false, nothing is trainable and before_forward() does nothing
   bool retired_ = false;
   int64_t spent_when_zeroed_ = 0;  // steps of optimizers that also have parameters of other models
@@ -154,6 +178,13 @@ class ModelCore : public Entry {
   int64_t seen_registry_ = -1;
 };
 
+/// Returns the models with sharded gradients or parameters.
+[[nodiscard]] std::vector<sharding::FullyShardedParameters*> fully_sharded_models(AcceleratorState& shared);
+
+/// Returns the sharded model that keeps this rank's part of the parameter's float32 master, or null.
+[[nodiscard]] sharding::FullyShardedParameters* sharding_of_master(AcceleratorState& shared,
+                                                                   const at::Tensor& parameter);
+
 /// Returns the list without duplicates. LibTorch lists a shared weight once per registration.
 std::vector<at::Tensor> unique_tensors(const std::vector<at::Tensor>& parameters);
 
@@ -161,6 +192,13 @@ std::vector<at::Tensor> unique_tensors(const std::vector<at::Tensor>& parameters
 /// averages exactly these parameters, otherwise one tensor per parameter.
 std::vector<at::Tensor> flat_gradients(const std::vector<std::shared_ptr<ModelCore>>& models,
                                        const std::vector<at::Tensor>& parameters);
+
+/// Returns the group over whose ranks the gradients of the parameters are sharded, for a norm; null if each rank has
+/// whole gradients. \throws Error (usage) if some are sharded and others are whole, because one norm would count the
+/// whole ones several
+///         times.
+const comm::Group* group_of_sharded_gradients(const std::vector<std::shared_ptr<ModelCore>>& models,
+                                              const std::vector<at::Tensor>& parameters);
 
 /// Returns these parameters as shards, with the names that they have in the models. A parameter of no model is named by
 /// its position in the list, such as "parameter 3".

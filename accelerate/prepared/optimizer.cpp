@@ -2,9 +2,11 @@
 #include "accelerate/prepared/optimizer.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <iterator>
 #include <unordered_set>
 
 #include "accelerate/base/log.hpp"
@@ -16,6 +18,8 @@
 #include "accelerate/prepared/loss_scaling.hpp"
 #include "accelerate/prepared/memory_inventory.hpp"
 #include "accelerate/prepared/model.hpp"
+#include "accelerate/prepared/sharding_support.hpp"
+#include "accelerate/sharding/fully_sharded_parameters.hpp"
 
 namespace accelerate::prepared {
 namespace {
@@ -57,6 +61,7 @@ OptimizerCore::OptimizerCore(AcceleratorState& shared, torch::optim::Optimizer& 
       first_parameter_(first_parameter(optimizer)),
       fused_(optim::FusedStep::for_optimizer(optimizer)),
       calls_closure_once_(fused_ != nullptr) {
+  check_shardable(shared, optimizer);
   if (!shared.fused_optimizer) fused_.reset();
   optim::check_groups(optimizer, shared.place, "prepare");
 }
@@ -146,12 +151,52 @@ at::Tensor OptimizerCore::update() {
 }
 
 bool OptimizerCore::step_fused() {
+  if (!sharded_.empty()) {
+    step_sharded({});
+    return true;
+  }
   if (accelerator_state_->masters.empty()) return fused_->step();
   auto parameter_shards = this->parameter_shards();
   accelerator_state_->masters.attach_masters(parameter_shards);
   if (!fused_->step(parameter_shards)) return false;
   accelerator_state_->masters.mark_stepped(parameter_shards);
   return true;
+}
+
+void OptimizerCore::step_sharded(const optim::StepScale& scale) {
+  keep_state_ranges();
+  const auto ours = optim::keys_of(all_);
+  std::vector<state::ParameterShard> owned;
+  for (sharding::ParameterSharding* model : sharded_) {
+    auto shards = model->shards(ours);
+    std::move(shards.begin(), shards.end(), std::back_inserter(owned));
+  }
+  for (const at::Tensor& parameter : unmanaged_) owned.push_back(state::whole_parameter({}, parameter));
+  const bool stepped = fused_->step(owned, scale);
+  TORCH_INTERNAL_ASSERT(stepped, "shards() returns only parts on which the fused step works");
+  for (sharding::ParameterSharding* model : sharded_) model->after_step(ours);
+}
+
+bool OptimizerCore::keep_state_ranges() {
+  find_gradient_reducers();
+  if (sharded_.empty()) return false;
+  optim::keep_state_ranges(
+      optimizer_, [this](const at::Tensor& parameter) { return state_range_of(parameter); }, accelerator_state_->place);
+  return true;
+}
+
+const sharding::ParameterSharding* OptimizerCore::sharding_of(const at::Tensor& parameter) const {
+  for (const sharding::ParameterSharding* model : sharded_) {
+    if (model->manages(parameter.unsafeGetTensorImpl())) return model;
+  }
+  return nullptr;
+}
+
+std::optional<optim::StateRange> OptimizerCore::state_range_of(const at::Tensor& parameter) const {
+  const sharding::ParameterSharding* model = sharding_of(parameter);
+  if (model == nullptr) return std::nullopt;
+  const auto range = model->range_of(parameter.unsafeGetTensorImpl());
+  return optim::StateRange{range->begin, range->end};
 }
 
 std::vector<state::ParameterShard> OptimizerCore::parameter_shards() {
@@ -199,7 +244,11 @@ void OptimizerCore::update_unless(const at::Tensor& skip) {
   accelerator_state_->watch.record_step(*this);
   const bool one_device =
       std::ranges::all_of(all_, [&](const auto& parameter) { return parameter.device() == skip.device(); });
-  if (fused_ && one_device && !skip.is_cpu() && fused_->step({.scale = std::nullopt, .skip = skip})) return;
+  const optim::StepScale unless_skipped{.scale = std::nullopt, .skip = skip};
+  if (fused_ && one_device && !skip.is_cpu()) {
+    if (!sharded_.empty()) return step_sharded(unless_skipped);
+    if (fused_->step(unless_skipped)) return;
+  }
   if (skip.item<float>() != 0) return;  // the host waits for the device, because the optimizer's own step takes no flag
   update();
 }
@@ -222,6 +271,10 @@ void OptimizerCore::run_deferred_schedules() {
 }
 
 bool OptimizerCore::has_gradient() const {
+  const auto is_reached = [&](const sharding::FullyShardedParameters* model) {
+    return model->has_gradient(optim::keys_of(all_));
+  };
+  if (std::ranges::any_of(fully_sharded_, is_reached)) return true;
   return std::ranges::any_of(optimizer_.param_groups(), [](const auto& group) {
     return std::ranges::any_of(group.params(), [](const auto& parameter) { return parameter.grad().defined(); });
   });
@@ -249,6 +302,8 @@ void OptimizerCore::zero_grad(bool set_to_none) {
 
 OptimizerCore::WriteStamps OptimizerCore::write_stamp_of_gradients() const {
   WriteStamps all;
+  for (const sharding::FullyShardedParameters* model : fully_sharded_)
+    all.emplace_back(model, model->arrivals(optim::keys_of(all_)));
   for (const auto& group : optimizer_.param_groups()) {
     for (const auto& parameter : group.params()) {
       const at::Tensor& gradient = parameter.grad();
@@ -267,8 +322,9 @@ void OptimizerCore::drop_gradients(bool set_to_none) {
 }
 
 void OptimizerCore::zero_now(bool set_to_none) {
-  if (gradient_reducers_.empty()) return zero_stock(optimizer_, set_to_none);
+  if (gradient_reducers_.empty() && fully_sharded_.empty()) return zero_stock(optimizer_, set_to_none);
   for (gradient::GradientReducer* gradient_reducer : gradient_reducers_) gradient_reducer->zero(all_, set_to_none);
+  for (sharding::FullyShardedParameters* model : fully_sharded_) model->zero(optim::keys_of(all_), set_to_none);
   zero_plain(unmanaged_, set_to_none);
 }
 
@@ -292,13 +348,17 @@ void OptimizerCore::find_gradient_reducers() {
   if (seen_registry_ == accelerator_state_->registry.version() && has_these_parameters(optimizer_, all_)) return;
   optim::check_groups(optimizer_, accelerator_state_->place, "optimizer.step");
   gradient_reducers_.clear();
+  sharded_.clear();
+  fully_sharded_.clear();
   all_ = optim::parameters_of(optimizer_);
   unmanaged_ = all_;
   for (ModelCore& model : accelerator_state_->registry.of<ModelCore>()) {
-    gradient::GradientReducer* gradient_reducer = model.gradient_reducer();
-    if (gradient_reducer == nullptr) continue;
-    const auto managed = [&](const at::Tensor& parameter) { return gradient_reducer->manages(parameter); };
-    if (std::any_of(all_.begin(), all_.end(), managed)) gradient_reducers_.push_back(gradient_reducer);
+    const auto managed = [&](const at::Tensor& parameter) { return model.manages(parameter); };
+    if (std::any_of(all_.begin(), all_.end(), managed)) {
+      if (model.gradient_reducer() != nullptr) gradient_reducers_.push_back(model.gradient_reducer());
+      if (model.parameter_sharding() != nullptr) sharded_.push_back(model.parameter_sharding());
+      if (model.fully_sharded() != nullptr) fully_sharded_.push_back(model.fully_sharded());
+    }
     std::erase_if(unmanaged_, managed);
   }
   const auto keys = optim::keys_of(all_);
@@ -329,6 +389,7 @@ void OptimizerCore::check_reduced() {
   check_divided(*accelerator_state_);
   accelerator_state_->group.check("optimizer.step");
   for (gradient::GradientReducer* gradient_reducer : gradient_reducers_) gradient_reducer->before_step();
+  for (sharding::FullyShardedParameters* model : fully_sharded_) model->before_step();
   if (accelerator_state_->group.size() == 1) return;
   for (const auto& parameter : unmanaged_) {
     if (parameter.grad().defined()) {

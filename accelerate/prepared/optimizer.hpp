@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "accelerate/optim/fused_step.hpp"
+#include "accelerate/optim/state_ranges.hpp"
 #include "accelerate/prepared/accelerator_state.hpp"
 #include "accelerate/prepared/handle.hpp"
 #include "accelerate/prepared/scaled_gradients.hpp"
@@ -21,6 +22,11 @@
 namespace accelerate::gradient {
 class GradientReducer;
 }
+
+namespace accelerate::sharding {
+class FullyShardedParameters;
+class ParameterSharding;
+}  // namespace accelerate::sharding
 
 namespace accelerate::prepared {
 
@@ -43,6 +49,8 @@ class OptimizerCore : public Entry {
   ///   closure), if a parameter is listed twice, or if no parameter has a gradient and none belongs to a prepared
   ///   model.
   /// \throws Error (usage) if the optimizer calls its closure itself, with loss scaling or master weights.
+  /// \throws Error (usage) with sharding, if a gradient is sparse or a parameter changed its dtype, shape or layout.
+  /// \note With sharding, the step is collective.
   /// \throws Error (data) if the loss scale is at its minimum.
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure);
 
@@ -75,6 +83,17 @@ class OptimizerCore : public Entry {
   /// Runs the deferred schedule steps. Must be called before rates are read or set. Waits for the last step's flag if a
   /// schedule depends on it.
   void run_deferred_schedules();
+
+  /// With sharding, keeps only this rank's ranges of the state, also of state that was created or loaded as a whole.
+  /// \returns true if a part of the parameters is sharded.
+  bool keep_state_ranges();
+  /// Returns the range of the parameter for which this rank keeps state. Unset for a parameter that is not sharded.
+  [[nodiscard]] std::optional<optim::StateRange> state_range_of(const at::Tensor& parameter) const;
+  /// Returns the division of the model's parameters that contains the parameter, or null.
+  [[nodiscard]] const sharding::ParameterSharding* sharding_of(const at::Tensor& parameter) const;
+
+  /// Returns true if each rank has only a part of some gradients.
+  [[nodiscard]] bool has_sharded_gradients() const { return !fully_sharded_.empty(); }
 
   /// Null if FusedStep does not recognise this optimizer, or if fused_optimizer is false. The optimizer then steps by
   /// itself.
@@ -111,11 +130,12 @@ class OptimizerCore : public Entry {
   at::Tensor step_scaled(const torch::optim::Optimizer::LossClosure& closure);
   at::Tensor update();
   bool step_fused();
+  void step_sharded(const optim::StepScale& scale);
   // Shards on which this rank steps: those of the gradient reducers, and whole parameters that no reducer averages.
   std::vector<state::ParameterShard> parameter_shards();
   void throw_closure_with_masters() const;
   void update_unless(const at::Tensor& skip);
-  /// Address and version counter of each parameter's gradient.
+  /// Address and version counter of each parameter's gradient, and the number of arrived gradients of sharded models.
   using WriteStamps = std::vector<std::pair<const void*, int64_t>>;
   [[nodiscard]] WriteStamps write_stamp_of_gradients() const;
   void zero_now(bool set_to_none);
@@ -145,6 +165,8 @@ class OptimizerCore : public Entry {
   int64_t steps_ = 0;
   // Gradient reducers of the parameters, and the parameters that none averages. Looked up again after a change.
   std::vector<gradient::GradientReducer*> gradient_reducers_;
+  std::vector<sharding::ParameterSharding*> sharded_;             // of models with some of the parameters
+  std::vector<sharding::FullyShardedParameters*> fully_sharded_;  // those of them that shard gradients
   std::vector<at::Tensor> all_, unmanaged_;
   int64_t seen_registry_ = -1;
   bool warned_foreign_ = false;  // since the last lookup

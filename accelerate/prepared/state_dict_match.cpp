@@ -103,11 +103,13 @@ NamedTensors weights_of(const ModelCore& model) {
   return weights;
 }
 
-void load_pairs(const std::vector<WeightMatch::Pair>& pairs, MasterWeights& masters) {
+void load_pairs(const std::vector<WeightMatch::Pair>& pairs, AcceleratorState& shared) {
   std::vector<device::CopyPair> copies;
   for (const auto& pair : pairs) {
-    if (masters.has(pair.here)) {
-      masters.set(pair.here, pair.saved);
+    if (shared.masters.has(pair.here)) {
+      shared.masters.set(pair.here, pair.saved);
+    } else if (auto* sharded = sharding_of_master(shared, pair.here)) {
+      sharded->set_value(pair.here.unsafeGetTensorImpl(), pair.saved);
     } else {
       copies.push_back({pair.here, pair.saved});
     }
@@ -115,11 +117,11 @@ void load_pairs(const std::vector<WeightMatch::Pair>& pairs, MasterWeights& mast
   device::copy_all(copies);
 }
 
-LoadedModel load_weights(const ModelCore& model, MasterWeights& masters, const NamedTensors& saved, bool strict,
+LoadedModel load_weights(const ModelCore& model, AcceleratorState& shared, const NamedTensors& saved, bool strict,
                          std::string_view operation) {
   const WeightMatch match = match_weights(model, saved);
   check_match(match, strict, model.place(), operation, "the model");
-  load_pairs(match.pairs, masters);
+  load_pairs(match.pairs, shared);
   return match.unmet;
 }
 

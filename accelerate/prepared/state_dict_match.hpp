@@ -28,7 +28,7 @@ struct WeightMatch {
 
 /// Copies the saved tensors into the model. If a parameter has a master, the saved value is copied to the master and
 /// rounded into the parameter.
-void load_pairs(const std::vector<WeightMatch::Pair>& pairs, MasterWeights& masters);
+void load_pairs(const std::vector<WeightMatch::Pair>& pairs, AcceleratorState& shared);
 
 /// \param which  Name of the model in the error, such as "model_1".
 /// \throws Error (data) with all names if shapes differ, or, with `strict`, if names do not match.

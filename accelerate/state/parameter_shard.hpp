@@ -22,7 +22,8 @@ struct ParameterShard {
   void* key = nullptr;
   /// The tensor that is updated: the parameter itself, or a tensor of [end - begin] elements.
   at::Tensor value{};
-  /// Same layout as `value`. If undefined, there is no gradient and the optimizer skips this shard.
+  /// Same layout as `value`, and its dtype or that of `master`. If undefined, there is no gradient and the optimizer
+  /// skips this shard.
   at::Tensor gradient{};
   /// Float32 master copy on which the optimizer steps; `value` is its rounded copy. Undefined if there is none.
   at::Tensor master{};

@@ -35,9 +35,7 @@ void BestModelCallback::on_evaluate(const TrainerContext& now, TrainerControl&) 
 }
 
 void BestModelCallback::on_train_end(const TrainerContext& now, TrainerControl&) {
-  const at::NoGradGuard no_grad;
-  const auto state = now.trainer.state_dict();
-  for (const auto& [name, tensor] : kept_) state[name].copy_(tensor);
+  now.trainer.set_state(kept_);
   kept_.clear();
   best_.reset();
 }

@@ -79,6 +79,15 @@ class Trainer : public trainer::TrainerBase {
   [[nodiscard]] torch::OrderedDict<std::string, at::Tensor> state_dict() override {
     return accelerator().get_state_dict(model());
   }
+  void set_state(const std::vector<std::pair<std::string, at::Tensor>>& values) override {
+    const at::NoGradGuard no_grad;
+    const auto whole = Accelerator::summon_full_params(model());
+    torch::OrderedDict<std::string, at::Tensor> own;
+    for (const auto* tensors : {&model().core().parameters(), &model().core().buffers()}) {
+      for (const auto& [name, tensor] : *tensors) own.insert(name, tensor.detach());
+    }
+    for (const auto& [name, value] : values) own[name].copy_(value);
+  }
 
  protected:
   /// Computes the loss of a batch, and the outputs if metrics or predictions need them. Used in training and

@@ -100,8 +100,11 @@ class TrainerBase {
   [[nodiscard]] const TrainingPlan& plan() const;
   /// The model's trainable parameters.
   [[nodiscard]] virtual std::vector<at::Tensor> parameters() = 0;
-  /// The model's parameters and buffers by name, detached and not copied.
+  /// The model's parameters and buffers by name, detached; parameters of full_shard are copies. Collective with
+  /// sharding.
   [[nodiscard]] virtual torch::OrderedDict<std::string, at::Tensor> state_dict() = 0;
+  /// Copies values into the model's parameters and buffers of these names. Collective with sharding.
+  virtual void set_state(const std::vector<std::pair<std::string, at::Tensor>>& values) = 0;
 
   /// Adds metrics to the history, with epoch and step, and calls on_log of the callbacks. Not collective.
   virtual void log(Metrics logs);

@@ -156,7 +156,7 @@ folder_without() {
 
 # The newest LibTorch that is accepted: the library, mnist and the quick tests of the rooms on LibTorch. What the tests compare
 # with is the torch of the other environment.
-newest_tests='^(base|env|archive|tree|precision|data|gradient|nn|optim|job|checkpoint|comm|device|prepared|accelerator)/.*_test(\.(mpi|gloo)\.[0-9]+)?$'
+newest_tests='^(base|env|archive|tree|precision|data|gradient|nn|optim|sharding|job|checkpoint|comm|device|prepared|accelerator)/.*_test(\.(mpi|gloo)\.[0-9]+)?$'
 
 build_libtorch_2_15() {
   make_newest_venv

@@ -173,6 +173,22 @@ TEST_CASE("the loss of a large vocabulary") {
   });
 }
 
+TEST_CASE("sharded parameters") {
+  const testing::TemporaryFolder folder;
+  const auto run_folder = folder.path / "run";
+  on_two_ranks([&](Program& program) {
+    auto& [net, adamw, digits, test_digits] = program;
+    // block: docs/how_to/sharded_training.md: Train with sharded parameters
+    CHECK(plan.find(" on 2 ranks, ") != std::string::npos);
+    float largest = 0;
+    // block: docs/how_to/sharded_training.md: Use whole parameters
+    CHECK(largest > 0);
+  });
+  CHECK(std::filesystem::exists(run_folder / "optimizer.bin"));
+  // block: docs/how_to/sharded_training.md: Choose the units
+  CHECK(options.fsdp_plugin.shard_units.size() == 2);
+}
+
 TEST_CASE("a checkpoint, and a second run that has nothing left to do") {
   const testing::TemporaryFolder folder;
   const auto run_folder = folder.path / "run";

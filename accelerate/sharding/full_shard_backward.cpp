@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients of fully sharded parameters: hooks, reductions, and the checks before a step.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "accelerate/comm/error_context.hpp"
+#include "accelerate/sharding/full_shard_core.hpp"
+
+namespace accelerate::sharding {
+namespace {
+
+constexpr int64_t kBitsPerWord = 62;
+
+}  // namespace
+
+void FullyShardedParameters::Core::register_hooks() {
+  struct ArrivalHook : torch::autograd::FunctionPostHook {
+    ArrivalHook(std::weak_ptr<Core> the_core, ShardedUnit& the_unit, size_t the_member)
+        : core(std::move(the_core)), unit(&the_unit), member(the_member) {}
+    torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                              const torch::autograd::variable_list&) override {
+      if (const auto alive = core.lock()) alive->arrived(*unit, member);
+      return outputs;
+    }
+    std::weak_ptr<Core> core;
+    ShardedUnit* unit;
+    size_t member;
+  };
+  for (const auto& unit : units) {
+    if (!unit->learns()) continue;
+    for (size_t i = 0; i < unit->members().size(); ++i) {
+      // A tensor has only a weak reference to its accumulator. This reference keeps the accumulator and its hook alive.
+      accumulators_.push_back(torch::autograd::impl::grad_accumulator(unit->members()[i].parameter));
+      hook_keys_.push_back(
+          accumulators_.back()->add_post_hook(std::make_unique<ArrivalHook>(weak_from_this(), *unit, i)));
+    }
+  }
+}
+
+void FullyShardedParameters::Core::remove_hooks() {
+  for (size_t i = 0; i < accumulators_.size(); ++i) accumulators_[i]->del_post_hook(hook_keys_[i]);
+  accumulators_.clear();
+  hook_keys_.clear();
+}
+
+void FullyShardedParameters::Core::begin_backward() {
+  if (in_backward_ && !backward_alive_.expired()) return;
+  if (in_backward_) abort_failed_backward();
+  in_backward_ = true;
+  for (const auto& unit : units) unit->begin_backward();
+  backward_alive_ = deferral;
+  if (deferral != nullptr) return;
+  // The graph task owns its callbacks: if backward throws, they are destroyed uncalled, and the token expires.
+  auto token = std::make_shared<char>();
+  backward_alive_ = token;
+  torch::autograd::Engine::get_default_engine().queue_callback([core = weak_from_this(), token] {
+    if (const auto alive = core.lock()) alive->finish_backward();
+  });
+}
+
+void FullyShardedParameters::Core::arrived(ShardedUnit& unit, size_t member) {
+  const std::lock_guard lock(mutex);
+  const at::NoGradGuard no_grad;
+  begin_backward();
+  if (unit.is_reducing()) {  // reached again by a nested backward
+    comm::with_operation_context("backward", fmt::format("the gradients of {} are not reduced", unit.name()),
+                                 reductions.place(), [&] { unit.finish_reduction(); });
+  }
+  at::Tensor& gradient = unit.members()[member].parameter.mutable_grad();
+  if (gradient.defined()) {  // a custom function may return none
+    unit.add_gradient(member, gradient, 1.0 / static_cast<double>(reductions.size()));
+    gradient.reset();
+    ++unit.members()[member].arrivals;
+  }
+  if (unit.count_arrival(member) && sync) reduce(unit);
+}
+
+void FullyShardedParameters::Core::reduce(ShardedUnit& unit) {
+  comm::with_operation_context("backward", fmt::format("the gradients of {} are not reduced", unit.name()),
+                               reductions.place(), [&] {
+                                 unit.start_reduction(reductions);
+                                 order_.record_reduction(unit.index());
+                                 finish_reductions(&unit);
+                               });
+  if (!options.shard_parameters || unit.users > 0 || whole_scopes_ > 0) return;
+  unit.free();  // this backward needs it no more; if it does after all, it is gathered again
+  std::erase(resident_, &unit);
+}
+
+void FullyShardedParameters::Core::finish_reductions(const ShardedUnit* except) {
+  for (const auto& unit : units) {
+    if (unit.get() != except && unit->is_reducing()) unit->finish_reduction();
+  }
+}
+
+void FullyShardedParameters::Core::finish_backward() {
+  const std::lock_guard lock(mutex);
+  const at::NoGradGuard no_grad;
+  if (in_backward_) {
+    try {
+      // Units of which some parameters were not reached. A unit that no operator used is not reduced on any rank.
+      for (const auto& unit : units) {
+        if (sync && unit->has_local_gradient() && !unit->is_reducing()) reduce(*unit);
+      }
+      comm::with_operation_context("backward", "the gradients are not reduced", reductions.place(),
+                                   [&] { finish_reductions(nullptr); });
+    } catch (...) {
+      abort_failed_backward();
+      throw;
+    }
+  }
+  in_backward_ = false;
+  free_all();
+}
+
+void FullyShardedParameters::Core::abort_failed_backward() noexcept {
+  for (const auto& unit : units) unit->drop_local_gradients();
+  in_backward_ = false;
+  aborted_ = true;
+  try {
+    free_all();
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the caller reports the first error
+  }
+}
+
+std::string FullyShardedParameters::Core::step_problem() const {
+  if (whole_scopes_ > 0) {
+    return "a scope of summon_full_params() is open, which would overwrite the step at its end; step outside of it";
+  }
+  if (const std::string moved = moved_parameter(); !moved.empty()) return moved;
+  if (aborted_) {
+    return fmt::format(
+        "the reduction of the gradients failed, so they differ between the {} ranks; zero them before the next "
+        "backward",
+        reductions.size());
+  }
+  for (const auto& unit : units) {
+    for (const UnitMember& member : unit->members()) {
+      if (member.is_filled) {
+        return fmt::format(
+            "the gradient of parameter {} is this rank's own, not the mean of {} ranks, because its backward ran under "
+            "no_sync; run the last backward before a step outside",
+            member.name, reductions.size());
+      }
+      if (member.parameter.grad().defined()) {
+        return fmt::format(
+            "parameter {} has a gradient that was not reduced over the {} ranks; set requires_grad before prepare(), "
+            "and do not assign gradients of sharded parameters",
+            member.name, reductions.size());
+      }
+    }
+  }
+  return {};
+}
+
+// Ranks that used the units in different orders computed with each other's values, which no backend notices if the
+// units have equal sizes.
+void FullyShardedParameters::Core::throw_different_orders() {
+  const auto histories = reductions.all_gather_bytes(order_.history());
+  order_.clear_history();
+  aborted_ = true;  // the gradients are wrong until they are zeroed
+  for (size_t rank = 1; rank < histories.size(); ++rank) {
+    if (histories[rank] == histories[0]) continue;
+    const auto [first, other] = std::ranges::mismatch(histories[0], histories[rank]);
+    const auto from = [](const std::string& text, size_t at) {
+      const size_t begin = at == 0 ? 0 : text.rfind(',', at - 1) == std::string::npos ? 0 : text.rfind(',', at - 1) + 2;
+      const size_t end = std::min(text.find(',', at), text.size());
+      return begin >= text.size() ? std::string("nothing more") : text.substr(begin, end - begin);
+    };
+    const auto at = static_cast<size_t>(first - histories[0].begin());
+    base::fail(
+        ErrorKind::usage, reductions.place(), "optimizer.step",
+        "the ranks used the units of the sharded model in different orders, so they computed with each other's "
+        "values, and no optimizer stepped: after the same collectives the next collective of rank 0 was '{}', that "
+        "of rank {} '{}' (sharding_plan() lists the units); use the parameters in one order on all ranks",
+        from(histories[0], at), rank, from(histories[rank], at));
+  }
+  base::fail(ErrorKind::usage, reductions.place(), "optimizer.step",
+             "the ranks used the units of the sharded model in different orders; use them in one order on all ranks");
+}
+
+void FullyShardedParameters::Core::before_step() {
+  const std::lock_guard lock(mutex);
+  const at::NoGradGuard no_grad;
+  if (in_backward_) backward_alive_.expired() ? abort_failed_backward() : finish_backward();
+  free_all();
+  const std::string problem = step_problem();
+  const int64_t words = (static_cast<int64_t>(places.size()) + kBitsPerWord - 1) / kBitsPerWord;
+  const at::Tensor mine = at::zeros({2 + words}, at::kLong);
+  auto* own = mine.mutable_data_ptr<int64_t>();
+  own[0] = order_.hash();
+  own[1] = problem.empty() ? 0 : 1;
+  for (size_t i = 0; i < places.size(); ++i) {
+    const auto& [unit, member] = places[i];
+    if (unit == nullptr || !unit->members()[member].has_gradient) continue;
+    own[2 + static_cast<int64_t>(i) / kBitsPerWord] |= int64_t{1} << (static_cast<int64_t>(i) % kBitsPerWord);
+  }
+  const at::Tensor all = at::empty({reductions.size() * (2 + words)}, at::kLong);
+  comm::with_operation_context("optimizer.step", "the ranks' uses of the parameters are not compared",
+                               reductions.place(), [&] { reductions.all_gather_async(all, mine).wait(); });
+  const auto* of_rank = all.const_data_ptr<int64_t>();
+  bool any_problem = false, same_order = true;
+  for (int64_t rank = 0; rank < reductions.size(); ++rank, of_rank += 2 + words) {
+    same_order = same_order && of_rank[0] == own[0];
+    any_problem = any_problem || of_rank[1] != 0;
+    for (int64_t word = 2; word < 2 + words; ++word) own[word] |= of_rank[word];
+  }
+  if (any_problem) {
+    for (const std::string& one : reductions.all_gather_bytes(problem)) {
+      if (!one.empty()) base::fail(ErrorKind::usage, reductions.place(), "optimizer.step", "{}", one);
+    }
+  }
+  if (!same_order) throw_different_orders();
+  order_.clear_history();
+  for (size_t i = 0; i < places.size(); ++i) {
+    const auto& [unit, member] = places[i];
+    if (unit == nullptr) continue;
+    const int64_t word = own[2 + static_cast<int64_t>(i) / kBitsPerWord];
+    unit->members()[member].is_used = ((word >> (static_cast<int64_t>(i) % kBitsPerWord)) & 1) != 0;
+  }
+}
+
+void FullyShardedParameters::Core::zero(const Keys& keys, bool set_to_none) {
+  const at::NoGradGuard no_grad;
+  if (in_backward_) backward_alive_.expired() ? abort_failed_backward() : finish_backward();
+  bool is_left = false;
+  for (const auto& unit : units) {
+    bool has_local = false;
+    for (size_t i = 0; i < unit->members().size(); ++i) {
+      UnitMember& member = unit->members()[i];
+      if (keys.contains(member.parameter.unsafeGetTensorImpl())) {
+        unit->zero_local_gradient(i, set_to_none);
+        member.parameter.mutable_grad().reset();  // of user code: gradients of backwards were moved
+        if (set_to_none) member.has_gradient = member.is_used = false;
+      } else {
+        is_left = is_left || member.has_gradient;
+      }
+      has_local = has_local || member.is_filled;
+    }
+    if (!has_local) unit->drop_local_gradients();
+  }
+  aborted_ = aborted_ && is_left;
+}
+
+}  // namespace accelerate::sharding

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/sharding/full_shard_core.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "accelerate/comm/error_context.hpp"
+
+namespace accelerate::sharding {
+namespace {
+
+bool in_autograd() { return torch::autograd::get_current_graph_task_id() >= 0; }
+
+std::string_view current_call() { return in_autograd() ? "backward" : "forward"; }
+
+}  // namespace
+
+FullyShardedParameters::Core::Core(comm::Group gather_group, comm::Group reduction_group,
+                                   const FullShardOptions& the_options)
+    : gathers(std::move(gather_group)), reductions(std::move(reduction_group)), options(the_options) {}
+
+void FullyShardedParameters::Core::adopt(const ShardPlan& plan, const std::vector<state::ParameterShard>& parameters) {
+  places.assign(parameters.size(), {nullptr, 0});
+  for (const ShardUnit& planned : plan.units) {
+    if (planned.numel == 0) continue;
+    std::vector<UnitMember> members;
+    for (size_t i = 0; i < planned.items.size(); ++i) {
+      const auto item = static_cast<size_t>(planned.items[i]);
+      members.push_back({.name = parameters[item].name,
+                         .parameter = parameters[item].value,
+                         .master = parameters[item].master,
+                         .item = item,
+                         .offset = planned.offsets[i]});
+    }
+    const bool learns = members.front().parameter.requires_grad();
+    units.push_back(
+        std::make_shared<ShardedUnit>(static_cast<int64_t>(units.size()), std::move(members), planned.numel, learns));
+    ShardedUnit& unit = *units.back();
+    for (size_t i = 0; i < unit.members().size(); ++i) places[unit.members()[i].item] = {&unit, i};
+    unit.adopt(gathers, /*keep=*/!options.shard_parameters, weak_from_this());
+  }
+}
+
+void FullyShardedParameters::Core::restore() {
+  const std::lock_guard lock(mutex);
+  free_all();
+  remove_hooks();
+  for (const auto& unit : units) {
+    if (options.shard_parameters && !unit->is_whole()) gather(*unit);
+    unit->restore();
+  }
+  resident_.clear();
+  places.assign(places.size(), {nullptr, 0});
+  units.clear();
+}
+
+void FullyShardedParameters::Core::check_scope(const std::string& parameter) const {
+  if (scopes_ > 0 || whole_scopes_ > 0 || in_autograd()) return;
+  base::fail(
+      ErrorKind::usage, gathers.place(), "sharding",
+      "parameter {} is sharded, and an operator used it outside model(x) and backward, where the {} ranks do not "
+      "gather it; call on all ranks: auto whole = accelerator.summon_full_params(model)",
+      parameter, gathers.size());
+}
+
+// Tensor::set_data(), which module->to() calls, is no operator.
+std::string FullyShardedParameters::Core::moved_parameter() const {
+  for (const auto& unit : units) {
+    const UnitMember* moved = unit->moved_member();
+    if (moved == nullptr) continue;
+    return fmt::format(
+        "parameter {} was moved or replaced after prepare(), is {} on {} now, and is no longer sharded; move a module "
+        "to "
+        "another dtype or device before prepare()",
+        moved->name, c10::toString(moved->parameter.scalar_type()), moved->parameter.device().str());
+  }
+  return {};
+}
+
+void FullyShardedParameters::Core::use(ShardedUnit& unit, const std::string& parameter, bool writes) {
+  const std::lock_guard lock(mutex);
+  check_scope(parameter);
+  ++unit.users;
+  if (!unit.is_whole()) {
+    try {
+      gather(unit);
+      const bool keeps_others = whole_scopes_ > 0 || (!options.reshard_after_forward && !in_autograd());
+      const auto before = resident_;
+      for (ShardedUnit* other : before) {
+        if (other == &unit || other->users > 0 || keeps_others) continue;
+        other->free();
+        std::erase(resident_, other);
+      }
+      prefetch();
+    } catch (...) {
+      --unit.users;
+      throw;
+    }
+  }
+  unit.is_written = unit.is_written || writes;
+}
+
+void FullyShardedParameters::Core::release(ShardedUnit& unit) noexcept {
+  const std::lock_guard lock(mutex);
+  --unit.users;
+}
+
+void FullyShardedParameters::Core::gather(ShardedUnit& unit) {
+  comm::with_operation_context(current_call(), fmt::format("{} is not gathered", unit.name()), gathers.place(), [&] {
+    if (!unit.is_under_way()) {
+      unit.start_gather(gathers);
+      order_.record_gather(unit.index());
+    }
+    unit.finish_gather();
+  });
+  resident_.push_back(&unit);
+}
+
+void FullyShardedParameters::Core::prefetch() {
+  if (!options.prefetch || whole_scopes_ > 0) return;
+  const auto next = order_.predicted();
+  if (!next) return;
+  ShardedUnit& unit = *units[static_cast<size_t>(*next)];
+  if (unit.is_whole() || unit.is_under_way()) return;
+  unit.start_gather(gathers);
+  order_.record_gather(unit.index());
+}
+
+void FullyShardedParameters::Core::free_all() {
+  if (!options.shard_parameters || whole_scopes_ > 0) return;
+  for (const auto& unit : units) {
+    if (unit->users == 0) unit->free();
+  }
+  std::erase_if(resident_, [](const ShardedUnit* unit) { return !unit->is_whole(); });
+}
+
+void FullyShardedParameters::Core::before_forward(bool learns, bool is_synchronized) {
+  const std::lock_guard lock(mutex);
+  if (const std::string moved = moved_parameter(); !moved.empty()) {
+    base::fail(ErrorKind::usage, gathers.place(), "forward", "{}", moved);
+  }
+  if (in_backward_ && backward_alive_.expired()) abort_failed_backward();
+  if (scopes_ == 0) {
+    free_all();  // of a forward without a backward
+    order_.begin_pass(learns);
+    pass_learns_ = learns;
+  }
+  ++scopes_;
+  if (learns) sync = is_synchronized;
+}
+
+// The unit that the forward used last is the one that its backward uses first.
+void FullyShardedParameters::Core::after_forward() noexcept {
+  const std::lock_guard lock(mutex);
+  if (--scopes_ > 0 || pass_learns_) return;
+  try {
+    free_all();
+  } catch (...) {  // NOLINT(bugprone-empty-catch): a peer failed; the next collective throws the error
+  }
+}
+
+void FullyShardedParameters::Core::open_whole() {
+  const std::lock_guard lock(mutex);
+  if (whole_scopes_++ > 0 || !options.shard_parameters) return;
+  try {
+    for (const auto& unit : units) {
+      if (!unit->is_whole()) gather(*unit);
+    }
+  } catch (...) {
+    --whole_scopes_;
+    throw;
+  }
+}
+
+void FullyShardedParameters::Core::close_whole() noexcept {
+  const std::lock_guard lock(mutex);
+  if (--whole_scopes_ > 0) return;
+  for (const auto& unit : units) unit->is_written = true;  // also by data_ptr(), which is no operator
+  try {
+    free_all();
+  } catch (...) {  // NOLINT(bugprone-empty-catch): as in after_forward()
+  }
+}
+
+}  // namespace accelerate::sharding

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private: the state of FullyShardedParameters. Functions lock the mutex themselves, because operators and hooks run on
+// the threads of forwards and backwards.
+#pragma once
+
+#include <torch/csrc/autograd/variable.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "accelerate/sharding/fully_sharded_parameters.hpp"
+#include "accelerate/sharding/gather_order.hpp"
+#include "accelerate/sharding/sharded_unit.hpp"
+
+namespace accelerate::sharding {
+
+struct FullyShardedParameters::Core : UnitScheduler, std::enable_shared_from_this<FullyShardedParameters::Core> {
+  Core(comm::Group gather_group, comm::Group reduction_group, const FullShardOptions& the_options);
+  /// Call after construction, because units and hooks have weak pointers to the core.
+  void adopt(const ShardPlan& plan, const std::vector<state::ParameterShard>& parameters);
+  void register_hooks();
+  void remove_hooks();
+  void restore();
+
+  void use(ShardedUnit& unit, const std::string& parameter, bool writes) override;
+  void release(ShardedUnit& unit) noexcept override;
+  void before_forward(bool learns, bool sync);
+  void after_forward() noexcept;
+  void open_whole();
+  void close_whole() noexcept;
+
+  /// Called by autograd when a gradient was added to Tensor::grad().
+  void arrived(ShardedUnit& unit, size_t member);
+  void finish_backward();
+  void before_step();
+  void zero(const Keys& keys, bool set_to_none);
+  /// Drops the gradients of a backward that threw.
+  void abort_failed_backward() noexcept;
+  void free_all();
+
+  comm::Group gathers, reductions;
+  FullShardOptions options;
+  std::recursive_mutex mutex;
+  std::vector<std::shared_ptr<ShardedUnit>> units;
+  std::vector<std::pair<ShardedUnit*, size_t>> places;  ///< unit and member of each parameter; null without elements
+  bool sync = true;
+  /// Set while run_backward() will complete the reductions; expires if its backward throws.
+  std::shared_ptr<void> deferral;
+
+ private:
+  using Accumulator = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+
+  void check_scope(const std::string& parameter) const;
+  /// Return the problem, or "".
+  [[nodiscard]] std::string moved_parameter() const;
+  [[nodiscard]] std::string step_problem() const;
+  void gather(ShardedUnit& unit);
+  void prefetch();
+  void begin_backward();
+  void reduce(ShardedUnit& unit);
+  void finish_reductions(const ShardedUnit* except);
+  void throw_different_orders();
+
+  std::vector<ShardedUnit*> resident_;  // with memory, in the order of their gathers
+  GatherOrder order_;
+  int64_t scopes_ = 0, whole_scopes_ = 0;
+  bool pass_learns_ = true;
+  bool in_backward_ = false;
+  bool aborted_ = false;  // a backward failed, so the gradients of the ranks may differ
+  std::weak_ptr<void> backward_alive_;
+  std::vector<Accumulator> accumulators_;
+  std::vector<uintptr_t> hook_keys_;
+};
+
+}  // namespace accelerate::sharding

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "accelerate/sharding/unit_plan.hpp"
+
+namespace accelerate::sharding {
+
+struct FullShardOptions {
+  /// If false, every rank keeps whole parameters, and only gradients and optimizer state are divided (shard_grad_op).
+  bool shard_parameters = true;
+  /// If false, parameters stay whole from the forward to the end of the backward.
+  bool reshard_after_forward = true;
+  /// Starts the gather of the next unit before an operator uses it, as the previous pass showed.
+  bool prefetch = true;
+  UnitOptions units{};
+};
+
+}  // namespace accelerate::sharding

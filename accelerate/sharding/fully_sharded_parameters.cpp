@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/sharding/fully_sharded_parameters.hpp"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+
+#include "accelerate/base/version_counter.hpp"
+#include "accelerate/comm/error_context.hpp"
+#include "accelerate/sharding/full_shard_core.hpp"
+
+namespace accelerate::sharding {
+namespace {
+
+// Two tensors over one memory would be divided separately and lose what connects them.
+void check_separate_memory(const std::vector<state::ParameterShard>& parameters, const RankContext& place) {
+  using Range = std::tuple<const void*, int64_t, int64_t, std::string>;  // storage, begin, end, name
+  std::vector<Range> ranges;
+  for (const state::ParameterShard& parameter : parameters) {
+    const at::Tensor& value = parameter.value;
+    if (value.numel() == 0) continue;
+    const int64_t begin = value.storage_offset() * value.element_size();
+    ranges.emplace_back(value.storage().unsafeGetStorageImpl(), begin, begin + static_cast<int64_t>(value.nbytes()),
+                        parameter.name);
+  }
+  std::ranges::sort(ranges);
+  for (size_t i = 1; i < ranges.size(); ++i) {
+    const auto& [storage, begin, end, name] = ranges[i];
+    const auto& [other_storage, other_begin, other_end, other_name] = ranges[i - 1];
+    if (storage != other_storage || begin >= other_end) continue;
+    base::fail(ErrorKind::usage, place, "prepare",
+               "parameters {} and {} are two tensors that share memory; with sharding register one tensor under both "
+               "names",
+               other_name, name);
+  }
+}
+
+std::vector<int64_t> units_of(const std::vector<state::ParameterShard>& parameters, const UnitOptions& options,
+                              const RankContext& place) {
+  check_separate_memory(parameters, place);
+  std::vector<UnitItem> items;
+  for (const state::ParameterShard& parameter : parameters) {
+    items.push_back({parameter.name, parameter.value.numel(), static_cast<int64_t>(parameter.value.nbytes())});
+  }
+  return find_units(items, options);
+}
+
+}  // namespace
+
+FullyShardedParameters::FullyShardedParameters(comm::Group group, std::vector<state::ParameterShard> parameters,
+                                               const FullShardOptions& options)
+    : ParameterSharding(group, parameters, units_of(parameters, options.units, group.place()),
+                        std::numeric_limits<int64_t>::max()),
+      core_(std::make_shared<Core>(group_.duplicate(), group_, options)) {
+  core_->adopt(plan_, parameters);
+  core_->register_hooks();
+}
+
+FullyShardedParameters::~FullyShardedParameters() {
+  const std::lock_guard lock(core_->mutex);
+  core_->remove_hooks();
+}
+
+void FullyShardedParameters::restore() { core_->restore(); }
+
+void FullyShardedParameters::before_forward(bool learns, bool sync) { core_->before_forward(learns, sync); }
+void FullyShardedParameters::after_forward() noexcept { core_->after_forward(); }
+
+void FullyShardedParameters::set_sync(bool sync) {
+  const std::lock_guard lock(core_->mutex);
+  core_->sync = sync;
+}
+
+int64_t FullyShardedParameters::arrivals(const Keys& keys) const {
+  const std::lock_guard lock(core_->mutex);
+  int64_t sum = 0;
+  for (const auto& unit : core_->units) {
+    for (const UnitMember& member : unit->members()) {
+      if (keys.contains(parameters_[member.item].key)) sum += member.arrivals;
+    }
+  }
+  return sum;
+}
+
+bool FullyShardedParameters::has_gradient(const Keys& keys) const {
+  const std::lock_guard lock(core_->mutex);
+  return std::ranges::any_of(core_->units, [&](const auto& unit) {
+    if (!unit->gradient().defined() && !unit->has_local_gradient()) return false;
+    return std::ranges::any_of(unit->members(),
+                               [&](const UnitMember& member) { return keys.contains(parameters_[member.item].key); });
+  });
+}
+
+std::vector<at::Tensor> FullyShardedParameters::gradients(const Keys& keys) {
+  const std::lock_guard lock(core_->mutex);
+  std::vector<at::Tensor> list;
+  for (const auto& unit : core_->units) {
+    if (!unit->gradient().defined()) continue;
+    const auto is_listed = [&](const UnitMember& member) { return keys.contains(parameters_[member.item].key); };
+    if (std::ranges::all_of(unit->members(), is_listed)) {
+      list.push_back(unit->gradient());
+      continue;
+    }
+    for (const UnitMember& member : unit->members()) {
+      const ShardRange& range = mine_[member.item];
+      if (is_listed(member) && range.end > range.begin) {
+        list.push_back(unit->gradient().narrow(0, range.offset, range.end - range.begin));
+      }
+    }
+  }
+  return list;
+}
+
+void FullyShardedParameters::zero(const Keys& keys, bool set_to_none) {
+  const std::lock_guard lock(core_->mutex);
+  core_->zero(keys, set_to_none);
+  const at::NoGradGuard no_grad;
+  for (const auto& unit : core_->units) {
+    if (!unit->gradient().defined()) continue;
+    bool is_left = false;
+    for (UnitMember& member : unit->members()) {
+      const ShardRange& range = mine_[member.item];
+      if (keys.contains(parameters_[member.item].key) && range.end > range.begin) {
+        unit->gradient().narrow(0, range.offset, range.end - range.begin).zero_();
+      }
+      is_left = is_left || member.has_gradient || member.is_used;
+    }
+    if (!is_left) unit->gradient().reset();
+  }
+}
+
+void FullyShardedParameters::scale_gradients(double factor) {
+  const std::lock_guard lock(core_->mutex);
+  const at::NoGradGuard no_grad;
+  for (const auto& unit : core_->units) unit->scale_gradients(factor);
+}
+
+void FullyShardedParameters::before_step() { core_->before_step(); }
+
+std::vector<state::ParameterShard> FullyShardedParameters::shards(const Keys& keys) {
+  return shards(keys, /*only_used=*/true);
+}
+
+std::vector<state::ParameterShard> FullyShardedParameters::shards_with_gradients(const Keys& keys) {
+  return shards(keys, /*only_used=*/false);
+}
+
+std::vector<state::ParameterShard> FullyShardedParameters::shards(const Keys& keys, bool only_used) {
+  const std::lock_guard lock(core_->mutex);
+  core_->free_all();  // keeps new values that operators wrote
+  for (const auto& unit : core_->units) {
+    if (unit->is_whole()) unit->take_over();  // in a scope with whole parameters, and of parameters that stay whole
+  }
+  std::vector<state::ParameterShard> owned;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const auto& [unit, place] = core_->places[i];
+    const state::ParameterShard& parameter = parameters_[i];
+    if (unit == nullptr || !keys.contains(parameter.key)) continue;
+    check_unchanged(i);
+    const ShardRange& range = mine_[i];
+    if (range.begin == range.end) continue;
+    const int64_t length = range.end - range.begin;
+    const bool has_gradient = unit->gradient().defined() && (!only_used || unit->members()[place].is_used);
+    owned.push_back(
+        {.name = parameter.name,
+         .sizes = parameter.sizes,
+         .begin = range.begin,
+         .end = range.end,
+         .key = parameter.key,
+         .value = unit->part().narrow(0, range.offset, length),
+         .gradient = has_gradient ? unit->gradient().narrow(0, range.offset, length) : at::Tensor(),
+         .master = unit->master().defined() ? unit->master().narrow(0, range.offset, length) : at::Tensor()});
+  }
+  return owned;
+}
+
+void FullyShardedParameters::after_step(const Keys& keys) {
+  const std::lock_guard lock(core_->mutex);
+  for (const auto& unit : core_->units) {
+    bool is_stepped = false;
+    for (const UnitMember& member : unit->members()) {
+      if (!keys.contains(parameters_[member.item].key) || !member.is_used) continue;
+      is_stepped = true;
+      base::count_write(member.parameter);
+    }
+    if (is_stepped && !core_->options.shard_parameters) {
+      comm::with_operation_context("optimizer.step", "the parameters that the ranks stepped on are not exchanged",
+                                   group_.place(), [&] { unit->exchange_parts(core_->gathers); });
+    }
+    unit->mark_stepped();
+  }
+}
+
+bool FullyShardedParameters::has_master(const void* key) const {
+  const auto found = index_of_.find(key);
+  if (found == index_of_.end()) return false;
+  const std::lock_guard lock(core_->mutex);
+  const ShardedUnit* unit = core_->places[found->second].first;
+  return unit != nullptr && unit->master().defined();
+}
+
+void FullyShardedParameters::set_value(const void* key, const at::Tensor& whole) {
+  const std::lock_guard lock(core_->mutex);
+  const at::NoGradGuard no_grad;
+  const size_t index = index_of_.at(key);
+  parameters_[index].value.copy_(whole);
+  const auto& [unit, member] = core_->places[index];
+  if (unit != nullptr) unit->set_master(member, whole);
+}
+
+bool FullyShardedParameters::shards_parameters() const { return core_->options.shard_parameters; }
+void FullyShardedParameters::open_whole() { core_->open_whole(); }
+void FullyShardedParameters::close_whole() noexcept { core_->close_whole(); }
+
+void FullyShardedParameters::run_backward(std::span<FullyShardedParameters* const> models,
+                                          const std::function<void()>& backward) {
+  struct Deferral {
+    explicit Deferral(std::span<FullyShardedParameters* const> the_models) : models(the_models) {
+      const auto token = std::make_shared<char>();
+      for (FullyShardedParameters* model : models) model->core_->deferral = token;
+    }
+    ~Deferral() {
+      for (FullyShardedParameters* model : models) model->core_->deferral.reset();
+    }
+    Deferral(const Deferral&) = delete;
+    Deferral& operator=(const Deferral&) = delete;
+    std::span<FullyShardedParameters* const> models;
+  } const deferral(models);
+  backward();
+  for (FullyShardedParameters* model : models) model->core_->finish_backward();
+}
+
+WholeParameters::WholeParameters(std::vector<FullyShardedParameters*> models) {
+  for (FullyShardedParameters* model : models) {
+    try {
+      model->open_whole();
+    } catch (...) {
+      for (FullyShardedParameters* open : models_) open->close_whole();
+      throw;
+    }
+    models_.push_back(model);
+  }
+}
+
+WholeParameters::~WholeParameters() {
+  for (FullyShardedParameters* model : models_) model->close_whole();
+}
+
+}  // namespace accelerate::sharding

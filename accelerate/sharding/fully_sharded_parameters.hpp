@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parameters, gradients and optimizer state of a model, of which each rank keeps a part.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "accelerate/sharding/full_shard_options.hpp"
+#include "accelerate/sharding/parameter_sharding.hpp"
+#include "accelerate/sharding/whole_parameters.hpp"
+
+namespace accelerate::sharding {
+
+/// full_shard (ZeRO-3) and shard_grad_op (ZeRO-2).
+///
+/// A unit of parameters has a flat tensor, of which each rank keeps an equal part. With shard_parameters a unit is
+/// gathered when an operator uses one of its parameters, and freed when another unit is gathered, or when the gradients
+/// of all its parameters arrived. At most two units are whole at a time: the unit in use and the prefetched one.
+///
+/// Gradients are moved into a flat tensor of their unit when they arrive, and reduced to this rank's part when the unit
+/// is complete; Tensor::grad() of a parameter is undefined afterwards. At most two units have whole gradients at a
+/// time.
+///
+/// All ranks must use the units in one order, because each gather is collective. before_step() compares the orders.
+/// Forwards on several threads are supported if all ranks run them in one order.
+class FullyShardedParameters final : public ParameterSharding {
+ public:
+  /// Collective. Frees the parameters' memory.
+  /// \param group       For exclusive use by this object: pass Group::duplicate().
+  /// \param parameters  Whole parameters in the order of the model, each once, equal on all ranks.
+  /// \throws Error (usage) on every rank, for the reasons of ParameterSharding and if two parameters share memory.
+  FullyShardedParameters(comm::Group group, std::vector<state::ParameterShard> parameters,
+                         const FullShardOptions& options);
+  ~FullyShardedParameters() override;
+  /// Makes the parameters whole and independent of this object. Collective.
+  void restore();
+
+  /// Must enclose each forward: within it, and within backward and WholeParameters, operators may use the parameters.
+  /// \param learns  True if the forward builds a graph.
+  /// \param sync    True if the gradients of the next backward are reduced; otherwise they stay whole on this rank.
+  void before_forward(bool learns, bool sync);
+  void after_forward() noexcept;
+  /// Overrides the decision of the last forward.
+  void set_sync(bool sync);
+
+  /// Number of gradients of the listed parameters that arrived so far.
+  [[nodiscard]] int64_t arrivals(const Keys& keys) const;
+  /// True if a unit with one of the listed parameters has a gradient. Equal on all ranks after a reduction.
+  [[nodiscard]] bool has_gradient(const Keys& keys) const;
+  /// Returns this rank's parts of the gradients of the listed parameters, for clipping and unscaling.
+  [[nodiscard]] std::vector<at::Tensor> gradients(const Keys& keys);
+  void zero(const Keys& keys, bool set_to_none);
+  void scale_gradients(double factor);
+
+  /// Compares the order of the collectives over the ranks, and determines which parameters any rank used. Collective.
+  /// \throws Error (usage) on every rank if the orders differ, or if a gradient of any rank was never reduced.
+  void before_step();
+  [[nodiscard]] std::vector<state::ParameterShard> shards(const Keys& keys) override;
+  /// The same with the gradients of all parameters, also of those that no rank used, before a step.
+  [[nodiscard]] std::vector<state::ParameterShard> shards_with_gradients(const Keys& keys);
+  void after_step(const Keys& keys) override;
+
+  [[nodiscard]] bool shards_parameters() const;
+  /// True if the parameter has a float32 master, of which this rank keeps its part.
+  [[nodiscard]] bool has_master(const void* key) const;
+  /// Sets a parameter and its master from a whole value of any floating dtype, equal on all ranks. In a scope with
+  /// whole parameters.
+  void set_value(const void* key, const at::Tensor& whole);
+  /// Opens a scope in which all parameters are whole. Operators may change them; each rank then keeps its part of the
+  /// new values, which must be equal on all ranks. Collective.
+  void open_whole();
+  void close_whole() noexcept;
+
+  /// Runs a backward, and completes the reductions of the given models.
+  static void run_backward(std::span<FullyShardedParameters* const> models, const std::function<void()>& backward);
+
+ private:
+  struct Core;
+  [[nodiscard]] std::vector<state::ParameterShard> shards(const Keys& keys, bool only_used);
+  std::shared_ptr<Core> core_;
+};
+
+}  // namespace accelerate::sharding

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private: lets a parameter's memory be absent until an operator uses the parameter.
+//
+// A parameter keeps its TensorImpl and StorageImpl; only the pointer in the StorageImpl changes. Its TensorImpl has one
+// more dispatch key, which views inherit. A boxed fallback of that key runs before every operator that has the
+// parameter or a view of it among its arguments, in forward, backward, TorchScript and on any thread. Operators on
+// other tensors are not affected.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace accelerate::sharding {
+
+/// Owner of the memory of parameters. Its functions are called by the thread that runs an operator.
+class GatherOnUse {
+ public:
+  GatherOnUse() = default;
+  GatherOnUse(const GatherOnUse&) = delete;
+  GatherOnUse& operator=(const GatherOnUse&) = delete;
+  virtual ~GatherOnUse() = default;
+
+  /// Makes the memory available, until after_operator() of the same operator. An exception cancels the operator.
+  /// \param name    Name of the parameter, for messages.
+  /// \param writes  True if the operator writes to the parameter.
+  virtual void before_operator(const std::string& name, bool writes) = 0;
+  virtual void after_operator() noexcept = 0;
+};
+
+/// A parameter and the owner of its memory. The storage of the parameter refers to it.
+struct GatheredParameter {
+  std::weak_ptr<GatherOnUse> owner{};
+  std::string name{};
+};
+
+/// Makes operators on the parameter, and on views that are created from now on, call its owner.
+void enable_gather_on_use(const at::Tensor& parameter);
+void disable_gather_on_use(const at::Tensor& parameter);
+
+/// Sets the memory of a parameter's storage. If `memory` is null, every access that is not an operator, such as
+/// data_ptr(), throws a c10::Error that names the parameter.
+/// \param memory     Must remain valid until the next call for this storage.
+/// \param parameter  If its owner no longer exists, operators throw Error (usage).
+void set_storage_memory(const c10::Storage& storage, void* memory, std::shared_ptr<const GatheredParameter> parameter);
+
+/// Gives the parameter memory of its own again.
+/// \param values  A tensor with the parameter's strides and its own storage, which the parameter takes over.
+void own_parameter_memory(const at::Tensor& parameter, const at::Tensor& values);
+/// Moves the parameter into a flat tensor without a copy of its values. It keeps that tensor's storage alive.
+/// \param offset  In elements.
+void share_parameter_memory(const at::Tensor& parameter, const at::Tensor& flat, int64_t offset);
+
+/// \throws Error (usage) that names a parameter and states that its Accelerator no longer exists.
+[[noreturn]] void fail_without_owner(const std::string& name);
+
+/// Returns false if the parameter shares its storage with other tensors, or does not fill it.
+[[nodiscard]] bool fills_its_storage(const at::Tensor& parameter);
+
+}  // namespace accelerate::sharding

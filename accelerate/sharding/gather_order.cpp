@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/sharding/gather_order.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace accelerate::sharding {
+namespace {
+
+constexpr size_t kMaxHistory = 200;
+constexpr uint64_t kPrime = 1099511628211ULL;  // FNV-1a
+
+}  // namespace
+
+void GatherOrder::begin_pass(bool learns) {
+  if (!gathers_.empty()) previous_[learns_ ? 1 : 0] = std::exchange(gathers_, {});
+  learns_ = learns;
+  is_predictable_ = !previous_[learns ? 1 : 0].empty();
+}
+
+void GatherOrder::record_gather(int64_t unit) {
+  const auto& previous = previous_[learns_ ? 1 : 0];
+  is_predictable_ = is_predictable_ && gathers_.size() < previous.size() && previous[gathers_.size()] == unit;
+  gathers_.push_back(unit);
+  add(2 * unit);
+}
+
+void GatherOrder::record_reduction(int64_t unit) { add(2 * unit + 1); }
+
+std::optional<int64_t> GatherOrder::predicted() const {
+  const auto& previous = previous_[learns_ ? 1 : 0];
+  if (!is_predictable_ || gathers_.size() >= previous.size()) return std::nullopt;
+  return previous[gathers_.size()];
+}
+
+std::string GatherOrder::history() const {
+  std::string text;
+  for (const int64_t code : history_) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", code % 2 == 0 ? "gather" : "reduce", code / 2);
+  }
+  return text;
+}
+
+void GatherOrder::clear_history() {
+  hash_ = kSeed;
+  history_.clear();
+}
+
+void GatherOrder::add(int64_t code) {
+  hash_ = (hash_ ^ static_cast<uint64_t>(code + 1)) * kPrime;
+  if (history_.size() < kMaxHistory) history_.push_back(code);
+}
+
+}  // namespace accelerate::sharding

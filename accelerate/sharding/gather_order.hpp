@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private: the order in which a rank gathers units and reduces their gradients. A value, no tensors.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace accelerate::sharding {
+
+/// Records the collectives of a model's units. The order of the previous pass predicts the next gather. A wrong
+/// prediction costs time only.
+class GatherOrder {
+ public:
+  /// Begins a pass: a forward, and the backward that follows.
+  /// \param learns  True if the forward builds a graph. Passes with and without one are predicted separately.
+  void begin_pass(bool learns);
+  void record_gather(int64_t unit);
+  void record_reduction(int64_t unit);
+
+  /// Returns the unit that the previous pass gathered after the gathers of this pass, if they are the same so far.
+  [[nodiscard]] std::optional<int64_t> predicted() const;
+
+  /// Returns a number that depends on all records since the last call of clear_history().
+  [[nodiscard]] int64_t hash() const { return static_cast<int64_t>(hash_ >> 1U); }
+  /// Returns "gather 0, gather 1, reduce 1, ..." since the last call of clear_history(); at most 200 records.
+  [[nodiscard]] std::string history() const;
+  void clear_history();
+
+ private:
+  void add(int64_t code);
+
+  bool learns_ = true;
+  bool is_predictable_ = false;
+  std::vector<int64_t> gathers_;                  // of this pass
+  std::array<std::vector<int64_t>, 2> previous_;  // of the previous pass without and with a graph
+  uint64_t hash_ = kSeed;
+  std::vector<int64_t> history_;
+
+  static constexpr uint64_t kSeed = 14695981039346656037ULL;  // FNV-1a
+};
+
+}  // namespace accelerate::sharding

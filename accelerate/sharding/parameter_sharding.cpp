@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/sharding/parameter_sharding.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <utility>
+
+#include "accelerate/comm/error_context.hpp"
+#include "accelerate/sharding/range_record.hpp"
+
+namespace accelerate::sharding {
+namespace {
+
+std::string kind_of(const at::Tensor& tensor) {
+  return fmt::format("{} {}", c10::toString(tensor.scalar_type()), tensor.device().str());
+}
+
+}  // namespace
+
+at::Tensor flat_range(const at::Tensor& dense, int64_t begin, int64_t end) {
+  return dense.detach().as_strided({end - begin}, {1}, dense.storage_offset() + begin);
+}
+
+ParameterSharding::ParameterSharding(comm::Group group, std::vector<state::ParameterShard> parameters,
+                                     const std::vector<int64_t>& units, int64_t unit_bytes)
+    : group_(std::move(group)), parameters_(std::move(parameters)) {
+  check_layout();
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& value = parameters_[i].value;
+    kinds_.push_back(kind_of(value));
+    items_.push_back({.numel = value.numel(),
+                      .element_bytes = value.element_size(),
+                      .key = kinds_.back() + (value.requires_grad() ? "" : " frozen"),
+                      .group = units.empty() ? 0 : units[i]});
+    index_of_.emplace(parameters_[i].key, i);
+    mine_.push_back({.item = static_cast<int64_t>(i)});
+    strides_.push_back(value.strides().vec());
+  }
+  plan_ = plan_shards(items_, group_.size(), unit_bytes);
+  for (const ShardUnit& unit : plan_.units) {
+    for (const ShardRange& range : ranges_of(unit, items_, group_.size(), group_.rank())) {
+      mine_[static_cast<size_t>(range.item)] = range;
+    }
+  }
+  record();
+  for (state::ParameterShard& parameter : parameters_) {  // which would keep the memory alive
+    parameter.gradient.reset();
+    parameter.master.reset();
+  }
+}
+
+// The caller has verified that shapes, strides and dtypes are the same on all ranks, so all throw alike.
+void ParameterSharding::check_layout() const {
+  for (const state::ParameterShard& parameter : parameters_) {
+    const at::Tensor& value = parameter.value;
+    const bool has_supported_dtype = !value.requires_grad() || parameter.master.defined() ||
+                                     value.scalar_type() == at::kFloat || value.scalar_type() == at::kDouble;
+    if (!has_supported_dtype || value.layout() != at::kStrided) {
+      base::fail(ErrorKind::usage, group_.place(), "prepare",
+                 "parameter {} is {}; with sharding a parameter must be Float or Double", parameter.name,
+                 kind_of(value));
+    }
+    if (!value.is_non_overlapping_and_dense()) {
+      base::fail(ErrorKind::usage, group_.place(), "prepare",
+                 "parameter {} of shape [{}] has strides [{}], so it has gaps or overlaps in memory and cannot be "
+                 "divided over the ranks; register a contiguous copy of it",
+                 parameter.name, fmt::join(value.sizes(), ", "), fmt::join(value.strides(), ", "));
+    }
+  }
+}
+
+void ParameterSharding::record() const {
+  auto owned = parameters_;
+  for (size_t i = 0; i < owned.size(); ++i) {
+    owned[i].begin = mine_[i].begin;
+    owned[i].end = mine_[i].end;
+  }
+  // The range of some ranks may be the same as before.
+  for (const std::string& problem : group_.all_gather_bytes(changed_range(owned, group_.rank()))) {
+    if (!problem.empty()) base::fail(ErrorKind::usage, group_.place(), "prepare", "{}", problem);
+  }
+  record_ranges(owned);
+}
+
+std::optional<ShardRange> ParameterSharding::range_of(const void* key) const {
+  const auto found = index_of_.find(key);
+  if (found == index_of_.end()) return std::nullopt;
+  return mine_[found->second];
+}
+
+void ParameterSharding::check_unchanged(size_t index) const {
+  const state::ParameterShard& parameter = parameters_[index];
+  const at::Tensor& value = parameter.value;
+  if (value.sizes() == at::IntArrayRef(parameter.sizes) && value.strides() == at::IntArrayRef(strides_[index]) &&
+      kind_of(value) == kinds_[index]) {
+    return;
+  }
+  base::fail(
+      ErrorKind::usage, group_.place(), "optimizer.step",
+      "parameter {} was {} of shape [{}] with strides [{}] in prepare() and is {} of shape [{}] with strides [{}] "
+      "now; with sharding change a module before prepare()",
+      parameter.name, kinds_[index], fmt::join(parameter.sizes, ", "), fmt::join(strides_[index], ", "), kind_of(value),
+      fmt::join(value.sizes(), ", "), fmt::join(value.strides(), ", "));
+}
+
+void ParameterSharding::check_gradient(size_t index) const {
+  const state::ParameterShard& parameter = parameters_[index];
+  const at::Tensor& gradient = parameter.value.grad();
+  if (!gradient.defined()) return;
+  if (gradient.layout() != at::kStrided) {
+    base::fail(
+        ErrorKind::usage, group_.place(), "optimizer.step",
+        "the gradient of parameter {} is sparse; with sharding each rank steps on a range of its elements, which "
+        "needs a dense gradient: set sparse to false in the embedding",
+        parameter.name);
+  }
+  if (gradient.scalar_type() != parameter.value.scalar_type()) {
+    base::fail(ErrorKind::usage, group_.place(), "optimizer.step",
+               "the gradient of parameter {} is {}, the parameter is {}; with sharding both must have one dtype",
+               parameter.name, c10::toString(gradient.scalar_type()), c10::toString(parameter.value.scalar_type()));
+  }
+}
+
+at::Tensor ParameterSharding::gather_to_rank_0(const void* key, const at::Tensor& part) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor& value = parameters_[index_of_.at(key)].value;
+  const at::Tensor mine = part.defined() ? part : at::empty({0}, value.options().requires_grad(false));
+  const auto parts = comm::with_operation_context("save_state", "the sharded state is not gathered", group_.place(),
+                                                  [&] { return group_.gather(mine); });
+  if (group_.rank() != 0) return {};
+  // The ranges of a parameter ascend with the rank.
+  const at::Tensor whole = at::cat(parts);
+  return whole.as_strided(value.sizes(), value.strides()).contiguous().cpu();
+}
+
+ParameterSharding::Keys ParameterSharding::keys() const {
+  Keys all;
+  for (const state::ParameterShard& parameter : parameters_) all.insert(parameter.key);
+  return all;
+}
+
+std::string ParameterSharding::description() const {
+  int64_t all = 0, own = 0;
+  for (size_t i = 0; i < items_.size(); ++i) {
+    all += items_[i].numel;
+    own += mine_[i].end - mine_[i].begin;
+  }
+  std::string text =
+      fmt::format("{} units, {} elements on {} ranks, {} on this one", plan_.units.size(), all, group_.size(), own);
+  for (size_t u = 0; u < plan_.units.size(); ++u) {
+    const ShardUnit& unit = plan_.units[u];
+    const auto name = [&](int64_t i) { return parameters_[static_cast<size_t>(i)].name; };
+    text +=
+        fmt::format("\nunit {}: {}, {} elements per rank, {} parameters from {} to {}", u, unit.key,
+                    unit.numel / group_.size(), unit.items.size(), name(unit.items.front()), name(unit.items.back()));
+  }
+  return text;
+}
+
+}  // namespace accelerate::sharding

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/sharding/plugin.hpp"
+
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "accelerate/env/fsdp_settings.hpp"
+
+namespace accelerate::sharding {
+namespace {
+
+using enum ShardingStrategy;
+
+std::optional<ShardingStrategy> strategy_of(const std::optional<std::string>& name) {
+  static constexpr std::array<std::pair<std::string_view, ShardingStrategy>, 4> kNames{
+      {{"NO_SHARD", no_shard},
+       {"SHARD_OPTIM_OP", shard_optim_op},
+       {"SHARD_GRAD_OP", shard_grad_op},
+       {"FULL_SHARD", full_shard}}};
+  for (const auto& [each, strategy] : kNames) {
+    if (each == name) return strategy;
+  }
+  return std::nullopt;
+}
+
+template <typename T>
+std::optional<T> first_of(const std::optional<T>& given, const std::optional<T>& from_environment) {
+  return given ? given : from_environment;
+}
+
+// Options of other libraries that have one possible value here.
+void check_fixed(const FullyShardedDataParallelPlugin& plugin, const env::FsdpSettings& outside,
+                 const RankContext& place) {
+  struct Fixed {
+    std::string_view name;
+    std::optional<bool> given;
+    bool allowed;
+    std::string_view reason;
+  };
+  for (const Fixed& fixed : {
+           Fixed{"use_orig_params", first_of(plugin.use_orig_params, outside.use_orig_params), true,
+                 "parameters always keep their identity"},
+           Fixed{"limit_all_gathers", first_of(plugin.limit_all_gathers, outside.limit_all_gathers), true,
+                 "at most two units are gathered at a time"},
+           Fixed{"sync_module_states", first_of(plugin.sync_module_states, outside.sync_module_states), true,
+                 "prepare() always makes the parameters of all ranks equal to rank 0's"},
+           Fixed{"cpu_offload", first_of(plugin.cpu_offload, outside.offload_params), false,
+                 "parameters in the memory of the host are not supported yet; use full_shard on more ranks"},
+           Fixed{"activation_checkpointing",
+                 first_of(plugin.activation_checkpointing, outside.activation_checkpointing), false,
+                 "the model decides what is recomputed; call nn::checkpoint() in its forward"},
+       }) {
+    if (!fixed.given || *fixed.given == fixed.allowed) continue;
+    base::fail(ErrorKind::usage, place, "sharding", "{} is {}, must be {}, because {}", fixed.name, *fixed.given,
+               fixed.allowed, fixed.reason);
+  }
+}
+
+}  // namespace
+
+ShardingSettings resolve(const std::optional<ShardingStrategy>& sharding, const FullyShardedDataParallelPlugin& plugin,
+                         const env::Variables& variables, const RankContext& place, const env::Config& config) {
+  const env::FsdpSettings outside = env::weigh_fsdp({}, variables, config, "").settings;
+  if (sharding && plugin.sharding_strategy && *sharding != *plugin.sharding_strategy) {
+    base::fail(ErrorKind::usage, place, "sharding",
+               "sharding is {} and fsdp_plugin.sharding_strategy is {}; set one of them, or both to the same value",
+               name_of(*sharding), name_of(*plugin.sharding_strategy));
+  }
+  ShardingSettings settings;
+  if (sharding) {
+    settings.strategy = *sharding;
+  } else if (plugin.sharding_strategy) {
+    settings.strategy = *plugin.sharding_strategy;
+  } else if (outside.use_fsdp.value_or(false)) {
+    settings.strategy = strategy_of(outside.sharding_strategy).value_or(full_shard);
+  }
+  if (settings.strategy == no_shard) return settings;
+  check_fixed(plugin, outside, place);
+  FullShardOptions& options = settings.full_shard;
+  options.shard_parameters = settings.strategy == full_shard;
+  options.reshard_after_forward = first_of(plugin.reshard_after_forward, outside.reshard_after_forward).value_or(true);
+  options.prefetch = first_of(plugin.forward_prefetch, outside.forward_prefetch).value_or(true);
+  options.units.units = plugin.shard_units;
+  const auto least = first_of(plugin.min_num_params, outside.min_num_params);
+  if (least && *least < 1) {
+    base::fail(ErrorKind::usage, place, "sharding", "min_num_params is {}, must be at least 1", *least);
+  }
+  options.units.min_num_params = least.value_or(0);
+  return settings;
+}
+
+}  // namespace accelerate::sharding

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Options of sharded training, with the names of Hugging Face Accelerate.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "accelerate/base/error.hpp"
+#include "accelerate/env/process_env.hpp"
+#include "accelerate/env/settings.hpp"
+#include "accelerate/sharding/full_shard_options.hpp"
+#include "accelerate/sharding/strategy.hpp"
+
+namespace accelerate::sharding {
+
+/// Options of sharded training. A value given here takes precedence. If a member is unset, and ACCELERATE_USE_FSDP is
+/// true, the environment variable in its comment counts, then the config file (accelerate/env/README.md); otherwise the
+/// default. accelerate_launch sets the variables.
+struct FullyShardedDataParallelPlugin {
+  /// FSDP_SHARDING_STRATEGY: a name in upper or lower case, or PyTorch's number, 1 to 3; default full_shard if
+  /// ACCELERATE_USE_FSDP is true, otherwise no_shard. hybrid_shard is not supported.
+  std::optional<ShardingStrategy> sharding_strategy{};
+  /// If false, parameters of full_shard stay whole from the forward to the end of the backward. PyTorch's SHARD_GRAD_OP
+  /// is full_shard with false. FSDP_RESHARD_AFTER_FORWARD, which may also be FULL_SHARD (true) or SHARD_GRAD_OP
+  /// (false), as for FSDP1; default true.
+  std::optional<bool> reshard_after_forward{};
+  /// Starts gathers before their parameters are used, in forward and backward. FSDP_FORWARD_PREFETCH; default true.
+  std::optional<bool> forward_prefetch{};
+  /// Names of modules that are units: {"blocks.*", "head"}; "*" replaces one component. If empty, the children of the
+  /// outermost ModuleList and Sequential with at least 1 MB are units, and the other parameters are packed.
+  std::vector<std::string> shard_units{};
+  /// Least number of elements of a unit, at least 1, in place of 1 MB. FSDP_MIN_NUM_PARAMS.
+  std::optional<int64_t> min_num_params{};
+  /// Always true: parameters keep their identity, so an optimizer may be made before prepare(). false is an error.
+  /// FSDP_USE_ORIG_PARAMS.
+  std::optional<bool> use_orig_params{};
+  /// Always true: at most two units are gathered at a time. false is an error. FSDP_LIMIT_ALL_GATHERS.
+  std::optional<bool> limit_all_gathers{};
+  /// Always true: prepare() makes the parameters equal to rank 0's. false is an error. FSDP_SYNC_MODULE_STATES.
+  std::optional<bool> sync_module_states{};
+  /// true is an error: parameters in CPU memory are not supported yet. FSDP_OFFLOAD_PARAMS.
+  std::optional<bool> cpu_offload{};
+  /// true is an error: call nn::checkpoint() in the model. FSDP_ACTIVATION_CHECKPOINTING.
+  std::optional<bool> activation_checkpointing{};
+};
+
+/// Resolved options.
+struct ShardingSettings {
+  ShardingStrategy strategy = ShardingStrategy::no_shard;
+  FullShardOptions full_shard{};
+};
+
+/// Combines AcceleratorOptions::sharding, the plugin, the environment and the config file. Pure function.
+/// \throws Error (usage) for a value that is not supported, or if `sharding` and the plugin have different strategies.
+/// \throws Error (environment) for a variable or a value of the file that is not understood, with its source.
+[[nodiscard]] ShardingSettings resolve(const std::optional<ShardingStrategy>& sharding,
+                                       const FullyShardedDataParallelPlugin& plugin, const env::Variables& variables,
+                                       const RankContext& place, const env::Config& config = {});
+
+}  // namespace accelerate::sharding

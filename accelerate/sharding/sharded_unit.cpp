@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/sharding/sharded_unit.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "accelerate/base/version_counter.hpp"
+#include "accelerate/comm/error_context.hpp"
+
+namespace accelerate::sharding {
+namespace {
+
+// A 0-dim number does not change the dtype of a product.
+at::Tensor number(double value) {
+  at::Tensor tensor = at::scalar_tensor(value, at::kDouble);
+  tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return tensor;
+}
+
+}  // namespace
+
+ShardedUnit::ShardedUnit(int64_t index, std::vector<UnitMember> members, int64_t numel, bool learns)
+    : index_(index), members_(std::move(members)), numel_(numel), learns_(learns) {}
+
+// The parameters outlive the unit; the gathered memory does not.
+ShardedUnit::~ShardedUnit() {
+  if (!keeps_ && part_.defined()) take_memory_from_members();
+}
+
+std::string ShardedUnit::name() const {
+  return fmt::format("unit {} ({})", index_, comm::first_name_and_count(members_.front().name, members_.size()));
+}
+
+const UnitMember* ShardedUnit::moved_member() const {
+  const auto moved = std::ranges::find_if(members_, [](const UnitMember& member) {
+    return member.parameter.storage().unsafeGetStorageImpl() != member.storage.unsafeGetStorageImpl();
+  });
+  return moved == members_.end() ? nullptr : &*moved;
+}
+
+at::Tensor ShardedUnit::view_of(const at::Tensor& flat, const UnitMember& member) const {
+  return flat.as_strided(member.parameter.sizes(), member.parameter.strides(), member.offset);
+}
+
+void ShardedUnit::adopt(const comm::Group& group, bool keep, std::weak_ptr<UnitScheduler> scheduler) {
+  const at::NoGradGuard no_grad;
+  keeps_ = keep;
+  scheduler_ = std::move(scheduler);
+  rank_ = group.rank();
+  ranks_ = group.size();
+  const auto options = members_.front().parameter.options().requires_grad(false);
+  whole_ = at::zeros({numel_}, options);
+  for (UnitMember& member : members_) {
+    // Recurrent layers on a GPU keep several weights in one storage.
+    if (!fills_its_storage(member.parameter)) member.parameter.set_data(member.parameter.detach().clone());
+    view_of(whole_, member).copy_(member.parameter.detach());
+    member.storage = member.parameter.storage();
+    member.gathered = std::make_shared<GatheredParameter>(weak_from_this(), member.name);
+  }
+  const int64_t length = numel_ / ranks_;
+  const at::Tensor mine = whole_.narrow(0, rank_ * length, length);
+  part_ = keep ? mine : mine.clone();
+  adopt_masters();
+  mark_stepped();
+  is_whole_ = true;
+  for (const UnitMember& member : members_) {
+    if (keep) {
+      share_parameter_memory(member.parameter, whole_, member.offset);
+    } else {
+      enable_gather_on_use(member.parameter);
+    }
+  }
+  free();
+}
+
+void ShardedUnit::adopt_masters() {
+  if (!members_.front().master.defined()) return;
+  at::Tensor whole = at::zeros({numel_}, members_.front().master.options().requires_grad(false));
+  for (UnitMember& member : members_) view_of(whole, member).copy_(std::exchange(member.master, {}));
+  master_ = whole.narrow(0, rank_ * part_.numel(), part_.numel()).clone();
+}
+
+// An element that equals the rounded master did not change, so its master keeps its bits.
+void ShardedUnit::update_master() {
+  if (!master_.defined()) return;
+  const at::Tensor is_kept = master_.to(part_.scalar_type()).eq(part_);
+  master_.copy_(at::where(is_kept, master_, part_.to(master_.scalar_type())));
+}
+
+void ShardedUnit::set_master(size_t member, const at::Tensor& whole) {
+  if (!master_.defined()) return;
+  const at::NoGradGuard no_grad;
+  at::Tensor flat = at::empty({numel_}, master_.options());
+  view_of(flat, members_[member]).copy_(whole);
+  const int64_t first = rank_ * part_.numel();
+  const int64_t begin = std::max(first, members_[member].offset);
+  const int64_t end = std::min(first + part_.numel(), members_[member].offset + members_[member].parameter.numel());
+  if (begin < end) master_.narrow(0, begin - first, end - begin).copy_(flat.narrow(0, begin, end - begin));
+}
+
+c10::TensorOptions ShardedUnit::gradient_options() const {
+  return master_.defined() ? master_.options() : part_.options();
+}
+
+void ShardedUnit::give_memory_to_members() {
+  for (const UnitMember& member : members_) {
+    void* memory = static_cast<char*>(whole_.mutable_data_ptr()) + member.offset * whole_.element_size();
+    set_storage_memory(member.storage, memory, member.gathered);
+  }
+}
+
+void ShardedUnit::take_memory_from_members() {
+  for (const UnitMember& member : members_) {
+    set_storage_memory(member.storage, nullptr, member.gathered);
+  }
+}
+
+void ShardedUnit::start_gather(const comm::Group& group) {
+  const at::NoGradGuard no_grad;
+  whole_ = at::empty({numel_}, part_.options());
+  try {
+    gathering_ = group.all_gather_async(whole_, part_);
+  } catch (...) {
+    whole_.reset();
+    throw;
+  }
+}
+
+void ShardedUnit::finish_gather() {
+  try {
+    std::exchange(gathering_, {}).wait();
+  } catch (...) {
+    whole_.reset();
+    throw;
+  }
+  is_whole_ = true;
+  is_written = false;
+  give_memory_to_members();
+}
+
+void ShardedUnit::free() {
+  if (!whole_.defined() || keeps_) return;
+  if (!is_whole_) std::exchange(gathering_, {}).wait();
+  if (is_whole_ && is_written) take_over();
+  take_memory_from_members();
+  is_whole_ = false;
+  whole_.reset();
+}
+
+void ShardedUnit::take_over() {
+  const at::NoGradGuard no_grad;
+  is_written = false;
+  if (!keeps_) part_.copy_(whole_.narrow(0, rank_ * part_.numel(), part_.numel()));
+  // The part of parameters that keep their memory is a view of them.
+  if (!keeps_ || versions() != seen_versions_) update_master();
+  mark_stepped();
+}
+
+int64_t ShardedUnit::versions() const {
+  int64_t sum = 0;
+  for (const UnitMember& member : members_) sum += base::version_of(member.parameter);
+  return sum;
+}
+
+// The part is sent from a copy, because not every backend gathers in place.
+void ShardedUnit::exchange_parts(const comm::Group& group) {
+  const at::NoGradGuard no_grad;
+  group.all_gather_async(whole_, part_.clone()).wait();
+}
+
+void ShardedUnit::restore() {
+  if (keeps_) return;  // the parameters share the flat tensor's memory, which outlives the unit
+  const at::NoGradGuard no_grad;
+  for (const UnitMember& member : members_) {
+    const at::Tensor& parameter = member.parameter;
+    if (parameter.storage().unsafeGetStorageImpl() != member.storage.unsafeGetStorageImpl()) continue;
+    at::Tensor own = at::empty_strided(parameter.sizes(), parameter.strides(), whole_.options());
+    own.copy_(view_of(whole_, member));
+    own_parameter_memory(parameter, std::move(own));
+    disable_gather_on_use(parameter);
+  }
+  part_.reset();
+  master_.reset();
+  whole_.reset();
+  is_whole_ = false;
+}
+
+void ShardedUnit::add_gradient(size_t member, const at::Tensor& gradient, double share) {
+  UnitMember& own = members_[member];
+  if (!whole_gradient_.defined()) whole_gradient_ = at::empty({numel_}, gradient_options());
+  at::Tensor view = view_of(whole_gradient_, own);
+  at::Tensor dense = gradient.is_sparse() ? gradient.to_dense() : gradient;
+  if (std::exchange(own.is_filled, true)) {
+    view.add_(dense, share);
+  } else if (dense.scalar_type() == view.scalar_type()) {
+    at::mul_out(view, dense, number(share));
+  } else {
+    view.copy_(dense).mul_(share);
+  }
+  own.has_gradient = true;
+}
+
+void ShardedUnit::start_reduction(const comm::Group& group) {
+  // Members without a gradient count as zeros, and so does the padding.
+  int64_t end = 0;
+  for (UnitMember& member : members_) {
+    if (member.offset > end) whole_gradient_.narrow(0, end, member.offset - end).zero_();
+    end = member.offset + member.parameter.numel();
+    if (!std::exchange(member.is_filled, false)) whole_gradient_.narrow(0, member.offset, end - member.offset).zero_();
+  }
+  if (numel_ > end) whole_gradient_.narrow(0, end, numel_ - end).zero_();
+  incoming_ = at::empty({part_.numel()}, gradient_options());
+  reducing_ = group.reduce_scatter_async(incoming_, whole_gradient_);
+}
+
+void ShardedUnit::finish_reduction() {
+  std::exchange(reducing_, {}).wait();
+  whole_gradient_.reset();
+  at::Tensor arrived = std::exchange(incoming_, {});
+  gradient_.defined() ? void(gradient_.add_(arrived)) : void(gradient_ = std::move(arrived));
+}
+
+void ShardedUnit::scale_gradients(double factor) {
+  if (gradient_.defined()) gradient_.mul_(factor);
+  for (const UnitMember& member : members_) {
+    if (member.is_filled) view_of(whole_gradient_, member).mul_(factor);
+  }
+}
+
+void ShardedUnit::zero_local_gradient(size_t member, bool set_to_none) {
+  if (!members_[member].is_filled) return;
+  if (set_to_none) {
+    members_[member].is_filled = false;
+  } else {
+    view_of(whole_gradient_, members_[member]).zero_();
+  }
+}
+
+void ShardedUnit::drop_local_gradients() noexcept {
+  try {
+    std::exchange(reducing_, {}).wait();
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the caller reports the first error
+  }
+  incoming_.reset();
+  whole_gradient_.reset();
+  for (UnitMember& member : members_) member.is_filled = false;
+}
+
+void ShardedUnit::begin_backward() {
+  awaited_ = members_.size();
+  for (UnitMember& member : members_) member.has_arrived = false;
+}
+
+bool ShardedUnit::count_arrival(size_t member) {
+  if (awaited_ == 0) begin_backward();  // a nested backward reaches the unit again
+  if (!std::exchange(members_[member].has_arrived, true)) --awaited_;
+  return awaited_ == 0;
+}
+
+void ShardedUnit::before_operator(const std::string& name, bool writes) {
+  const auto scheduler = scheduler_.lock();
+  if (!scheduler) fail_without_owner(name);
+  scheduler->use(*this, name, writes);
+}
+
+void ShardedUnit::after_operator() noexcept {
+  if (const auto scheduler = scheduler_.lock()) scheduler->release(*this);
+}
+
+}  // namespace accelerate::sharding

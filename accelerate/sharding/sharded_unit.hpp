@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private: one unit of a sharded model: the memory of its parameters and of their gradients.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "accelerate/comm/group.hpp"
+#include "accelerate/sharding/gather_on_use.hpp"
+
+namespace accelerate::sharding {
+
+class ShardedUnit;
+
+/// Decides which units have memory.
+class UnitScheduler {
+ public:
+  virtual ~UnitScheduler() = default;
+  /// Gathers the unit. Returns with unit.users incremented, or throws.
+  virtual void use(ShardedUnit& unit, const std::string& parameter, bool writes) = 0;
+  virtual void release(ShardedUnit& unit) noexcept = 0;
+};
+
+struct UnitMember {
+  std::string name{};
+  at::Tensor parameter{};
+  c10::Storage storage{};  ///< of the parameter when it was divided
+  std::shared_ptr<const GatheredParameter> gathered{};
+  at::Tensor master{};        ///< whole float32 master, until adopt() takes this rank's part
+  size_t item = 0;            ///< index of the parameter in the plan
+  int64_t offset = 0;         ///< in the flat tensors of the unit, in elements
+  bool has_gradient = false;  ///< a backward of this rank reached it since its gradient was zeroed
+  bool is_used = false;       ///< the same for any rank, known from the last step on
+  bool is_filled = false;     ///< the unit's whole gradient has values of it
+  bool has_arrived = false;   ///< in this backward
+  int64_t arrivals = 0;       ///< number of gradients so far
+};
+
+/// Flat tensors of a unit, and the collectives on them. Not thread-safe: its scheduler locks.
+class ShardedUnit final : public GatherOnUse, public std::enable_shared_from_this<ShardedUnit> {
+ public:
+  ShardedUnit(int64_t index, std::vector<UnitMember> members, int64_t numel, bool learns);
+  ~ShardedUnit() override;
+
+  /// Moves the parameters into a flat tensor.
+  /// \param keep  If true, the parameters keep that memory and part() is a view of it; otherwise each rank keeps a copy
+  ///              of its part, and operators on the parameters gather.
+  void adopt(const comm::Group& group, bool keep, std::weak_ptr<UnitScheduler> scheduler);
+
+  [[nodiscard]] int64_t index() const { return index_; }
+  [[nodiscard]] bool learns() const { return learns_; }
+  [[nodiscard]] std::vector<UnitMember>& members() { return members_; }
+  [[nodiscard]] const std::vector<UnitMember>& members() const { return members_; }
+  /// Values of this rank, [numel / ranks].
+  [[nodiscard]] const at::Tensor& part() const { return part_; }
+  /// Float32 masters of this rank's values, [numel / ranks]; undefined if part() has all bits.
+  [[nodiscard]] const at::Tensor& master() const { return master_; }
+  /// Sets a member's master in this rank's part from a whole value.
+  void set_master(size_t member, const at::Tensor& whole);
+  /// Reduced gradient of this rank, [numel / ranks], in the dtype of the masters if there are any; undefined without
+  /// one.
+  [[nodiscard]] at::Tensor& gradient() { return gradient_; }
+  [[nodiscard]] const at::Tensor& gradient() const { return gradient_; }
+  [[nodiscard]] bool is_whole() const { return is_whole_; }
+  [[nodiscard]] bool is_under_way() const { return whole_.defined() && !is_whole_; }
+  [[nodiscard]] bool has_local_gradient() const { return whole_gradient_.defined(); }
+  [[nodiscard]] bool is_reducing() const { return incoming_.defined(); }
+  /// Returns a member whose parameter has another storage by now, because the module was moved, or null.
+  [[nodiscard]] const UnitMember* moved_member() const;
+  /// "unit 3 (blocks.2.norm.weight and 5 more)".
+  [[nodiscard]] std::string name() const;
+
+  void start_gather(const comm::Group& group);
+  /// Waits for the gather. The parameters have memory afterwards.
+  void finish_gather();
+  /// Takes the memory from the parameters. If an operator wrote to them, this rank keeps its part of the new values.
+  void free();
+  /// Copies new values of the parameters, which user code wrote, to this rank's part. The unit must be whole.
+  void take_over();
+  /// Must be called after a step has changed the part and the versions of the parameters.
+  void mark_stepped() { seen_versions_ = versions(); }
+  /// Sends this rank's part to all ranks, for parameters that keep their memory.
+  void exchange_parts(const comm::Group& group);
+  /// Gives every parameter memory of its own again. The unit must be whole.
+  void restore();
+
+  /// Adds share * gradient of a member to the whole gradient.
+  void add_gradient(size_t member, const at::Tensor& gradient, double share);
+  void start_reduction(const comm::Group& group);
+  /// Waits for the reduction and adds this rank's part to gradient().
+  void finish_reduction();
+  /// Multiplies the gradients of all members.
+  void scale_gradients(double factor);
+  /// Drops the gradient of one member that is not reduced.
+  void zero_local_gradient(size_t member, bool set_to_none);
+  /// Drops the gradients that are not reduced. Waits for a reduction without an error.
+  void drop_local_gradients() noexcept;
+  /// Begins to count the arrivals of a backward.
+  void begin_backward();
+  /// Counts one arrival. \returns true if the gradients of all members arrived.
+  bool count_arrival(size_t member);
+
+  void before_operator(const std::string& name, bool writes) override;
+  void after_operator() noexcept override;
+
+  int64_t users = 0;        ///< operators that use the parameters now
+  bool is_written = false;  ///< an operator wrote to a parameter since the gather
+
+ private:
+  [[nodiscard]] at::Tensor view_of(const at::Tensor& flat, const UnitMember& member) const;
+  void adopt_masters();
+  void update_master();
+  [[nodiscard]] int64_t versions() const;
+  [[nodiscard]] c10::TensorOptions gradient_options() const;
+  void give_memory_to_members();
+  void take_memory_from_members();
+
+  int64_t index_;
+  std::vector<UnitMember> members_;
+  int64_t numel_;
+  bool learns_;
+  bool keeps_ = false;
+  bool is_whole_ = false;
+  int64_t rank_ = 0, ranks_ = 1;
+  std::weak_ptr<UnitScheduler> scheduler_;
+  at::Tensor part_, whole_, master_;
+  comm::Pending gathering_, reducing_;
+  at::Tensor whole_gradient_, incoming_, gradient_;
+  size_t awaited_ = 0;
+  int64_t seen_versions_ = 0;  // of the parameters when part and masters had their values
+};
+
+}  // namespace accelerate::sharding

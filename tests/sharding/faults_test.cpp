@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Real processes over gloo: rank 1 of a sharded training is killed, and rank 0's error names unit and rank.
+#include "tests/comm/faults.hpp"
+
+namespace {
+
+void check_killed(const std::string& point, const std::string& call) {
+  CAPTURE(point);
+  const int port = faults::free_port();
+  const auto ranks = faults::run({faults::rank_command(0, 2, port, point), faults::rank_command(1, 2, port, point)});
+  CHECK(ranks[0].code == 3);
+  CHECK(ranks[1].code == 137);
+  CAPTURE(ranks[0].err);
+  CHECK_MESSAGE(ranks[0].out.starts_with("peer: [rank 0 of 2, "), ranks[0].out);
+  CHECK_MESSAGE(ranks[0].out.find(call) != std::string::npos, ranks[0].out);
+  CHECK_MESSAGE(ranks[0].out.find("rank 1") != std::string::npos, ranks[0].out);
+}
+
+}  // namespace
+
+TEST_CASE("a rank that is killed in a forward, a backward, a step or a save is named by the other rank") {
+  check_killed("forward", "forward: unit ");
+  check_killed("between", "backward: ");
+  check_killed("backward", "backward: ");
+  check_killed("step", "optimizer.step: ");
+  check_killed("save", "the sharded state is not gathered: ");
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/testing.hpp"
+//
+#include "accelerate/sharding/plugin.hpp"
+#include "tests/refusal.hpp"
+
+using accelerate::sharding::FullyShardedDataParallelPlugin;
+using accelerate::sharding::resolve;
+using accelerate::sharding::ShardingSettings;
+using enum accelerate::sharding::ShardingStrategy;
+using testing::refusal;
+
+namespace {
+
+using Variables = accelerate::env::Variables;
+
+ShardingSettings from(Variables variables) {
+  variables["ACCELERATE_USE_FSDP"] = "true";
+  return resolve({}, {}, variables, {});
+}
+
+std::string refused(const FullyShardedDataParallelPlugin& plugin) {
+  auto with_strategy = plugin;
+  with_strategy.sharding_strategy = full_shard;
+  return refusal([&] { (void)resolve({}, with_strategy, {}, {}); });
+}
+
+}  // namespace
+
+TEST_CASE("the code takes precedence over the environment, which counts only if FSDP is on") {
+  CHECK(resolve({}, {}, {}, {}).strategy == no_shard);
+  CHECK(resolve({}, {}, {{"FSDP_SHARDING_STRATEGY", "FULL_SHARD"}}, {}).strategy == no_shard);
+  CHECK(from({}).strategy == full_shard);
+  CHECK(from({{"FSDP_SHARDING_STRATEGY", "SHARD_GRAD_OP"}}).strategy == shard_grad_op);
+  CHECK(from({{"FSDP_SHARDING_STRATEGY", "shard_optim_op"}}).strategy == shard_optim_op);
+  CHECK(from({{"FSDP_SHARDING_STRATEGY", "1"}}).strategy == full_shard);
+  CHECK(from({{"FSDP_SHARDING_STRATEGY", "2"}}).strategy == shard_grad_op);
+  CHECK(from({{"FSDP_SHARDING_STRATEGY", "3"}}).strategy == no_shard);
+  const Variables on{{"ACCELERATE_USE_FSDP", "1"}, {"FSDP_SHARDING_STRATEGY", "FULL_SHARD"}};
+  CHECK(resolve(shard_optim_op, {}, on, {}).strategy == shard_optim_op);
+  CHECK(resolve(no_shard, {}, on, {}).strategy == no_shard);
+  CHECK(resolve({}, {.sharding_strategy = shard_grad_op}, on, {}).strategy == shard_grad_op);
+  CHECK(resolve(full_shard, {.sharding_strategy = full_shard}, {}, {}).strategy == full_shard);
+}
+
+TEST_CASE("options come from the plugin, then from the environment, then from the defaults") {
+  const auto defaults = from({}).full_shard;
+  CHECK(defaults.shard_parameters);
+  CHECK(defaults.reshard_after_forward);
+  CHECK(defaults.prefetch);
+  CHECK(defaults.units.min_num_params == 0);
+  const auto read = from({{"FSDP_RESHARD_AFTER_FORWARD", "false"},
+                          {"FSDP_FORWARD_PREFETCH", "no"},
+                          {"FSDP_MIN_NUM_PARAMS", "1000"},
+                          {"FSDP_SYNC_MODULE_STATES", "true"},
+                          {"FSDP_OFFLOAD_PARAMS", "false"}})
+                        .full_shard;
+  CHECK_FALSE(read.reshard_after_forward);
+  CHECK_FALSE(read.prefetch);
+  CHECK(read.units.min_num_params == 1000);
+  CHECK_FALSE(from({{"FSDP_RESHARD_AFTER_FORWARD", "SHARD_GRAD_OP"}}).full_shard.reshard_after_forward);
+  const auto given = resolve({},
+                             {.sharding_strategy = shard_grad_op,
+                              .reshard_after_forward = true,
+                              .forward_prefetch = true,
+                              .shard_units = {"blocks.*"},
+                              .min_num_params = 7},
+                             {{"ACCELERATE_USE_FSDP", "1"}, {"FSDP_RESHARD_AFTER_FORWARD", "false"}}, {})
+                         .full_shard;
+  CHECK_FALSE(given.shard_parameters);
+  CHECK(given.reshard_after_forward);
+  CHECK(given.units.min_num_params == 7);
+  CHECK(given.units.units == std::vector<std::string>{"blocks.*"});
+}
+
+TEST_CASE("the config file counts after the environment") {
+  const auto config = accelerate::env::parse_config(
+      "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: SHARD_OPTIM_OP, fsdp_min_num_params: 7}\n", "f");
+  CHECK(resolve({}, {}, {}, {}, config).strategy == shard_optim_op);
+  CHECK(resolve({}, {}, {}, {}, config).full_shard.units.min_num_params == 7);
+  CHECK(resolve({}, {}, {{"FSDP_SHARDING_STRATEGY", "FULL_SHARD"}}, {}, config).strategy == full_shard);
+  CHECK(resolve({}, {}, {{"ACCELERATE_USE_FSDP", "false"}}, {}, config).strategy == no_shard);
+  CHECK(resolve(shard_grad_op, {}, {}, {}, config).strategy == shard_grad_op);
+}
+
+TEST_CASE("options with one possible value are errors otherwise, with the reason") {
+  CHECK(refused({.use_orig_params = false}) ==
+        "sharding: use_orig_params is false, must be true, because parameters always keep their identity");
+  CHECK(refused({.limit_all_gathers = false}) ==
+        "sharding: limit_all_gathers is false, must be true, because at most two units are gathered at a time");
+  CHECK(
+      refused({.sync_module_states = false}) ==
+      "sharding: sync_module_states is false, must be true, because prepare() always makes the parameters of all ranks "
+      "equal to rank 0's");
+  CHECK(refused({.cpu_offload = true}) ==
+        "sharding: cpu_offload is true, must be false, because parameters in the memory of the host are not supported "
+        "yet; use full_shard on more ranks");
+  CHECK(refused({.activation_checkpointing = true}) ==
+        "sharding: activation_checkpointing is true, must be false, because the model decides what is recomputed; call "
+        "nn::checkpoint() in its forward");
+  CHECK(refused({.min_num_params = 0}) == "sharding: min_num_params is 0, must be at least 1");
+  CHECK(refused({.use_orig_params = true, .limit_all_gathers = true, .cpu_offload = false}).empty());
+  CHECK(refusal([] {
+          (void)from({{"FSDP_OFFLOAD_PARAMS", "true"}});
+        }).find("cpu_offload is true") != std::string::npos);
+}
+
+TEST_CASE("values that are not understood are errors with the variable and the value") {
+  CHECK(refusal([] {
+          (void)from({{"FSDP_SHARDING_STRATEGY", "HYBRID_SHARD"}});
+        }) ==
+        "settings: FSDP_SHARDING_STRATEGY is 'HYBRID_SHARD', must be NO_SHARD, SHARD_OPTIM_OP, SHARD_GRAD_OP or "
+        "FULL_SHARD; HYBRID_SHARD is not supported yet");
+  CHECK(refusal([] {
+          (void)from({{"FSDP_MIN_NUM_PARAMS", "many"}});
+        }) == "settings: FSDP_MIN_NUM_PARAMS is 'many', must be an integer, at least 1");
+  CHECK(refusal([] {
+          (void)from({{"FSDP_FORWARD_PREFETCH", "maybe"}});
+        }) == "settings: FSDP_FORWARD_PREFETCH is 'maybe', must be y, yes, t, true, on, 1, n, no, f, false, off or 0");
+  CHECK(refusal([] {
+          (void)resolve({}, {}, {{"ACCELERATE_USE_FSDP", "perhaps"}}, {});
+        }) == "settings: ACCELERATE_USE_FSDP is 'perhaps', must be y, yes, t, true, on, 1, n, no, f, false, off or 0");
+  CHECK(
+      refusal([] { (void)resolve(full_shard, {.sharding_strategy = no_shard}, {}, {}); }) ==
+      "sharding: sharding is full_shard and fsdp_plugin.sharding_strategy is no_shard; set one of them, or both to the "
+      "same value");
+}

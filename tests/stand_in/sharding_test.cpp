@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sharded training on the device: the CPU's numbers, no race, and no wait of the host for the device.
+#include "tests/stand_in/ranks.hpp"
+
+using accelerate::Accelerator;
+using accelerate::AcceleratorOptions;
+using accelerate::ShardingStrategy;
+using stand_in::same_as_on_cpu;
+using stand_in::Tensors;
+
+namespace {
+
+AcceleratorOptions sharded(ShardingStrategy strategy) {
+  return {.fsdp_plugin = {.sharding_strategy = strategy, .min_num_params = 20}};
+}
+
+/// Only operators that autocast treats alike on every device.
+struct UnnormalizedNetImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& images) {
+    return last(torch::relu(hidden(images.flatten(1))));
+  }
+  torch::nn::Linear hidden = register_module("hidden", torch::nn::Linear(36, 16));
+  torch::nn::Linear last = register_module("last", torch::nn::Linear(16, 5));
+};
+TORCH_MODULE(UnnormalizedNet);
+
+template <typename Optimizer, typename Net = stand_in::SmallNet, typename Options>
+auto trains_sharded(const Options& options) {
+  return [options](Accelerator& accelerator) -> Tensors {
+    stand_in::Job<Net, Optimizer> job(accelerator, options);
+    auto& [model, optimizer, loader] = job.prepared;
+    for (auto& [images, labels] : loader) {
+      stand_in::backward_on(accelerator, model, optimizer, images, labels);
+      (void)accelerator.clip_grad_norm_(model, 0.5);
+      optimizer.step();
+    }
+    const auto whole = Accelerator::summon_full_params(model);
+    Tensors copies;
+    for (const auto& tensor : stand_in::state_of(model)) copies.push_back(tensor.cpu().clone());
+    return copies;
+  };
+}
+
+}  // namespace
+
+TEST_CASE("sharded training on 1 to 3 devices has the CPU's numbers without a race") {
+  for (const auto strategy :
+       {ShardingStrategy::shard_optim_op, ShardingStrategy::shard_grad_op, ShardingStrategy::full_shard}) {
+    CAPTURE(name_of(strategy));
+    same_as_on_cpu(trains_sharded<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-2)), sharded(strategy), {1, 2, 3},
+                   200);
+  }
+}
+
+TEST_CASE("fp16 with loss scaling skips the same steps on every device") {
+  for (const auto strategy : {ShardingStrategy::shard_optim_op, ShardingStrategy::full_shard}) {
+    CAPTURE(name_of(strategy));
+    auto options = sharded(strategy);
+    options.mixed_precision = accelerate::Precision::fp16;
+    options.grad_scaler.init_scale = 1e9;  // the first steps are skipped
+    same_as_on_cpu(trains_sharded<torch::optim::SGD, UnnormalizedNet>(torch::optim::SGDOptions(0.1)), options, {2},
+                   200);
+  }
+}
+
+TEST_CASE("a steady step of full_shard does not wait for the device") {
+  stand_in::on_devices(
+      2,
+      [](Accelerator& accelerator) {
+        stand_in::SmallNet net;
+        torch::optim::AdamW adamw(net->parameters(), 1e-3);
+        auto [model, optimizer, loader] = accelerator.prepare(net, adamw, stand_in::small_loader(24, 3));
+        const auto rank = static_cast<int>(accelerator.process_index());
+        int64_t waits = 0;
+        for (auto& [images, labels] : loader) {
+          stand_in::backward_on(accelerator, model, optimizer, images, labels);
+          optimizer.step();
+          if (loader.info().index == 1) waits = stand_in::host_waits(rank);
+        }
+        CHECK(stand_in::host_waits(rank) == waits);
+      },
+      sharded(ShardingStrategy::full_shard));
+}
