@@ -32,8 +32,8 @@ using MemoryFormat = env::MemoryFormat;
 /// Precision of float32 matrix products: highest, high or medium, as in torch.set_float32_matmul_precision().
 using Float32MatmulPrecision = env::Float32MatmulPrecision;
 
-/// Kind of job, with Hugging Face Accelerate's names. multi_gpu stands for any accelerator. fsdp stands for several ranks
-/// with any sharding strategy.
+/// Kind of job, with Hugging Face Accelerate's names. multi_gpu stands for any accelerator. fsdp stands for several
+/// ranks with any sharding strategy.
 enum class DistributedType { no, multi_cpu, multi_gpu, fsdp };
 
 /// Divisor of the loss in a short last window of m < k = gradient_accumulation_steps micro-batches. true_length divides

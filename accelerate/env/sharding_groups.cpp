@@ -24,7 +24,7 @@ template <typename... Args>
                                  const std::vector<std::string>& known, const std::string& path) {
   const auto meant = base::closest_match(key, known);
   refuse_group("{} has the unknown key '{}' in {}{}", path, key, group,
-         meant ? fmt::format("; did you mean {}?", *meant) : "; remove it");
+               meant ? fmt::format("; did you mean {}?", *meant) : "; remove it");
 }
 
 struct DeepSpeedKey {

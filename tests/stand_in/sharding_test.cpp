@@ -16,9 +16,7 @@ AcceleratorOptions sharded(ShardingStrategy strategy) {
 
 /// Only operators that autocast treats alike on every device.
 struct UnnormalizedNetImpl : torch::nn::Module {
-  at::Tensor forward(const at::Tensor& images) {
-    return last(torch::relu(hidden(images.flatten(1))));
-  }
+  at::Tensor forward(const at::Tensor& images) { return last(torch::relu(hidden(images.flatten(1)))); }
   torch::nn::Linear hidden = register_module("hidden", torch::nn::Linear(36, 16));
   torch::nn::Linear last = register_module("last", torch::nn::Linear(16, 5));
 };
