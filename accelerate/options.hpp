@@ -32,7 +32,7 @@ using MemoryFormat = env::MemoryFormat;
 /// Precision of float32 matrix products: highest, high or medium, as in torch.set_float32_matmul_precision().
 using Float32MatmulPrecision = env::Float32MatmulPrecision;
 
-/// Kind of job, with Hugging Face Accelerate's names. multi_gpu stands for any accelerator. fsdp stands for several
+/// Kind of job, with Hugging Face Accelerate's names. multi_gpu is any accelerator, fsdp is several
 /// ranks with any sharding strategy.
 enum class DistributedType { no, multi_cpu, multi_gpu, fsdp };
 

@@ -64,11 +64,8 @@ void drop_gradients(AcceleratorState& shared) {
   for (OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) optimizer.drop_gradients();
   each_model(shared, [](ModelCore& model) {
     if (model.gradient_reducer() != nullptr) model.gradient_reducer()->zero_all();
-    if (model.fully_sharded() != nullptr) {
-      sharding::ParameterSharding::Keys all;
-      for (const auto& parameter : model.parameters()) all.insert(parameter.tensor.unsafeGetTensorImpl());
-      model.fully_sharded()->zero(all, /*set_to_none=*/true);
-    }
+    sharding::FullyShardedParameters* sharded = model.fully_sharded();
+    if (sharded != nullptr) sharded->zero(sharded->keys(), /*set_to_none=*/true);
     for (const auto& parameter : model.parameters()) parameter.tensor.mutable_grad().reset();
   });
 }

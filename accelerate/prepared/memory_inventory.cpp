@@ -39,7 +39,7 @@ Names names_of_parameters(AcceleratorState& shared) {
   return names;
 }
 
-// Of a sharded parameter this rank holds its part only.
+// This rank holds only its part of a sharded parameter.
 void count_part(const ModelCore& model, const at::Tensor& parameter, device::MemoryEntry& entry) {
   const sharding::FullyShardedParameters* sharded = model.fully_sharded();
   if (sharded == nullptr || !sharded->shards_parameters()) return;

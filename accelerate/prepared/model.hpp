@@ -193,7 +193,7 @@ std::vector<at::Tensor> unique_tensors(const std::vector<at::Tensor>& parameters
 std::vector<at::Tensor> flat_gradients(const std::vector<std::shared_ptr<ModelCore>>& models,
                                        const std::vector<at::Tensor>& parameters);
 
-/// Returns the group over whose ranks the gradients of the parameters are sharded, for a norm; null if each rank has
+/// Returns the group that shards the gradients of the parameters over its ranks, for a norm; null if each rank has
 /// whole gradients. \throws Error (usage) if some are sharded and others are whole, because one norm would count the
 /// whole ones several
 ///         times.

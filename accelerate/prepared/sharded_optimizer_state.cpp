@@ -92,7 +92,7 @@ state::OptimizerState gather_state(AcceleratorState& shared, OptimizerCore& opti
 
 void check_sharded_models_are_stepped(AcceleratorState& shared) {
   for (const sharding::FullyShardedParameters* model : fully_sharded_models(shared)) {
-    const auto keys = model->keys();
+    const auto& keys = model->keys();
     const auto steps = [&](const OptimizerCore& optimizer) { return optimizer.has_any_of(keys); };
     if (!model->has_gradient(keys) || std::ranges::any_of(shared.registry.of<OptimizerCore>(), steps)) continue;
     base::fail(ErrorKind::usage, shared.place, "backward",

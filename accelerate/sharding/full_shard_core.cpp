@@ -74,8 +74,7 @@ std::string FullyShardedParameters::Core::moved_parameter() const {
     if (moved == nullptr) continue;
     return fmt::format(
         "parameter {} was moved or replaced after prepare(), is {} on {} now, and is no longer sharded; move a module "
-        "to "
-        "another dtype or device before prepare()",
+        "to another dtype or device before prepare()",
         moved->name, c10::toString(moved->parameter.scalar_type()), moved->parameter.device().str());
   }
   return {};

@@ -93,8 +93,8 @@ const OperatorUse& use_of(const c10::FunctionSchema& schema) {
   return entry->second;
 }
 
-// The owners whose memory one operator uses. Each is held until the operator ended, so that the gather of one does not
-// free another.
+// The owners of the memory that one operator uses. Each is held until the operator ended, so that the gather of one
+// does not free another.
 class UsedMemory {
  public:
   UsedMemory() = default;

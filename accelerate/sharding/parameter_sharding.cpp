@@ -37,6 +37,7 @@ ParameterSharding::ParameterSharding(comm::Group group, std::vector<state::Param
                       .key = kinds_.back() + (value.requires_grad() ? "" : " frozen"),
                       .group = units.empty() ? 0 : units[i]});
     index_of_.emplace(parameters_[i].key, i);
+    keys_.insert(parameters_[i].key);
     mine_.push_back({.item = static_cast<int64_t>(i)});
     strides_.push_back(value.strides().vec());
   }
@@ -135,12 +136,6 @@ at::Tensor ParameterSharding::gather_to_rank_0(const void* key, const at::Tensor
   // The ranges of a parameter ascend with the rank.
   const at::Tensor whole = at::cat(parts);
   return whole.as_strided(value.sizes(), value.strides()).contiguous().cpu();
-}
-
-ParameterSharding::Keys ParameterSharding::keys() const {
-  Keys all;
-  for (const state::ParameterShard& parameter : parameters_) all.insert(parameter.key);
-  return all;
 }
 
 std::string ParameterSharding::description() const {

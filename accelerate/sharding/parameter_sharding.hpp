@@ -49,7 +49,7 @@ class ParameterSharding {
   /// The managed parameters in the order of the model, without gradients.
   [[nodiscard]] const std::vector<state::ParameterShard>& parameters() const { return parameters_; }
   /// Keys of the managed parameters.
-  [[nodiscard]] Keys keys() const;
+  [[nodiscard]] const Keys& keys() const { return keys_; }
   [[nodiscard]] const ShardPlan& plan() const { return plan_; }
   [[nodiscard]] const comm::Group& group() const { return group_; }
   /// Returns "2 units, 1000 elements on 4 ranks, 256 on this one" and one more line for each unit.
@@ -85,6 +85,7 @@ class ParameterSharding {
   void check_layout() const;
   void record() const;
 
+  Keys keys_;
   std::vector<std::string> kinds_;
   std::vector<std::vector<int64_t>> strides_;
 };

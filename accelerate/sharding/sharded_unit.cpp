@@ -15,6 +15,7 @@
 
 #include "accelerate/base/version_counter.hpp"
 #include "accelerate/comm/error_context.hpp"
+#include "accelerate/sharding/parameter_sharding.hpp"
 
 namespace accelerate::sharding {
 namespace {
@@ -24,6 +25,11 @@ at::Tensor number(double value) {
   at::Tensor tensor = at::scalar_tensor(value, at::kDouble);
   tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
   return tensor;
+}
+
+// A parameter gets another storage when its module moves.
+bool has_moved(const UnitMember& member) {
+  return member.parameter.storage().unsafeGetStorageImpl() != member.storage.unsafeGetStorageImpl();
 }
 
 }  // namespace
@@ -41,10 +47,13 @@ std::string ShardedUnit::name() const {
 }
 
 const UnitMember* ShardedUnit::moved_member() const {
-  const auto moved = std::ranges::find_if(members_, [](const UnitMember& member) {
-    return member.parameter.storage().unsafeGetStorageImpl() != member.storage.unsafeGetStorageImpl();
-  });
+  const auto moved = std::ranges::find_if(members_, has_moved);
   return moved == members_.end() ? nullptr : &*moved;
+}
+
+at::Tensor ShardedUnit::own_part_of(const at::Tensor& flat) const {
+  const int64_t length = numel_ / ranks_;
+  return flat.narrow(0, rank_ * length, length);
 }
 
 at::Tensor ShardedUnit::view_of(const at::Tensor& flat, const UnitMember& member) const {
@@ -66,9 +75,8 @@ void ShardedUnit::adopt(const comm::Group& group, bool keep, std::weak_ptr<UnitS
     member.storage = member.parameter.storage();
     member.gathered = std::make_shared<GatheredParameter>(weak_from_this(), member.name);
   }
-  const int64_t length = numel_ / ranks_;
-  const at::Tensor mine = whole_.narrow(0, rank_ * length, length);
-  part_ = keep ? mine : mine.clone();
+  part_ = own_part_of(whole_);
+  if (!keep) part_ = part_.clone();
   adopt_masters();
   mark_stepped();
   is_whole_ = true;
@@ -86,7 +94,7 @@ void ShardedUnit::adopt_masters() {
   if (!members_.front().master.defined()) return;
   at::Tensor whole = at::zeros({numel_}, members_.front().master.options().requires_grad(false));
   for (UnitMember& member : members_) view_of(whole, member).copy_(std::exchange(member.master, {}));
-  master_ = whole.narrow(0, rank_ * part_.numel(), part_.numel()).clone();
+  master_ = own_part_of(whole).clone();
 }
 
 // An element that equals the rounded master did not change, so its master keeps its bits.
@@ -99,12 +107,14 @@ void ShardedUnit::update_master() {
 void ShardedUnit::set_master(size_t member, const at::Tensor& whole) {
   if (!master_.defined()) return;
   const at::NoGradGuard no_grad;
-  at::Tensor flat = at::empty({numel_}, master_.options());
-  view_of(flat, members_[member]).copy_(whole);
+  const UnitMember& own = members_[member];
   const int64_t first = rank_ * part_.numel();
-  const int64_t begin = std::max(first, members_[member].offset);
-  const int64_t end = std::min(first + part_.numel(), members_[member].offset + members_[member].parameter.numel());
-  if (begin < end) master_.narrow(0, begin - first, end - begin).copy_(flat.narrow(0, begin, end - begin));
+  const int64_t begin = std::max(first, own.offset);
+  const int64_t end = std::min(first + part_.numel(), own.offset + own.parameter.numel());
+  if (begin >= end) return;
+  const at::Tensor ordered = at::empty_strided(own.parameter.sizes(), own.parameter.strides(), master_.options());
+  ordered.copy_(whole);
+  master_.narrow(0, begin - first, end - begin).copy_(flat_range(ordered, begin - own.offset, end - own.offset));
 }
 
 c10::TensorOptions ShardedUnit::gradient_options() const {
@@ -159,7 +169,7 @@ void ShardedUnit::free() {
 void ShardedUnit::take_over() {
   const at::NoGradGuard no_grad;
   is_written = false;
-  if (!keeps_) part_.copy_(whole_.narrow(0, rank_ * part_.numel(), part_.numel()));
+  if (!keeps_) part_.copy_(own_part_of(whole_));
   // The part of parameters that keep their memory is a view of them.
   if (!keeps_ || versions() != seen_versions_) update_master();
   mark_stepped();
@@ -182,7 +192,7 @@ void ShardedUnit::restore() {
   const at::NoGradGuard no_grad;
   for (const UnitMember& member : members_) {
     const at::Tensor& parameter = member.parameter;
-    if (parameter.storage().unsafeGetStorageImpl() != member.storage.unsafeGetStorageImpl()) continue;
+    if (has_moved(member)) continue;
     at::Tensor own = at::empty_strided(parameter.sizes(), parameter.strides(), whole_.options());
     own.copy_(view_of(whole_, member));
     own_parameter_memory(parameter, std::move(own));

@@ -69,7 +69,7 @@ class ShardedUnit final : public GatherOnUse, public std::enable_shared_from_thi
   [[nodiscard]] bool is_under_way() const { return whole_.defined() && !is_whole_; }
   [[nodiscard]] bool has_local_gradient() const { return whole_gradient_.defined(); }
   [[nodiscard]] bool is_reducing() const { return incoming_.defined(); }
-  /// Returns a member whose parameter has another storage by now, because the module was moved, or null.
+  /// Returns a member with a parameter that has another storage now, because the module was moved, or null.
   [[nodiscard]] const UnitMember* moved_member() const;
   /// "unit 3 (blocks.2.norm.weight and 5 more)".
   [[nodiscard]] std::string name() const;
@@ -111,6 +111,7 @@ class ShardedUnit final : public GatherOnUse, public std::enable_shared_from_thi
   bool is_written = false;  ///< an operator wrote to a parameter since the gather
 
  private:
+  [[nodiscard]] at::Tensor own_part_of(const at::Tensor& flat) const;
   [[nodiscard]] at::Tensor view_of(const at::Tensor& flat, const UnitMember& member) const;
   void adopt_masters();
   void update_master();

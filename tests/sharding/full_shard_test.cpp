@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// full_shard on ranks that are threads: how operators gather, and what is refused.
+// full_shard on ranks that are threads: gathers by operators, and refusals.
 #include "tests/testing.hpp"
 //
 #include <c10/core/CPUAllocator.h>
