@@ -57,6 +57,12 @@ std::vector<at::Tensor> Group::all_to_all(const std::vector<at::Tensor>& tensors
 
 void Group::send(const at::Tensor& tensor, int64_t to, int64_t tag) const { comm::send(core_, tensor, to, tag); }
 void Group::recv(const at::Tensor& tensor, int64_t from, int64_t tag) const { comm::recv(core_, tensor, from, tag); }
+Pending Group::send_async(const at::Tensor& tensor, int64_t to, int64_t tag) const {
+  return Pending(comm::send_async(core_, tensor, to, tag));
+}
+Pending Group::recv_async(const at::Tensor& tensor, int64_t from, int64_t tag) const {
+  return Pending(comm::recv_async(core_, tensor, from, tag));
+}
 void Group::barrier() const { comm::barrier(core_); }
 
 std::vector<std::string> Group::all_gather_bytes(std::string_view bytes) const {
@@ -72,7 +78,9 @@ std::string Group::broadcast_bytes(std::string_view bytes, int64_t root) const {
 Group Group::split(int64_t color) const { return Group(comm::split(core_, color)); }
 Group Group::duplicate() const { return Group(comm::duplicate(core_)); }
 
-bool Pending::done() const { return !operation_ || operation_->finished || operation_->work->isCompleted(); }
+bool Pending::done() const {
+  return !operation_ || operation_->finished || (operation_->work && operation_->work->isCompleted());
+}
 
 void Pending::wait() {
   if (operation_ && !operation_->finished) operation_->wait(operation_->group->timeout);

@@ -113,6 +113,14 @@ class Group {
   void send(const at::Tensor& tensor, int64_t to, int64_t tag = 0) const;
   /// \param tensor  Must have the sender's shape and dtype; filled in place.
   void recv(const at::Tensor& tensor, int64_t from, int64_t tag = 0) const;
+  /// As send() and recv(), but return before the message has been transferred. Messages of one sender, receiver and tag
+  /// match in the order of the calls; messages with different tags need no order on the CPU. NCCL executes all messages
+  /// of a group in the order of the calls, so on a GPU two ranks call their common sends and receives in the same
+  /// order. The tensor must not be modified, or read after recv_async(), before wait().
+  /// \returns a handle that must be kept until wait() has returned: gloo drops the message with its handle, and its
+  ///   done() is false until then.
+  [[nodiscard]] Pending send_async(const at::Tensor& tensor, int64_t to, int64_t tag = 0) const;
+  [[nodiscard]] Pending recv_async(const at::Tensor& tensor, int64_t from, int64_t tag = 0) const;
 
   void barrier() const;
 

@@ -402,6 +402,39 @@ COLLECTIVES_CASE("send and recv match by sender and tag") {
   });
 }
 
+COLLECTIVES_CASE("asynchronous messages overlap in both directions and match in the order of the calls") {
+  ON_EVERY_RANK([](const Group& group) {
+    if (group.size() == 1 || group.rank() > 1) return;
+    const int64_t peer = 1 - group.rank();
+    const auto letter = [](int64_t from, int64_t i) {
+      return input_of(from, {2000 * i + 3}, at::kDouble) + static_cast<double>(i);
+    };
+    std::vector<at::Tensor> received, sent;
+    std::vector<accelerate::comm::Pending> pending;
+    for (int64_t i = 0; i < 4; ++i) {
+      received.push_back(at::zeros({2000 * i + 3, 2}, at::kDouble));
+      pending.push_back(group.recv_async(received.back().select(1, 0), peer, i / 2));  // two of each tag, with strides
+    }
+    for (int64_t i = 0; i < 4; ++i) {
+      sent.push_back(letter(group.rank(), i));
+      pending.push_back(group.send_async(sent.back(), peer, i / 2));
+    }
+    for (auto each = pending.rbegin(); each != pending.rend(); ++each) each->wait();  // in any order
+    for (int64_t i = 0; i < 4; ++i) {
+      const auto& into = received[static_cast<size_t>(i)];
+      CHECK(at::equal(into.select(1, 0), letter(peer, i)));
+      CHECK(into.select(1, 1).abs().sum().item<double>() == 0);
+      CHECK(pending[static_cast<size_t>(i)].done());
+    }
+    const auto empty = at::zeros({0, 3}), flags = at::zeros({3}, at::kBool);
+    auto receives_empty = group.recv_async(empty, peer), receives_flags = group.recv_async(flags, peer);
+    auto sends_empty = group.send_async(at::zeros({0, 3}), peer);
+    auto sends_flags = group.send_async(at::ones({3}, at::kBool), peer);
+    for (auto* each : {&receives_empty, &receives_flags, &sends_empty, &sends_flags}) each->wait();
+    CHECK(flags.all().item<bool>());
+  });
+}
+
 COLLECTIVES_CASE("asynchronous operations may overlap and are waited for in any order") {
   ON_EVERY_RANK([](const Group& group) {
     const auto sum = input_of(group.rank(), {6}, at::kFloat);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <numeric>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <utility>
 
 #include "accelerate/base/heartbeat.hpp"
 #include "accelerate/base/log.hpp"
@@ -230,6 +231,7 @@ void GroupCore::break_with(const std::string& why, const std::vector<int64_t>& m
 void PendingOperation::wait(std::chrono::milliseconds limit) {
   if (finished) return;
   limit = std::clamp(limit, std::chrono::milliseconds(1), kMaxWait);  // in c10d, 0 means no limit
+  if (before_wait) std::exchange(before_wait, nullptr)(*this);
   if (work) group->wait(*work, signature, limit, !wire.is_cpu());
   finished = true;
   work.reset();

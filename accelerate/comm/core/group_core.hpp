@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -120,6 +121,7 @@ struct PendingOperation {
   at::Tensor input{};   ///< kept alive until the operation ends
   bool copy_back = false;
   int64_t divide_by = 1;
+  std::function<void(PendingOperation&)> before_wait{};  ///< unset, or runs once before `work` is awaited
   bool finished = false;
 
   void wait(std::chrono::milliseconds limit);

@@ -8,5 +8,7 @@ namespace accelerate::comm {
 
 void send(const GroupPtr& group, const at::Tensor& tensor, int64_t to, int64_t tag);
 void recv(const GroupPtr& group, const at::Tensor& tensor, int64_t from, int64_t tag);
+PendingPtr send_async(const GroupPtr& group, const at::Tensor& tensor, int64_t to, int64_t tag);
+PendingPtr recv_async(const GroupPtr& group, const at::Tensor& tensor, int64_t from, int64_t tag);
 
 }  // namespace accelerate::comm

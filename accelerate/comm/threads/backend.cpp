@@ -114,7 +114,8 @@ class ThreadsBackend : public c10d::Backend {
 /// A send copies the tensor into the mailbox, so it completes at once.
 WorkPtr ThreadsBackend::send(Tensors& tensors, int to, int tag) {
   const std::lock_guard lock(group_->mutex);
-  group_->mail[{me_, static_cast<size_t>(to), tag}].push_back(tensors.at(0).clone());
+  Letters& letters = group_->mail[{me_, static_cast<size_t>(to), tag}];
+  letters.waiting.emplace(letters.sent++, tensors.at(0).clone());
   group_->changed.notify_all();
   auto sent = c10::make_intrusive<CompletableWork>(OpType::SEND, tensors);
   sent->end();
@@ -124,20 +125,33 @@ WorkPtr ThreadsBackend::send(Tensors& tensors, int to, int tag) {
 class PointToPointWork : public c10d::Work {
  public:
   PointToPointWork(std::shared_ptr<ThreadsGroup> group, size_t from, size_t to, int tag, at::Tensor tensor)
-      : Work(-1, OpType::RECV), group_(std::move(group)), from_(from), to_(to), tag_(tag), tensor_(std::move(tensor)) {}
+      : Work(-1, OpType::RECV), group_(std::move(group)), from_(from), tensor_(std::move(tensor)) {
+    const std::lock_guard lock(group_->mutex);
+    letters_ = &group_->mail[{from, to, tag}];
+    number_ = letters_->receives++;
+  }
+
+  bool isCompleted() override {
+    const std::lock_guard lock(group_->mutex);
+    return received_ || letters_->waiting.contains(number_) || group_->left[from_];
+  }
 
   bool wait(std::chrono::milliseconds timeout) override {
     std::unique_lock lock(group_->mutex);
-    auto& box = group_->mail[{from_, to_, tag_}];
-    const auto come = [&] { return !box.empty() || group_->left[from_]; };
+    if (received_) return true;
+    const auto come = [&] { return letters_->waiting.contains(number_) || group_->left[from_]; };
     if (timeout <= std::chrono::milliseconds(0)) {  // in c10d, 0 means no limit
       group_->changed.wait(lock, come);
     } else if (!group_->changed.wait_for(lock, timeout, come)) {
       throw DeadlineExceeded({static_cast<int64_t>(from_)});
     }
-    if (box.empty()) throw PeerLost(fmt::format("rank {} {}", group_->job_ranks[from_], *group_->left[from_]));
-    const at::Tensor letter = box.front();
-    box.pop_front();
+    const auto found = letters_->waiting.find(number_);
+    if (found == letters_->waiting.end()) {
+      throw PeerLost(fmt::format("rank {} {}", group_->job_ranks[from_], *group_->left[from_]));
+    }
+    const at::Tensor letter = found->second;
+    letters_->waiting.erase(found);
+    received_ = true;
     if (letter.nbytes() != tensor_.nbytes()) {
       throw PeerLost(fmt::format("rank {} sends {} bytes, this rank expects {}", group_->job_ranks[from_],
                                  letter.nbytes(), tensor_.nbytes()));
@@ -149,8 +163,9 @@ class PointToPointWork : public c10d::Work {
  private:
   std::shared_ptr<ThreadsGroup> group_;
   size_t from_;
-  size_t to_;
-  int tag_;
+  Letters* letters_ = nullptr;  ///< in group_; the map's nodes do not move
+  uint64_t number_ = 0;
+  bool received_ = false;
   at::Tensor tensor_;
 };
 

@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,6 +18,13 @@
 
 namespace accelerate::comm {
 
+/// Messages from one rank to another with one tag. Receive i gets message i, whichever receive is awaited first.
+struct Letters {
+  std::map<uint64_t, at::Tensor> waiting;  ///< sent messages that have not been taken, by their number
+  uint64_t sent = 0;
+  uint64_t receives = 0;
+};
+
 /// Shared state of the ranks of one group.
 struct ThreadsGroup {
   explicit ThreadsGroup(std::vector<int64_t> ranks_in_job)
@@ -31,7 +37,7 @@ struct ThreadsGroup {
   std::vector<std::optional<std::string>> left;  ///< why a rank will join no further operation
   std::vector<uint64_t> next;                    ///< number of each rank's next operation
   std::map<uint64_t, std::shared_ptr<SharedOperation>> operations;
-  std::map<std::tuple<size_t, size_t, int>, std::deque<at::Tensor>> mail;  ///< from, to, tag
+  std::map<std::tuple<size_t, size_t, int>, Letters> mail;  ///< from, to, tag
   const c10::intrusive_ptr<c10d::HashStore> store = c10::make_intrusive<c10d::HashStore>();
   std::map<std::string, std::shared_ptr<ThreadsGroup>> parts;
   std::map<std::string, std::vector<int64_t>> members_of_parts;
