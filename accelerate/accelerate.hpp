@@ -71,4 +71,6 @@
 #include "accelerate/optim/schedules/sequential.hpp"
 #include "accelerate/optim/schedules/step.hpp"
 #include "accelerate/options.hpp"
+#include "accelerate/pipeline/layer_costs.hpp"
+#include "accelerate/pipeline/pipeline.hpp"
 #include "accelerate/progress.hpp"

@@ -12,6 +12,7 @@
 #include "accelerate/prepared/distributed_samplers.hpp"
 #include "accelerate/prepared/memory_format.hpp"
 #include "accelerate/prepared/module_tensors.hpp"
+#include "accelerate/prepared/pipeline_refusal.hpp"
 #include "accelerate/prepared/prepare_diagnostics.hpp"
 
 namespace accelerate::prepared {
@@ -68,6 +69,7 @@ auto prepare_model(const SharedPtr& shared, const PrepareOptions& options, Model
   auto held = hold(std::forward<Model>(model));
   using Module = typename decltype(held)::element_type;
   check_device_exists(*shared, held != nullptr);
+  if constexpr (std::derived_from<Module, torch::nn::Module>) refuse_pipeline(*held, shared->place);
   if (options.device_placement) held->to(shared->device);
   if (options.memory_format != env::MemoryFormat::contiguous) {
     set_memory_format(named_parameters(*held), options.memory_format);

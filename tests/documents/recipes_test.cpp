@@ -173,6 +173,24 @@ TEST_CASE("the loss of a large vocabulary") {
   });
 }
 
+TEST_CASE("pipeline stages") {
+  accelerate::simulate(2, [] {
+    double loss = 1;
+    {
+      // block: docs/how_to/pipeline_parallel.md: Train a model in pipeline stages
+      CHECK(output.defined() == accelerator.is_last_process());
+    }
+    CHECK(loss < 1);
+  });
+  torch::nn::Sequential layers(torch::nn::Linear(16, 64), torch::nn::ReLU(), torch::nn::Linear(64, 64),
+                               torch::nn::ReLU(), torch::nn::Linear(64, 2));
+  const auto two_layers = [] { return torch::nn::Sequential(torch::nn::Linear(4, 4), torch::nn::Linear(4, 1)); };
+  // block: docs/how_to/pipeline_parallel.md: Divide the layers
+  CHECK(options.layer_costs.size() == layers->size());
+  // block: docs/how_to/pipeline_parallel.md: Stages on several devices of one process
+  CHECK(local.forward(torch::ones({3, 4})).size(0) == 3);
+}
+
 TEST_CASE("sharded parameters") {
   const testing::TemporaryFolder folder;
   const auto run_folder = folder.path / "run";

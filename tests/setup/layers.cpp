@@ -60,7 +60,8 @@ const std::map<std::string, Names>& table() {
     const Names ground{"archive", "base", "env"};
     const Names doors = ground + Names{"comm", "device"};
     const Names values = doors + Names{"state", "precision", "tree"};
-    const Names rooms{"data", "gradient", "optim", "sharding", "checkpoint", "tracking", "nn", "profile", "job"};
+    const Names rooms{"data",       "gradient", "optim", "pipeline", "sharding",
+                      "checkpoint", "tracking", "nn",    "profile",  "job"};
     const Names data_wings{"data/sources", "data/combinators", "data/transforms"};
     std::map<std::string, Names> rows{
         {"base", {}},

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Executes the plan of a step on this process's stages. Private.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "accelerate/base/error.hpp"
+#include "accelerate/pipeline/schedule.hpp"
+#include "accelerate/pipeline/stage.hpp"
+#include "accelerate/pipeline/transport.hpp"
+
+namespace accelerate::pipeline {
+
+using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
+
+class Engine {
+ public:
+  struct Setup {
+    Schedule schedule = Schedule::gpipe;
+    int64_t ranks = 1;
+    int64_t stages_per_rank = 1;
+    int64_t micro_batches = 1;
+    std::optional<int64_t> rank{};  ///< this process's rank; unset if it executes all ranks of the plan
+    RankContext place{};
+  };
+
+  /// \param stages  This process's stages by their number.
+  Engine(Setup setup, std::map<int64_t, Stage> stages, std::unique_ptr<Transport> transport);
+
+  /// \returns the mean loss as float64 on the process of the last stage, elsewhere an undefined tensor.
+  at::Tensor train_step(const at::Tensor& input, const at::Tensor& target, const Loss& loss);
+  /// \returns the output on the process of the last stage, elsewhere an undefined tensor.
+  at::Tensor forward(const at::Tensor& input);
+
+ private:
+  struct Step {
+    StepHeader header{};
+    std::vector<at::Tensor> inputs{};   ///< micro-batches, for the first stage
+    std::vector<at::Tensor> targets{};  ///< micro-batches, for the last stage
+    const Loss* loss = nullptr;
+    at::Tensor mean_loss{};
+    std::vector<at::Tensor> outputs{};  ///< of the last stage, in an evaluation
+  };
+
+  [[nodiscard]] bool has_stage(int64_t stage) const { return stages_.contains(stage); }
+  [[nodiscard]] int64_t last_stage() const { return setup_.ranks * setup_.stages_per_rank - 1; }
+  [[nodiscard]] std::string_view call(bool training) const {
+    return training ? "Pipeline.train_step" : "Pipeline.forward";
+  }
+  void begin(Step& step, bool training, const at::Tensor& input);
+  void split_target(Step& step, const at::Tensor& target);
+  void run(Step& step);
+  void execute(const Action& action, Step& step);
+  void forward(const Action& action, Step& step);
+  void backward(const Action& action, Step& step);
+  [[nodiscard]] at::Tensor weighted_loss(const at::Tensor& output, int64_t micro_batch, Step& step) const;
+  template <typename Run>
+  void in_stage(const Action& action, const Step& step, std::string_view what, const Run& run) const;
+  const std::vector<Action>& actions_for(const StepHeader& header);
+
+  Setup setup_;
+  std::map<int64_t, Stage> stages_;
+  std::unique_ptr<Transport> transport_;
+  std::map<std::pair<bool, int64_t>, std::vector<Action>> actions_;  ///< by training and number of micro-batches
+};
+
+}  // namespace accelerate::pipeline
