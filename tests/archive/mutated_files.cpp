@@ -2,12 +2,14 @@
 // mutated_files SECONDS [FORMAT ...]: fuzzing of the readers of checkpoint files.
 #include <string>
 
+#include "accelerate/archive/dcp_folder.hpp"
 #include "accelerate/archive/manifest.hpp"
 #include "accelerate/archive/pickle.hpp"
 #include "accelerate/archive/safetensors.hpp"
 #include "accelerate/archive/torch_file.hpp"
 #include "accelerate/archive/unpickle.hpp"
 #include "accelerate/archive/zip.hpp"
+#include "tests/archive/dcp_files.hpp"
 #include "tests/mutation.hpp"
 
 using namespace accelerate::archive;
@@ -120,6 +122,31 @@ Format manifests() {
           .read = [](const fs::path& folder, uint64_t) { (void)parse_manifest_file(file_in(folder), origin); }};
 }
 
+// The metadata is mutated; the items stay whole.
+Format dcp_folders() {
+  dcp_files::Builder builder;
+  builder.add("a", dcp_files::tensor({4, 3}, {dcp_files::chunk({0, 0}, {3, 3}), dcp_files::chunk({3, 0}, {1, 3})}));
+  builder.add_item("a", {0, 0}, {3, 3}, std::vector<float>(9));
+  builder.add_item("a", {3, 0}, {1, 3}, std::vector<float>(3), "__1_0.distcp");
+  builder.add_value("lr", 0.5);
+  builder.add_path("a", {"model", "a"});
+  return {.whole = {builder.metadata()}, .read = [builder](const fs::path& folder, uint64_t way) {
+            const std::string metadata = file_in(folder);
+            if (!fs::exists(folder / "__0_0.distcp")) builder.write(folder);
+            std::ofstream(folder / ".metadata", std::ios::binary) << metadata;
+            DcpFolder opened(folder, "load");
+            for (const DcpTensor& tensor : opened.metadata().tensors) {
+              std::string elements;
+              const uint64_t begin = way % 3 == 0 ? tensor.elements / 2 : 0;
+              opened.read(tensor, begin, tensor.elements, [&] {
+                elements.resize((tensor.elements - begin) * (tensor.bits / 8));
+                return elements.data();
+              });
+            }
+            for (const DcpValue& value : opened.metadata().values) (void)opened.value(value);
+          }};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -127,6 +154,7 @@ int main(int argc, char** argv) {
                                 {"zip", zip_files},
                                 {"pickle", pickles},
                                 {"torch", torch_files},
-                                {"manifest", manifests}},
+                                {"manifest", manifests},
+                                {"dcp", dcp_folders}},
                                argc, argv);
 }
