@@ -47,49 +47,24 @@ PickleValue option_to_python(const state::OptionValue& option) {
   return std::visit(Convert{}, option);
 }
 
-// Returns false for values that LibTorch's optimizers do not have. Such options are skipped.
-bool take_option(const PickleValue& value, const TorchFile& file, state::OptionValue& option) {
-  if (value.as<archive::PickleNone>() != nullptr) {
-    option = std::monostate{};
-  } else if (const auto* flag = value.as<bool>()) {
-    option = *flag;
-  } else if (const auto* integer = value.as<int64_t>()) {
-    option = *integer;
-  } else if (const auto* number = value.as<double>()) {
-    option = *number;
-  } else if (TorchFile::is_tensor(value)) {  // a rate may be a tensor
-    const auto one = one_number(value, "an option", file);
-    if (!one) return false;
-    option = *one;
-  } else {
-    const PickleItems* items = archive::items_in(value);
-    if (items == nullptr || items->size() != 2) return false;
-    const auto first = archive::number_in((*items)[0]), second = archive::number_in((*items)[1]);
-    if (!first || !second) return false;
-    option = std::pair(*first, *second);
-  }
-  return true;
-}
-
-state::OptimizerGroup group_from(const PickleValue& saved, size_t number, const TorchFile& file) {
-  const Members members(saved, fmt::format("param_groups[{}]", number), file.origin());
+state::OptimizerGroup group_from(const Members& members, const PickleValue& saved, const TorchFile& file,
+                                 ParameterPositions& positions, state::OptimizerState& whole) {
   state::OptimizerGroup group;
-  for (const PickleValue& item : members.items("params")) {
-    const auto* index = item.as<int64_t>();
-    if (index == nullptr) members.wrong("params", item, "integers");
-    group.parameters.push_back(*index);
-  }
+  group.parameters = positions.add_group(members.items("params"), whole, file.origin());
   for (const auto& [key, value] : *archive::entries_of(saved)) {
     const auto* name = key.as<std::string>();
     if (name == nullptr || *name == "params") continue;
-    state::OptionValue option;
-    if (take_option(value, file, option)) group.options.emplace_back(*name, option);
+    auto option = option_from(value);
+    // A rate may be a tensor.
+    if (const auto one = TorchFile::is_tensor(value) ? one_number(value, "an option", file) : std::nullopt)
+      option = *one;
+    if (option) group.options.emplace_back(*name, *option);
   }
   return group;
 }
 
-std::vector<std::pair<std::string, at::Tensor>> tensors_of_parameter(const PickleValue& saved, int64_t number,
-                                                                     const TorchFile& file) {
+std::vector<std::pair<std::string, at::Tensor>> tensors_of_parameter(const PickleValue& saved,
+                                                                     const std::string& number, const TorchFile& file) {
   const PickleEntries* entries = archive::entries_of(saved);
   if (entries == nullptr)
     file.origin().broken("the state of parameter {} is {}, expected a dict", number, saved.kind());
@@ -109,6 +84,58 @@ std::vector<std::pair<std::string, at::Tensor>> tensors_of_parameter(const Pickl
 }
 
 }  // namespace
+
+std::optional<state::OptionValue> option_from(const PickleValue& value) {
+  if (value.as<archive::PickleNone>() != nullptr) return std::monostate{};
+  if (const auto* flag = value.as<bool>()) return *flag;
+  if (const auto* integer = value.as<int64_t>()) return *integer;
+  if (const auto* number = value.as<double>()) return *number;
+  const PickleItems* items = archive::items_in(value);
+  if (items == nullptr || items->size() != 2) return std::nullopt;
+  const auto first = archive::number_in((*items)[0]), second = archive::number_in((*items)[1]);
+  if (!first || !second) return std::nullopt;
+  return std::pair(*first, *second);
+}
+
+std::string ParameterPositions::shown(const PickleValue& key) {
+  if (const auto* number = key.as<int64_t>()) return fmt::to_string(*number);
+  const auto* name = key.as<std::string>();
+  return name != nullptr ? archive::quote_for_terminal(*name) : std::string(key.kind());
+}
+
+// Not shown(), which truncates long names.
+std::string ParameterPositions::key_of(const PickleValue& key) {
+  const auto* name = key.as<std::string>();
+  return name != nullptr ? "name " + *name : shown(key);
+}
+
+std::vector<int64_t> ParameterPositions::add_group(const PickleItems& keys, state::OptimizerState& saved,
+                                                   const archive::Origin& origin) {
+  std::vector<int64_t> group;
+  for (const PickleValue& key : keys) {
+    const auto* name = key.as<std::string>();
+    const auto next = static_cast<int64_t>(positions_.size());
+    // All parameters have names, or all have numbers.
+    const bool has_names = !saved.parameter_names.empty();
+    if ((name == nullptr && key.as<int64_t>() == nullptr) || (next > 0 && has_names != (name != nullptr))) {
+      origin.broken("a parameter group lists {}, expected integers, or names as FSDP writes them", key.kind());
+    }
+    if (!positions_.emplace(key_of(key), next).second) {
+      origin.broken("parameter {} is in the groups twice", shown(key));
+    }
+    if (name != nullptr) saved.parameter_names.push_back(*name);
+    group.push_back(next);
+  }
+  return group;
+}
+
+int64_t ParameterPositions::position_of(const PickleValue& key, const archive::Origin& origin) const {
+  const auto found = positions_.find(key_of(key));
+  if (found == positions_.end()) {
+    origin.broken("there is a state of parameter {}, which no group lists", shown(key));
+  }
+  return found->second;
+}
 
 PickleValue to_python(const state::OptimizerState& saved, TorchFileWriter& writer) {
   PickleEntries parameters;
@@ -136,28 +163,16 @@ state::OptimizerState optimizer_from(const TorchFile& file) {
   const Members members(file.root(), "the optimizer's state", file.origin());
   state::OptimizerState saved;
   const PickleItems& groups = members.items("param_groups");
-  for (size_t i = 0; i < groups.size(); ++i) saved.groups.push_back(group_from(groups[i], i, file));
+  ParameterPositions positions;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const Members group(groups[i], fmt::format("param_groups[{}]", i), file.origin());
+    saved.groups.push_back(group_from(group, groups[i], file, positions, saved));
+  }
   const PickleEntries* parameters = archive::entries_of(members.value("state"));
   if (parameters == nullptr) members.wrong("state", members.value("state"), "a dict");
-  // Python numbers parameters as their groups list them. This library numbers them by position.
-  std::map<int64_t, int64_t> place;
-  for (auto& group : saved.groups) {
-    for (int64_t& number : group.parameters) {
-      const auto next = static_cast<int64_t>(place.size());
-      if (!place.emplace(number, next).second) {
-        file.origin().broken("parameter {} is in the groups twice", number);
-      }
-      number = next;
-    }
-  }
   for (const auto& [key, value] : *parameters) {
-    const auto* number = key.as<int64_t>();
-    const auto found = number == nullptr ? place.end() : place.find(*number);
-    if (found == place.end()) {
-      file.origin().broken("there is a state of parameter {}, which no group lists",
-                           number == nullptr ? std::string(key.kind()) : fmt::to_string(*number));
-    }
-    saved.tensors[found->second] = tensors_of_parameter(value, *number, file);
+    const int64_t position = positions.position_of(key, file.origin());
+    saved.tensors[position] = tensors_of_parameter(value, ParameterPositions::shown(key), file);
   }
   if (const PickleValue* own = archive::find(file.root(), "libtorch_archive")) {
     if (const auto bytes = archive::bytes_in(*own)) saved.own = *bytes;

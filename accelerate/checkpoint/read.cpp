@@ -9,6 +9,7 @@
 #include "accelerate/archive/checkpoint_folder.hpp"
 #include "accelerate/archive/members.hpp"
 #include "accelerate/checkpoint/file_names.hpp"
+#include "accelerate/checkpoint/fsdp_files.hpp"
 #include "accelerate/checkpoint/python_state.hpp"
 #include "accelerate/checkpoint/saved_ranges.hpp"
 #include "accelerate/checkpoint/weights.hpp"
@@ -141,6 +142,8 @@ class Reader {
         content().models.push_back(read_weights(folder_ / model_file(i), operation_));
       } else if (part_exists(folder_ / model_bin_file(i))) {
         content().models.push_back(read_weights(folder_ / model_bin_file(i), operation_));
+      } else if (has_fsdp_model(folder_, i)) {
+        content().models.push_back(read_fsdp_model(folder_, i, operation_));
       } else {
         break;
       }
@@ -148,8 +151,14 @@ class Reader {
     for (int64_t i = 0; part_exists(folder_ / scheduler_file(i)); ++i) {
       content().schedulers.emplace_back(scheduler_from(open(scheduler_file(i))));
     }
-    for (int64_t i = 0; part_exists(folder_ / optimizer_file(i)); ++i) {
-      content().optimizers.push_back(optimizer_from(open(optimizer_file(i))));
+    for (int64_t i = 0;; ++i) {
+      if (part_exists(folder_ / optimizer_file(i))) {
+        content().optimizers.push_back(optimizer_from(open(optimizer_file(i))));
+      } else if (has_fsdp_optimizer(folder_, i)) {
+        content().optimizers.push_back(read_fsdp_optimizer(folder_, i, operation_));
+      } else {
+        break;
+      }
     }
     step_of_optimizer();
     if (part_exists(folder_ / kScalerFile)) content().scaler = scaler_from(open(kScalerFile));

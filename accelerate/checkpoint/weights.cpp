@@ -18,6 +18,7 @@
 #include "accelerate/archive/checkpoint_folder.hpp"
 #include "accelerate/archive/mapped_file.hpp"
 #include "accelerate/archive/weight_index.hpp"
+#include "accelerate/checkpoint/fsdp_files.hpp"
 #include "accelerate/checkpoint/safetensors_file.hpp"
 #include "accelerate/checkpoint/torch_file.hpp"
 
@@ -278,6 +279,8 @@ NamedTensors read_weights(const fs::path& path, std::string_view operation) {
       const fs::path index = path / index_name(name);
       if (fs::exists(index, error)) return read_sharded(index, operation);
     }
+    if (is_dcp_folder(path)) return read_dcp_weights(path, operation);
+    if (has_fsdp_model(path, 0)) return read_fsdp_model(path, 0, operation);
     base::fail(ErrorKind::io, {}, operation, "{} has neither {}, nor {}, nor an index of either", path.string(),
                kWholeNames[0], kWholeNames[1]);
   }

@@ -48,7 +48,9 @@ void save_weights(const std::filesystem::path& folder, const NamedTensors& tenso
 void save_file(const std::filesystem::path& path, const NamedTensors& tensors, std::string_view operation);
 
 /// Reads weights from a file (.safetensors or torch.save) or a folder: model.safetensors, the shards of
-/// model.safetensors.index.json, or the same with pytorch_model.bin. Tensors refer to the mapped files.
+/// model.safetensors.index.json, or the same with pytorch_model.bin. Also reads a folder of
+/// torch.distributed.checkpoint, and a checkpoint of Hugging Face Accelerate's FSDP. Tensors refer to the mapped files,
+/// except those of torch.distributed.checkpoint, which are copied.
 /// \throws Error (io) if there are none; Error (data) for an index with files outside its folder or with missing
 ///         tensors, and for a checkpoint file that does not match its manifest.
 [[nodiscard]] NamedTensors read_weights(const std::filesystem::path& path, std::string_view operation);

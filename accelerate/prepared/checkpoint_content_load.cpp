@@ -15,6 +15,7 @@
 #include "accelerate/prepared/loader.hpp"
 #include "accelerate/prepared/loss_scaling.hpp"
 #include "accelerate/prepared/model.hpp"
+#include "accelerate/prepared/named_optimizer_state.hpp"
 #include "accelerate/prepared/optimizer.hpp"
 #include "accelerate/prepared/scheduler.hpp"
 
@@ -299,8 +300,9 @@ ValidatedLoad validate_content(AcceleratorState& shared, const std::vector<Custo
     check_match(fit.models.back(), options.strict, shared.place, "load_state", model.name());
   }
   for (const OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
-    optim::check_state(optimizer.optimizer(), fit.read.content.optimizers[static_cast<size_t>(optimizer.index())],
-                       shared.place);
+    auto& saved = fit.read.content.optimizers[static_cast<size_t>(optimizer.index())];
+    number_by_name(shared, optimizer, saved);
+    optim::check_state(optimizer.optimizer(), saved, shared.place);
   }
   for (size_t i = 0; i < customs.size(); ++i) customs[i].check(fit.read.content.customs[i]);
   if (fit.read.has_random_states) {

@@ -14,6 +14,7 @@
 #include "accelerate/base/log.hpp"
 #include "accelerate/checkpoint/collective_error.hpp"
 #include "accelerate/checkpoint/file_names.hpp"
+#include "accelerate/checkpoint/fsdp_files.hpp"
 #include "accelerate/checkpoint/read.hpp"
 #include "accelerate/comm/error_context.hpp"
 #include "accelerate/prepared/checkpoint_content.hpp"
@@ -40,7 +41,8 @@ bool has(const fs::path& folder, const fs::path& name) {
 bool has_manifest(const fs::path& folder) { return archive::has_own_manifest(folder); }
 
 bool has_model(const fs::path& folder) {
-  return has(folder, checkpoint::model_file(0)) || has(folder, checkpoint::model_bin_file(0));
+  return has(folder, checkpoint::model_file(0)) || has(folder, checkpoint::model_bin_file(0)) ||
+         checkpoint::has_fsdp_model(folder, 0);
 }
 
 // A folder of Hugging Face Accelerate has weights but no sign of this library.

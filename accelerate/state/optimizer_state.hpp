@@ -26,6 +26,8 @@ struct OptimizerState {
   std::vector<OptimizerGroup> groups{};
   /// State tensors by parameter index and name: "exp_avg" with the parameter's shape, "step" as 0-dim float32.
   std::map<int64_t, std::vector<std::pair<std::string, at::Tensor>>> tensors{};
+  /// Names of the parameters by index if the file identifies them by name, as with FSDP; otherwise empty.
+  std::vector<std::string> parameter_names{};
   /// Output of save() of an optimizer with unknown state, as a LibTorch archive. Otherwise empty.
   std::string own{};
 };
