@@ -63,6 +63,10 @@ void add_group(Builder& builder, const std::string& group, const std::vector<std
   for (const auto& name : names) parameters.push_back(text(name));
   add_option(builder, group, "params", list(parameters));
   add_option(builder, group, "lr", 0.25);
+  add_option(builder, group, "betas", dcp_files::tuple({0.5, 0.75}));
+  add_option(builder, group, "eps", 0.125);
+  add_option(builder, group, "weight_decay", 0.0);
+  add_option(builder, group, "amsgrad", false);
 }
 void add_state(Builder& builder, const std::string& name, const dcp_files::Sizes& sizes,
                const std::vector<float>& values) {
@@ -197,11 +201,12 @@ TEST_CASE("names that differ after 60 bytes are different parameters") {
 TEST_CASE("an optimizer with other parameters or groups is refused by name") {
   using Groups = std::vector<std::vector<torch::Tensor>>;
   CHECK(load_refusal(adam_states(), [](const auto& net) { return Groups{{net->weight, net->bias}}; }).empty());
-  CHECK(load_refusal(adam_states(), [](const auto& net) { return Groups{{net->weight}}; }) ==
-        "load_state: the checkpoint has an optimizer state of parameter 'bias', on which optimizer 0 does not step");
+  CHECK(load_refusal(adam_states(), [](const auto& net) { return Groups{{net->weight}}; })
+            .ends_with("load_state: the checkpoint has an optimizer state of parameter 'bias', on which optimizer does "
+                       "not step"));
   CHECK(load_refusal(adam_states(), [](const auto& net) {
           return Groups{{net->weight}, {net->bias}};
-        }) == "load_state: parameter 'bias' is in group 0 of the saved optimizer, and in group 1 of optimizer 0");
+        }).ends_with("load_state: parameter 'bias' is in group 0 of the saved optimizer, and in group 1 of optimizer"));
 }
 
 TEST_CASE("one optimizer of two models with the same names is refused") {
