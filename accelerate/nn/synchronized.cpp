@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/nn/synchronized.hpp"
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <c10/util/StringUtil.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -63,11 +65,18 @@ std::string ranks_text(const std::vector<size_t>& ranks) {
   return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
 }
 
+/// What the ranks with the same part have.
+struct Comparison {
+  std::vector<size_t> ranks;
+  std::vector<Names> lines;  // of each of the ranks
+};
+
 /// Returns "has one value on ranks 0, 2 and another on rank 1".
-std::string agreeing_ranks_text(const std::vector<Names>& all, size_t i) {
+std::string agreeing_ranks_text(const Comparison& all, size_t i) {
   std::vector<std::pair<std::string, std::vector<size_t>>> classes;
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    const std::string line = line_of(all[rank], i);
+  for (size_t k = 0; k < all.ranks.size(); ++k) {
+    const size_t rank = all.ranks[k];
+    const std::string line = line_of(all.lines[k], i);
     const auto same = std::find_if(classes.begin(), classes.end(), [&](const auto& one) { return one.first == line; });
     if (same != classes.end()) {
       same->second.push_back(rank);
@@ -85,34 +94,41 @@ std::string agreeing_ranks_text(const std::vector<Names>& all, size_t i) {
   return text;
 }
 
-[[noreturn]] void fail_first_difference(const comm::Group& group, const Names& mine, std::string_view when) {
-  std::string text;
+// Every rank throws the same error. Part `differing_part` is not the same on its ranks.
+[[noreturn]] void fail_first_difference(const comm::Group& group, const Names& mine, std::string_view when,
+                                        int64_t own_part, int64_t differing_part) {
+  std::string text = fmt::format("{}\n", own_part);
   for (const std::string& line : mine) text += line + '\n';
-  std::vector<Names> all;
+  Comparison all;
   size_t count = 0;
   const auto texts = comm::with_operation_context("check_synchronized", "what differs is not known", group.place(),
                                                   [&] { return group.all_gather_bytes(text); });
-  for (const std::string& theirs : texts) {
-    all.push_back(split_fields(theirs));
-    count = std::max(count, all.back().size());
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    Names lines = split_fields(texts[rank]);
+    if (lines.front() != std::to_string(differing_part)) continue;
+    lines.erase(lines.begin());
+    count = std::max(count, lines.size());
+    all.ranks.push_back(rank);
+    all.lines.push_back(std::move(lines));
   }
   std::vector<size_t> differing;
   for (size_t i = 0; i < count; ++i) {
-    const auto other = [&](const Names& lines) { return line_of(lines, i) != line_of(all[0], i); };
-    if (std::any_of(all.begin(), all.end(), other)) differing.push_back(i);
+    const auto other = [&](const Names& lines) { return line_of(lines, i) != line_of(all.lines[0], i); };
+    if (std::ranges::any_of(all.lines, other)) differing.push_back(i);
   }
   const size_t first = differing.front();
   base::fail(ErrorKind::usage, group.place(), "check_synchronized",
              "{}{} {} ({} of {} tensors differ); something changed it on some ranks alone: a step of an optimizer that "
              "was not prepared, code under is_main_process(), random numbers of their own; load the same state on all "
              "ranks to continue",
-             when.empty() ? "" : fmt::format("{} ", when), before_tab(line_of(all[0], first)),
+             when.empty() ? "" : fmt::format("{} ", when), before_tab(line_of(all.lines[0], first)),
              agreeing_ranks_text(all, first), differing.size(), count);
 }
 
 }  // namespace
 
-void check_synchronized(const comm::Group& group, const std::vector<CheckedTensor>& tensors, std::string_view when) {
+void check_synchronized(const comm::Group& group, const std::vector<CheckedTensor>& tensors, std::string_view when,
+                        const ComparedPart& part) {
   if (group.size() == 1) return;
   std::vector<CheckedTensor> there;
   std::copy_if(tensors.begin(), tensors.end(), std::back_inserter(there),
@@ -123,11 +139,14 @@ void check_synchronized(const comm::Group& group, const std::vector<CheckedTenso
     lines.push_back(fmt::format("{}\t{:x}", describe_tensor(there[i]), sums[i]));
   // max(x) equals ~max(~x), which is min(x), if every rank has the same x.
   const int64_t mine = static_cast<int64_t>(digest(lines));
-  const at::Tensor extremes = at::tensor({mine, ~mine}, at::kLong);
+  const at::Tensor extremes = at::full({2 * part.count}, std::numeric_limits<int64_t>::min(), at::kLong);
+  extremes.narrow(0, 2 * part.index, 2).copy_(at::tensor({mine, ~mine}, at::kLong));
   comm::with_operation_context("check_synchronized", "the tensors are not compared", group.place(),
                                [&] { group.all_reduce(extremes, comm::ReduceOp::max); });
   const auto* seen = extremes.const_data_ptr<int64_t>();
-  if (seen[0] != ~seen[1]) fail_first_difference(group, lines, when);
+  for (int64_t i = 0; i < part.count; ++i, seen += 2) {
+    if (seen[0] != ~seen[1]) fail_first_difference(group, lines, when, part.index, i);
+  }
 }
 
 }  // namespace accelerate::nn

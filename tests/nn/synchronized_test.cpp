@@ -101,3 +101,23 @@ TEST_CASE("undefined tensors are skipped, and a single rank compares nothing") {
       kTimeout);
   CHECK_NOTHROW(check_synchronized(Group(), three(0, {0})));
 }
+
+TEST_CASE("ranks with the same part are compared, and every rank throws the difference of any part") {
+  run_threads(
+      4,
+      [](const Group& group) {
+        const auto check = [&](double difference) {
+          const double value = static_cast<double>(group.rank() % 2) + (group.rank() == 3 ? difference : 0);
+          check_synchronized(group, {{"part of weight", torch::full({3}, value)}}, {},
+                             {.index = group.rank() % 2, .count = 2});
+        };
+        CHECK_NOTHROW(check(0));
+        CHECK_THROWS_WITH_AS(
+            check(1),
+            text(group, "part of weight [3] Float has one value on rank 1, another on rank 3 (1 of 1 tensors differ)")
+                .c_str(),
+            accelerate::Error);
+        CHECK_NOTHROW(check(0));  // the group still works
+      },
+      kTimeout);
+}
