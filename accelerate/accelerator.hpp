@@ -162,7 +162,8 @@ class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacad
 
   /// Compares parameters and buffers bit for bit across the ranks, with 16 bytes of communication. Collective. Buffers
   /// that the next forward overwrites with those of rank 0 are not compared (after a synchronised forward, unless
-  /// broadcast_buffers is false).
+  /// broadcast_buffers is false). The parts of sharded parameters are compared across replicas, with 16 bytes for
+  /// each part.
   /// \throws Error (usage) on every rank, with the first tensor that differs and the ranks that agree on it.
   template <typename Model>
   void check_synchronized(const PreparedModel<Model>& model) const {

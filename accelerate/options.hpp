@@ -42,7 +42,8 @@ enum class DistributedType { no, multi_cpu, multi_gpu, fsdp };
 using ShortWindow = gradient::ShortWindow;
 
 /// The parts of the training state that are divided over the ranks: no_shard, shard_optim_op (ZeRO-1), shard_grad_op
-/// (ZeRO-2) or full_shard (ZeRO-3).
+/// (ZeRO-2) or full_shard (ZeRO-3); hybrid_shard and hybrid_shard_zero2 divide within a machine and replicate across
+/// machines.
 using ShardingStrategy = sharding::ShardingStrategy;
 using FullyShardedDataParallelPlugin = sharding::FullyShardedDataParallelPlugin;
 
@@ -113,8 +114,9 @@ struct AcceleratorOptions {
   /// The parts of the training state that are divided over the ranks, for float32 and float64 parameters on the CPU
   /// with SGD, Adam, AdamW, Adagrad and RMSprop. With shard_optim_op each rank keeps the optimizer state of an equal
   /// part of the parameters, steps on it and receives the other parts; with shard_grad_op it also keeps only that part
-  /// of the gradients; with full_shard also of the parameters, which are gathered when an operator uses them. step() of
-  /// a prepared optimizer is then collective. If unset, fsdp_plugin or FSDP_SHARDING_STRATEGY; default no_shard.
+  /// of the gradients; with full_shard also of the parameters, which are gathered when an operator uses them. With
+  /// hybrid_shard the ranks of a machine divide these among them. step() of a prepared optimizer is then collective. If
+  /// unset, fsdp_plugin or FSDP_SHARDING_STRATEGY; default no_shard.
   std::optional<ShardingStrategy> sharding{};
   /// Further options of sharded training.
   FullyShardedDataParallelPlugin fsdp_plugin{};

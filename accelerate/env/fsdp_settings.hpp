@@ -19,7 +19,7 @@ namespace accelerate::env {
 struct FsdpSettings {
   /// Enables sharded training. The other members have no effect without it.
   std::optional<bool> use_fsdp{};
-  std::optional<std::string> sharding_strategy{};  ///< NO_SHARD, SHARD_OPTIM_OP, SHARD_GRAD_OP or FULL_SHARD
+  std::optional<std::string> sharding_strategy{};  ///< a name of kShardingStrategies
   std::optional<bool> reshard_after_forward{};
   std::optional<bool> forward_prefetch{};
   std::optional<int64_t> min_num_params{};

@@ -14,9 +14,13 @@
 
 namespace accelerate::env {
 
-/// In the order of DeepSpeed's zero_stage, with PyTorch's numbers.
-inline constexpr std::array<NumberedName::Row, 4> kShardingStrategies{
-    {{"NO_SHARD", "3"}, {"SHARD_OPTIM_OP"}, {"SHARD_GRAD_OP", "2"}, {"FULL_SHARD", "1"}}};
+/// The first four in the order of DeepSpeed's zero_stage; with PyTorch's numbers.
+inline constexpr std::array<NumberedName::Row, 6> kShardingStrategies{{{"NO_SHARD", "3"},
+                                                                       {"SHARD_OPTIM_OP"},
+                                                                       {"SHARD_GRAD_OP", "2"},
+                                                                       {"FULL_SHARD", "1"},
+                                                                       {"HYBRID_SHARD", "4"},
+                                                                       {"HYBRID_SHARD_ZERO2", "5"}}};
 /// DeepSpeed's default.
 inline constexpr int64_t kDefaultZeroStage = 2;
 inline constexpr Integer kZeroStage{0, 3};
@@ -52,8 +56,9 @@ void for_each_fsdp_setting(Each&& each) {
   each(Setting{.name = "sharding_strategy",
                .key = "fsdp_sharding_strategy",
                .variable = "FSDP_SHARDING_STRATEGY",
-               .option = {"fsdp_sharding_strategy", "NAME", "NO_SHARD, SHARD_OPTIM_OP, SHARD_GRAD_OP, FULL_SHARD."},
-               .type = NumberedName{kShardingStrategies, "; HYBRID_SHARD is not supported yet"},
+               .option = {"fsdp_sharding_strategy", "NAME",
+                          "NO_SHARD, SHARD_OPTIM_OP, SHARD_GRAD_OP, FULL_SHARD, HYBRID_SHARD."},
+               .type = NumberedName{kShardingStrategies},
                .default_value = DerivedDefault{"FULL_SHARD"},
                .member = [](auto& all) { return &all.sharding_strategy; }});
   each(

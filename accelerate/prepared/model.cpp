@@ -18,6 +18,7 @@
 #include "accelerate/optim/parameter_groups.hpp"
 #include "accelerate/prepared/optimizer.hpp"
 #include "accelerate/sharding/fully_sharded_parameters.hpp"
+#include "accelerate/sharding/shard_mesh.hpp"
 #include "accelerate/sharding/sharded_parameters.hpp"
 
 namespace accelerate::prepared {
@@ -124,7 +125,7 @@ void ModelCore::shard(const std::vector<gradient::NamedTensor>& own) {
   std::unordered_set<const void*> seen;
   for (const auto& [name, parameter] : own) {
     if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
-    if (strategy == ShardingStrategy::full_shard || parameter.requires_grad())
+    if (sharding::shards_parameters(strategy) || parameter.requires_grad())
       parameters.push_back(state::whole_parameter(name, parameter));
   }
   // The masters are divided, too: each rank keeps its part of them.
@@ -136,14 +137,15 @@ void ModelCore::shard(const std::vector<gradient::NamedTensor>& own) {
                "remove the hook, or use shard_optim_op",
                sharding::name_of(strategy));
   }
-  comm::Group group = accelerator_state_->group.duplicate();
+  const comm::Group group = accelerator_state_->group.duplicate();
   if (strategy == ShardingStrategy::shard_optim_op) {
-    parameter_sharding_ = std::make_unique<sharding::ShardedParameters>(std::move(group), std::move(parameters),
+    parameter_sharding_ = std::make_unique<sharding::ShardedParameters>(group, std::move(parameters),
                                                                         options_.gradient_reducer.buckets.cap_bytes);
     return;
   }
-  auto fully_sharded = std::make_unique<sharding::FullyShardedParameters>(std::move(group), std::move(parameters),
-                                                                          accelerator_state_->full_shard);
+  const sharding::FullShardOptions& options = accelerator_state_->full_shard;
+  auto fully_sharded = std::make_unique<sharding::FullyShardedParameters>(sharding::make_mesh(group, options),
+                                                                          std::move(parameters), options);
   accelerator_state_->masters.hand_over(own);
   fully_sharded_ = fully_sharded.get();
   parameter_sharding_ = std::move(fully_sharded);
@@ -348,6 +350,23 @@ void ModelCore::resume_buffers(bool next_forward_broadcasts) {
   if (buffer_broadcast_) buffer_broadcast_->resume(next_forward_broadcasts);
 }
 
+namespace {
+
+// Ranks that have the same part of a model must have the same values.
+void check_replicas(sharding::FullyShardedParameters& sharded, std::string_view when) {
+  const sharding::ShardMesh& mesh = sharded.mesh();
+  if (!mesh.has_replicas()) return;
+  std::vector<nn::CheckedTensor> parts;
+  for (const state::ParameterShard& shard : sharded.shards(sharded.keys())) {
+    const auto range = fmt::format("elements {} to {} of", shard.begin, shard.end);
+    if (sharded.shards_parameters()) parts.push_back({fmt::format("{} parameter {}", range, shard.name), shard.value});
+    if (shard.master.defined()) parts.push_back({fmt::format("{} the master of {}", range, shard.name), shard.master});
+  }
+  nn::check_synchronized(mesh.world, parts, when, {.index = mesh.shard.rank(), .count = mesh.shard.size()});
+}
+
+}  // namespace
+
 void ModelCore::check_synchronized(std::string_view when) const {
   std::vector<nn::CheckedTensor> all;
   for (const auto& parameter : parameters_) {
@@ -360,6 +379,7 @@ void ModelCore::check_synchronized(std::string_view when) const {
     for (const auto& buffer : buffers()) all.push_back({"buffer " + buffer.name, buffer.tensor});
   }
   nn::check_synchronized(accelerator_state_->group, all, when);
+  for (sharding::FullyShardedParameters* sharded : sharded_in_forward()) check_replicas(*sharded, when);
 }
 
 void ModelCore::open_no_sync() {

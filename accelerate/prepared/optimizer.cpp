@@ -101,9 +101,9 @@ void OptimizerCore::check_synchronized() {
       gradient_reducers_, [](const auto* gradient_reducer) { return gradient_reducer->steps_in_lockstep(); });
   if (every == 0 || !alike || ++steps_ % every != 0) return;
   for (const ModelCore& model : accelerator_state_->registry.of<ModelCore>()) {
-    const bool ours = std::find(gradient_reducers_.begin(), gradient_reducers_.end(), model.gradient_reducer()) !=
-                      gradient_reducers_.end();
-    if (ours && model.gradient_reducer()->steps_in_lockstep()) {
+    const bool is_reduced = std::ranges::find(gradient_reducers_, model.gradient_reducer()) != gradient_reducers_.end();
+    const bool is_sharded = std::ranges::find(fully_sharded_, model.fully_sharded()) != fully_sharded_.end();
+    if (is_sharded || (is_reduced && model.gradient_reducer()->steps_in_lockstep())) {
       model.check_synchronized(fmt::format("after {} optimizer steps", steps_));
     }
   }

@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "accelerate/comm/error_context.hpp"
@@ -18,6 +19,8 @@ namespace accelerate::sharding {
 namespace {
 
 constexpr int64_t kBitsPerWord = 62;
+// What a rank sends before a step: these words, and a bit for each parameter that has a gradient.
+constexpr int64_t kOrder = 0, kReductionOrder = 1, kReplica = 2, kHasProblem = 3, kFirstBits = 4;
 
 }  // namespace
 
@@ -72,11 +75,11 @@ void FullyShardedParameters::Core::arrived(ShardedUnit& unit, size_t member) {
   begin_backward();
   if (unit.is_reducing()) {  // reached again by a nested backward
     comm::with_operation_context("backward", fmt::format("the gradients of {} are not reduced", unit.name()),
-                                 reductions.place(), [&] { unit.finish_reduction(); });
+                                 mesh.world.place(), [&] { finish_reduction(unit); });
   }
   at::Tensor& gradient = unit.members()[member].parameter.mutable_grad();
   if (gradient.defined()) {  // a custom function may return none
-    unit.add_gradient(member, gradient, 1.0 / static_cast<double>(reductions.size()));
+    unit.add_gradient(member, gradient, 1.0 / static_cast<double>(mesh.world.size()));
     gradient.reset();
     ++unit.members()[member].arrivals;
   }
@@ -85,20 +88,32 @@ void FullyShardedParameters::Core::arrived(ShardedUnit& unit, size_t member) {
 
 void FullyShardedParameters::Core::reduce(ShardedUnit& unit) {
   comm::with_operation_context("backward", fmt::format("the gradients of {} are not reduced", unit.name()),
-                               reductions.place(), [&] {
-                                 unit.start_reduction(reductions);
+                               mesh.world.place(), [&] {
+                                 unit.start_reduction(mesh.shard);
                                  order_.record_reduction(unit.index());
-                                 finish_reductions(&unit);
+                                 advance_reductions(&unit);
                                });
   if (!options.shard_parameters || unit.users > 0 || whole_scopes_ > 0) return;
   unit.free();  // this backward needs it no more; if it does after all, it is gathered again
   std::erase(resident_, &unit);
 }
 
-void FullyShardedParameters::Core::finish_reductions(const ShardedUnit* except) {
+// Sums over the replicas are waited for at the end of the backward, because the links between machines are slow and a
+// part is all that they occupy.
+void FullyShardedParameters::Core::advance_reductions(const ShardedUnit* newest) {
   for (const auto& unit : units) {
-    if (unit.get() != except && unit->is_reducing()) unit->finish_reduction();
+    if (unit.get() == newest || !unit->is_reducing()) continue;
+    if (!mesh.has_replicas()) {
+      unit->finish_reduction();
+    } else if (unit->is_scattering()) {
+      unit->start_replica_reduction(mesh.replicate);
+    }
   }
+}
+
+void FullyShardedParameters::Core::finish_reduction(ShardedUnit& unit) {
+  if (mesh.has_replicas() && unit.is_scattering()) unit.start_replica_reduction(mesh.replicate);
+  unit.finish_reduction();
 }
 
 void FullyShardedParameters::Core::finish_backward() {
@@ -110,8 +125,12 @@ void FullyShardedParameters::Core::finish_backward() {
       for (const auto& unit : units) {
         if (sync && unit->has_local_gradient() && !unit->is_reducing()) reduce(*unit);
       }
-      comm::with_operation_context("backward", "the gradients are not reduced", reductions.place(),
-                                   [&] { finish_reductions(nullptr); });
+      comm::with_operation_context("backward", "the gradients are not reduced", mesh.world.place(), [&] {
+        advance_reductions(nullptr);
+        for (const auto& unit : units) {
+          if (unit->is_reducing()) unit->finish_reduction();
+        }
+      });
     } catch (...) {
       abort_failed_backward();
       throw;
@@ -140,7 +159,7 @@ std::string FullyShardedParameters::Core::step_problem() const {
     return fmt::format(
         "the reduction of the gradients failed, so they differ between the {} ranks; zero them before the next "
         "backward",
-        reductions.size());
+        mesh.world.size());
   }
   for (const auto& unit : units) {
     for (const UnitMember& member : unit->members()) {
@@ -148,13 +167,13 @@ std::string FullyShardedParameters::Core::step_problem() const {
         return fmt::format(
             "the gradient of parameter {} is this rank's own, not the mean of {} ranks, because its backward ran under "
             "no_sync; run the last backward before a step outside",
-            member.name, reductions.size());
+            member.name, mesh.world.size());
       }
       if (member.parameter.grad().defined()) {
         return fmt::format(
             "parameter {} has a gradient that was not reduced over the {} ranks; set requires_grad before prepare(), "
             "and do not assign gradients of sharded parameters",
-            member.name, reductions.size());
+            member.name, mesh.world.size());
       }
     }
   }
@@ -162,29 +181,38 @@ std::string FullyShardedParameters::Core::step_problem() const {
 }
 
 // Ranks that used the units in different orders computed with each other's values, which no backend notices if the
-// units have equal sizes.
-void FullyShardedParameters::Core::throw_different_orders() {
-  const auto histories = reductions.all_gather_bytes(order_.history());
+// units have equal sizes. Gathers have one order within a replica, and reductions on all ranks.
+void FullyShardedParameters::Core::throw_different_orders(const std::vector<int64_t>& replica_of_rank) {
+  const auto histories = mesh.world.all_gather_bytes(order_.history());
+  const auto reductions = mesh.world.all_gather_bytes(order_.reduction_history());
   order_.clear_history();
   aborted_ = true;  // the gradients are wrong until they are zeroed
   for (size_t rank = 1; rank < histories.size(); ++rank) {
-    if (histories[rank] == histories[0]) continue;
-    const auto [first, other] = std::ranges::mismatch(histories[0], histories[rank]);
-    const auto from = [](const std::string& text, size_t at) {
-      const size_t begin = at == 0 ? 0 : text.rfind(',', at - 1) == std::string::npos ? 0 : text.rfind(',', at - 1) + 2;
-      const size_t end = std::min(text.find(',', at), text.size());
-      return begin >= text.size() ? std::string("nothing more") : text.substr(begin, end - begin);
-    };
-    const auto at = static_cast<size_t>(first - histories[0].begin());
-    base::fail(
-        ErrorKind::usage, reductions.place(), "optimizer.step",
-        "the ranks used the units of the sharded model in different orders, so they computed with each other's "
-        "values, and no optimizer stepped: after the same collectives the next collective of rank 0 was '{}', that "
-        "of rank {} '{}' (sharding_plan() lists the units); use the parameters in one order on all ranks",
-        from(histories[0], at), rank, from(histories[rank], at));
+    const auto first =
+        static_cast<size_t>(std::ranges::find(replica_of_rank, replica_of_rank[rank]) - replica_of_rank.begin());
+    fail_if_different(histories, first, rank);
   }
-  base::fail(ErrorKind::usage, reductions.place(), "optimizer.step",
+  for (size_t rank = 1; rank < reductions.size(); ++rank) fail_if_different(reductions, 0, rank);
+  base::fail(ErrorKind::usage, mesh.world.place(), "optimizer.step",
              "the ranks used the units of the sharded model in different orders; use them in one order on all ranks");
+}
+
+void FullyShardedParameters::Core::fail_if_different(const std::vector<std::string>& histories, size_t rank,
+                                                     size_t other_rank) const {
+  if (histories[rank] == histories[other_rank]) return;
+  const auto [first, other] = std::ranges::mismatch(histories[rank], histories[other_rank]);
+  const auto from = [](const std::string& text, size_t at) {
+    const size_t begin = at == 0 ? 0 : text.rfind(',', at - 1) == std::string::npos ? 0 : text.rfind(',', at - 1) + 2;
+    const size_t end = std::min(text.find(',', at), text.size());
+    return begin >= text.size() ? std::string("nothing more") : text.substr(begin, end - begin);
+  };
+  const auto at = static_cast<size_t>(first - histories[rank].begin());
+  base::fail(
+      ErrorKind::usage, mesh.world.place(), "optimizer.step",
+      "the ranks used the units of the sharded model in different orders, so they computed with each other's "
+      "values, and no optimizer stepped: after the same collectives the next collective of rank {} was '{}', that "
+      "of rank {} '{}' (sharding_plan() lists the units); use the parameters in one order on all ranks",
+      rank, from(histories[rank], at), other_rank, from(histories[other_rank], at));
 }
 
 void FullyShardedParameters::Core::before_step() {
@@ -194,36 +222,44 @@ void FullyShardedParameters::Core::before_step() {
   free_all();
   const std::string problem = step_problem();
   const int64_t words = (static_cast<int64_t>(places.size()) + kBitsPerWord - 1) / kBitsPerWord;
-  const at::Tensor mine = at::zeros({2 + words}, at::kLong);
+  const int64_t length = kFirstBits + words;
+  const at::Tensor mine = at::zeros({length}, at::kLong);
   auto* own = mine.mutable_data_ptr<int64_t>();
-  own[0] = order_.hash();
-  own[1] = problem.empty() ? 0 : 1;
+  own[kOrder] = order_.hash();
+  own[kReductionOrder] = order_.reduction_hash();
+  own[kReplica] = mesh.replica;
+  own[kHasProblem] = problem.empty() ? 0 : 1;
   for (size_t i = 0; i < places.size(); ++i) {
     const auto& [unit, member] = places[i];
     if (unit == nullptr || !unit->members()[member].has_gradient) continue;
-    own[2 + static_cast<int64_t>(i) / kBitsPerWord] |= int64_t{1} << (static_cast<int64_t>(i) % kBitsPerWord);
+    own[kFirstBits + static_cast<int64_t>(i) / kBitsPerWord] |= int64_t{1} << (static_cast<int64_t>(i) % kBitsPerWord);
   }
-  const at::Tensor all = at::empty({reductions.size() * (2 + words)}, at::kLong);
+  const at::Tensor all = at::empty({mesh.world.size() * length}, at::kLong);
   comm::with_operation_context("optimizer.step", "the ranks' uses of the parameters are not compared",
-                               reductions.place(), [&] { reductions.all_gather_async(all, mine).wait(); });
+                               mesh.world.place(), [&] { mesh.world.all_gather_async(all, mine).wait(); });
   const auto* of_rank = all.const_data_ptr<int64_t>();
   bool any_problem = false, same_order = true;
-  for (int64_t rank = 0; rank < reductions.size(); ++rank, of_rank += 2 + words) {
-    same_order = same_order && of_rank[0] == own[0];
-    any_problem = any_problem || of_rank[1] != 0;
-    for (int64_t word = 2; word < 2 + words; ++word) own[word] |= of_rank[word];
+  std::vector<std::optional<int64_t>> orders(static_cast<size_t>(mesh.replicas));  // of each replica's first rank
+  std::vector<int64_t> replica_of_rank;
+  for (int64_t rank = 0; rank < mesh.world.size(); ++rank, of_rank += length) {
+    replica_of_rank.push_back(of_rank[kReplica]);
+    std::optional<int64_t>& order = orders[static_cast<size_t>(replica_of_rank.back())];
+    if (!order) order = of_rank[kOrder];
+    same_order = same_order && of_rank[kOrder] == order && of_rank[kReductionOrder] == own[kReductionOrder];
+    any_problem = any_problem || of_rank[kHasProblem] != 0;
+    for (int64_t word = kFirstBits; word < length; ++word) own[word] |= of_rank[word];
   }
   if (any_problem) {
-    for (const std::string& one : reductions.all_gather_bytes(problem)) {
-      if (!one.empty()) base::fail(ErrorKind::usage, reductions.place(), "optimizer.step", "{}", one);
+    for (const std::string& one : mesh.world.all_gather_bytes(problem)) {
+      if (!one.empty()) base::fail(ErrorKind::usage, mesh.world.place(), "optimizer.step", "{}", one);
     }
   }
-  if (!same_order) throw_different_orders();
+  if (!same_order) throw_different_orders(replica_of_rank);
   order_.clear_history();
   for (size_t i = 0; i < places.size(); ++i) {
     const auto& [unit, member] = places[i];
     if (unit == nullptr) continue;
-    const int64_t word = own[2 + static_cast<int64_t>(i) / kBitsPerWord];
+    const int64_t word = own[kFirstBits + static_cast<int64_t>(i) / kBitsPerWord];
     unit->members()[member].is_used = ((word >> (static_cast<int64_t>(i) % kBitsPerWord)) & 1) != 0;
   }
 }

@@ -19,9 +19,8 @@ std::string_view current_call() { return in_autograd() ? "backward" : "forward";
 
 }  // namespace
 
-FullyShardedParameters::Core::Core(comm::Group gather_group, comm::Group reduction_group,
-                                   const FullShardOptions& the_options)
-    : gathers(std::move(gather_group)), reductions(std::move(reduction_group)), options(the_options) {}
+FullyShardedParameters::Core::Core(comm::Group gather_group, ShardMesh the_mesh, const FullShardOptions& the_options)
+    : gathers(std::move(gather_group)), mesh(std::move(the_mesh)), options(the_options) {}
 
 void FullyShardedParameters::Core::adopt(const ShardPlan& plan, const std::vector<state::ParameterShard>& parameters) {
   places.assign(parameters.size(), {nullptr, 0});

@@ -17,7 +17,8 @@
 namespace accelerate::sharding {
 
 struct FullyShardedParameters::Core : UnitScheduler, std::enable_shared_from_this<FullyShardedParameters::Core> {
-  Core(comm::Group gather_group, comm::Group reduction_group, const FullShardOptions& the_options);
+  /// \param gather_group  A duplicate of the shard group.
+  Core(comm::Group gather_group, ShardMesh the_mesh, const FullShardOptions& the_options);
   /// Call after construction, because units and hooks have weak pointers to the core.
   void adopt(const ShardPlan& plan, const std::vector<state::ParameterShard>& parameters);
   void register_hooks();
@@ -40,7 +41,8 @@ struct FullyShardedParameters::Core : UnitScheduler, std::enable_shared_from_thi
   void abort_failed_backward() noexcept;
   void free_all();
 
-  comm::Group gathers, reductions;
+  comm::Group gathers;
+  ShardMesh mesh;
   FullShardOptions options;
   std::recursive_mutex mutex;
   std::vector<std::shared_ptr<ShardedUnit>> units;
@@ -60,8 +62,10 @@ struct FullyShardedParameters::Core : UnitScheduler, std::enable_shared_from_thi
   void prefetch();
   void begin_backward();
   void reduce(ShardedUnit& unit);
-  void finish_reductions(const ShardedUnit* except);
-  void throw_different_orders();
+  void advance_reductions(const ShardedUnit* newest);
+  void finish_reduction(ShardedUnit& unit);
+  void throw_different_orders(const std::vector<int64_t>& replica_of_rank);
+  void fail_if_different(const std::vector<std::string>& histories, size_t rank, size_t other_rank) const;
 
   std::vector<ShardedUnit*> resident_;  // with memory, in the order of their gathers
   GatherOrder order_;

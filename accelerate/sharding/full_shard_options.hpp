@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+
 #include "accelerate/sharding/unit_plan.hpp"
 
 namespace accelerate::sharding {
@@ -12,6 +14,10 @@ struct FullShardOptions {
   bool reshard_after_forward = true;
   /// Starts the gather of the next unit before an operator uses it, as the previous pass showed.
   bool prefetch = true;
+  /// If true, each machine has a replica of the model, which its ranks divide among them.
+  bool is_hybrid = false;
+  /// With is_hybrid: number of consecutive ranks that divide a replica. If 0, the ranks of a machine.
+  int64_t dp_shard_size = 0;
   UnitOptions units{};
 };
 

@@ -49,11 +49,11 @@ std::vector<int64_t> units_of(const std::vector<state::ParameterShard>& paramete
 
 }  // namespace
 
-FullyShardedParameters::FullyShardedParameters(comm::Group group, std::vector<state::ParameterShard> parameters,
+FullyShardedParameters::FullyShardedParameters(const ShardMesh& mesh, std::vector<state::ParameterShard> parameters,
                                                const FullShardOptions& options)
-    : ParameterSharding(group, parameters, units_of(parameters, options.units, group.place()),
+    : ParameterSharding(mesh, parameters, units_of(parameters, options.units, mesh.world.place()),
                         std::numeric_limits<int64_t>::max()),
-      core_(std::make_shared<Core>(group_.duplicate(), group_, options)) {
+      core_(std::make_shared<Core>(mesh_.shard.duplicate(), mesh_, options)) {
   core_->adopt(plan_, parameters);
   core_->register_hooks();
 }
@@ -187,7 +187,7 @@ void FullyShardedParameters::after_step(const Keys& keys) {
     }
     if (is_stepped && !core_->options.shard_parameters) {
       comm::with_operation_context("optimizer.step", "the parameters that the ranks stepped on are not exchanged",
-                                   group_.place(), [&] { unit->exchange_parts(core_->gathers); });
+                                   group().place(), [&] { unit->exchange_parts(core_->gathers); });
     }
     unit->mark_stepped();
   }

@@ -31,10 +31,11 @@ namespace accelerate::sharding {
 class FullyShardedParameters final : public ParameterSharding {
  public:
   /// Collective. Frees the parameters' memory.
-  /// \param group       For exclusive use by this object: pass Group::duplicate().
+  /// \param mesh        Groups for exclusive use by this object. Each of mesh.shard divides the parameters; gradients
+  ///                     are averaged over mesh.world.
   /// \param parameters  Whole parameters in the order of the model, each once, equal on all ranks.
   /// \throws Error (usage) on every rank, for the reasons of ParameterSharding and if two parameters share memory.
-  FullyShardedParameters(comm::Group group, std::vector<state::ParameterShard> parameters,
+  FullyShardedParameters(const ShardMesh& mesh, std::vector<state::ParameterShard> parameters,
                          const FullShardOptions& options);
   ~FullyShardedParameters() override;
   /// Makes the parameters whole and independent of this object. Collective.

@@ -11,6 +11,8 @@ namespace {
 constexpr size_t kMaxHistory = 200;
 constexpr uint64_t kPrime = 1099511628211ULL;  // FNV-1a
 
+uint64_t with_code(uint64_t hash, int64_t code) { return (hash ^ static_cast<uint64_t>(code + 1)) * kPrime; }
+
 }  // namespace
 
 void GatherOrder::begin_pass(bool learns) {
@@ -26,7 +28,10 @@ void GatherOrder::record_gather(int64_t unit) {
   add(2 * unit);
 }
 
-void GatherOrder::record_reduction(int64_t unit) { add(2 * unit + 1); }
+void GatherOrder::record_reduction(int64_t unit) {
+  add(2 * unit + 1);
+  reduction_hash_ = with_code(reduction_hash_, unit);
+}
 
 std::optional<int64_t> GatherOrder::predicted() const {
   const auto& previous = previous_[learns_ ? 1 : 0];
@@ -34,21 +39,26 @@ std::optional<int64_t> GatherOrder::predicted() const {
   return previous[gathers_.size()];
 }
 
-std::string GatherOrder::history() const {
+std::string GatherOrder::history() const { return history_text(/*with_gathers=*/true); }
+
+std::string GatherOrder::reduction_history() const { return history_text(/*with_gathers=*/false); }
+
+std::string GatherOrder::history_text(bool with_gathers) const {
   std::string text;
   for (const int64_t code : history_) {
+    if (code % 2 == 0 && !with_gathers) continue;
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", code % 2 == 0 ? "gather" : "reduce", code / 2);
   }
   return text;
 }
 
 void GatherOrder::clear_history() {
-  hash_ = kSeed;
+  hash_ = reduction_hash_ = kSeed;
   history_.clear();
 }
 
 void GatherOrder::add(int64_t code) {
-  hash_ = (hash_ ^ static_cast<uint64_t>(code + 1)) * kPrime;
+  hash_ = with_code(hash_, code);
   if (history_.size() < kMaxHistory) history_.push_back(code);
 }
 

@@ -25,18 +25,23 @@ class GatherOrder {
 
   /// Returns a number that depends on all records since the last call of clear_history().
   [[nodiscard]] int64_t hash() const { return static_cast<int64_t>(hash_ >> 1U); }
+  /// The same for the reductions alone.
+  [[nodiscard]] int64_t reduction_hash() const { return static_cast<int64_t>(reduction_hash_ >> 1U); }
   /// Returns "gather 0, gather 1, reduce 1, ..." since the last call of clear_history(); at most 200 records.
   [[nodiscard]] std::string history() const;
+  /// The reductions of history().
+  [[nodiscard]] std::string reduction_history() const;
   void clear_history();
 
  private:
   void add(int64_t code);
+  [[nodiscard]] std::string history_text(bool with_gathers) const;
 
   bool learns_ = true;
   bool is_predictable_ = false;
   std::vector<int64_t> gathers_;                  // of this pass
   std::array<std::vector<int64_t>, 2> previous_;  // of the previous pass without and with a graph
-  uint64_t hash_ = kSeed;
+  uint64_t hash_ = kSeed, reduction_hash_ = kSeed;
   std::vector<int64_t> history_;
 
   static constexpr uint64_t kSeed = 14695981039346656037ULL;  // FNV-1a

@@ -25,9 +25,9 @@ at::Tensor flat_range(const at::Tensor& dense, int64_t begin, int64_t end) {
   return dense.detach().as_strided({end - begin}, {1}, dense.storage_offset() + begin);
 }
 
-ParameterSharding::ParameterSharding(comm::Group group, std::vector<state::ParameterShard> parameters,
+ParameterSharding::ParameterSharding(ShardMesh mesh, std::vector<state::ParameterShard> parameters,
                                      const std::vector<int64_t>& units, int64_t unit_bytes)
-    : group_(std::move(group)), parameters_(std::move(parameters)) {
+    : mesh_(std::move(mesh)), parameters_(std::move(parameters)) {
   check_layout();
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& value = parameters_[i].value;
@@ -41,9 +41,9 @@ ParameterSharding::ParameterSharding(comm::Group group, std::vector<state::Param
     mine_.push_back({.item = static_cast<int64_t>(i)});
     strides_.push_back(value.strides().vec());
   }
-  plan_ = plan_shards(items_, group_.size(), unit_bytes);
+  plan_ = plan_shards(items_, group().size(), unit_bytes);
   for (const ShardUnit& unit : plan_.units) {
-    for (const ShardRange& range : ranges_of(unit, items_, group_.size(), group_.rank())) {
+    for (const ShardRange& range : ranges_of(unit, items_, group().size(), group().rank())) {
       mine_[static_cast<size_t>(range.item)] = range;
     }
   }
@@ -61,12 +61,12 @@ void ParameterSharding::check_layout() const {
     const bool has_supported_dtype = !value.requires_grad() || parameter.master.defined() ||
                                      value.scalar_type() == at::kFloat || value.scalar_type() == at::kDouble;
     if (!has_supported_dtype || value.layout() != at::kStrided) {
-      base::fail(ErrorKind::usage, group_.place(), "prepare",
+      base::fail(ErrorKind::usage, group().place(), "prepare",
                  "parameter {} is {}; with sharding a parameter must be Float or Double", parameter.name,
                  kind_of(value));
     }
     if (!value.is_non_overlapping_and_dense()) {
-      base::fail(ErrorKind::usage, group_.place(), "prepare",
+      base::fail(ErrorKind::usage, group().place(), "prepare",
                  "parameter {} of shape [{}] has strides [{}], so it has gaps or overlaps in memory and cannot be "
                  "divided over the ranks; register a contiguous copy of it",
                  parameter.name, fmt::join(value.sizes(), ", "), fmt::join(value.strides(), ", "));
@@ -81,8 +81,8 @@ void ParameterSharding::record() const {
     owned[i].end = mine_[i].end;
   }
   // The range of some ranks may be the same as before.
-  for (const std::string& problem : group_.all_gather_bytes(changed_range(owned, group_.rank()))) {
-    if (!problem.empty()) base::fail(ErrorKind::usage, group_.place(), "prepare", "{}", problem);
+  for (const std::string& problem : mesh_.world.all_gather_bytes(changed_range(owned, mesh_.world.rank()))) {
+    if (!problem.empty()) base::fail(ErrorKind::usage, group().place(), "prepare", "{}", problem);
   }
   record_ranges(owned);
 }
@@ -101,7 +101,7 @@ void ParameterSharding::check_unchanged(size_t index) const {
     return;
   }
   base::fail(
-      ErrorKind::usage, group_.place(), "optimizer.step",
+      ErrorKind::usage, group().place(), "optimizer.step",
       "parameter {} was {} of shape [{}] with strides [{}] in prepare() and is {} of shape [{}] with strides [{}] "
       "now; with sharding change a module before prepare()",
       parameter.name, kinds_[index], fmt::join(parameter.sizes, ", "), fmt::join(strides_[index], ", "), kind_of(value),
@@ -114,25 +114,26 @@ void ParameterSharding::check_gradient(size_t index) const {
   if (!gradient.defined()) return;
   if (gradient.layout() != at::kStrided) {
     base::fail(
-        ErrorKind::usage, group_.place(), "optimizer.step",
+        ErrorKind::usage, group().place(), "optimizer.step",
         "the gradient of parameter {} is sparse; with sharding each rank steps on a range of its elements, which "
         "needs a dense gradient: set sparse to false in the embedding",
         parameter.name);
   }
   if (gradient.scalar_type() != parameter.value.scalar_type()) {
-    base::fail(ErrorKind::usage, group_.place(), "optimizer.step",
+    base::fail(ErrorKind::usage, group().place(), "optimizer.step",
                "the gradient of parameter {} is {}, the parameter is {}; with sharding both must have one dtype",
                parameter.name, c10::toString(gradient.scalar_type()), c10::toString(parameter.value.scalar_type()));
   }
 }
 
 at::Tensor ParameterSharding::gather_to_rank_0(const void* key, const at::Tensor& part) const {
+  if (mesh_.replica != 0) return {};
   const at::NoGradGuard no_grad;
   const at::Tensor& value = parameters_[index_of_.at(key)].value;
   const at::Tensor mine = part.defined() ? part : at::empty({0}, value.options().requires_grad(false));
-  const auto parts = comm::with_operation_context("save_state", "the sharded state is not gathered", group_.place(),
-                                                  [&] { return group_.gather(mine); });
-  if (group_.rank() != 0) return {};
+  const auto parts = comm::with_operation_context("save_state", "the sharded state is not gathered", group().place(),
+                                                  [&] { return group().gather(mine); });
+  if (group().rank() != 0) return {};
   // The ranges of a parameter ascend with the rank.
   const at::Tensor whole = at::cat(parts);
   return whole.as_strided(value.sizes(), value.strides()).contiguous().cpu();
@@ -145,13 +146,14 @@ std::string ParameterSharding::description() const {
     own += mine_[i].end - mine_[i].begin;
   }
   std::string text =
-      fmt::format("{} units, {} elements on {} ranks, {} on this one", plan_.units.size(), all, group_.size(), own);
+      fmt::format("{} units, {} elements on {} ranks, {} on this one", plan_.units.size(), all, group().size(), own);
+  if (mesh_.has_replicas()) text += fmt::format(", {} replicas", mesh_.replicas);
   for (size_t u = 0; u < plan_.units.size(); ++u) {
     const ShardUnit& unit = plan_.units[u];
     const auto name = [&](int64_t i) { return parameters_[static_cast<size_t>(i)].name; };
     text +=
         fmt::format("\nunit {}: {}, {} elements per rank, {} parameters from {} to {}", u, unit.key,
-                    unit.numel / group_.size(), unit.items.size(), name(unit.items.front()), name(unit.items.back()));
+                    unit.numel / group().size(), unit.items.size(), name(unit.items.front()), name(unit.items.back()));
   }
   return text;
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "accelerate/comm/group.hpp"
+#include "accelerate/sharding/shard_mesh.hpp"
 #include "accelerate/sharding/shard_plan.hpp"
 #include "accelerate/state/parameter_shard.hpp"
 
@@ -42,7 +43,7 @@ class ParameterSharding {
   virtual void after_step(const Keys& keys) = 0;
 
   /// Returns the whole tensor of a parameter's shape from the ranks' ranges on rank 0, in the memory of the host;
-  /// undefined on the other ranks. Collective.
+  /// undefined on the other ranks. With hybrid sharding only the replica of rank 0 sends its ranges. Collective.
   /// \param part  [end - begin] elements of this rank; undefined counts as no elements.
   [[nodiscard]] at::Tensor gather_to_rank_0(const void* key, const at::Tensor& part) const;
 
@@ -51,13 +52,16 @@ class ParameterSharding {
   /// Keys of the managed parameters.
   [[nodiscard]] const Keys& keys() const { return keys_; }
   [[nodiscard]] const ShardPlan& plan() const { return plan_; }
-  [[nodiscard]] const comm::Group& group() const { return group_; }
-  /// Returns "2 units, 1000 elements on 4 ranks, 256 on this one" and one more line for each unit.
+  /// The ranks that divide the parameters among them.
+  [[nodiscard]] const comm::Group& group() const { return mesh_.shard; }
+  [[nodiscard]] const ShardMesh& mesh() const { return mesh_; }
+  /// Returns "2 units, 1000 elements on 4 ranks, 256 on this one", with hybrid sharding ", 2 replicas", and one more
+  /// line for each unit.
   [[nodiscard]] std::string description() const;
 
  protected:
   /// Collective. Verifies that the parameters can be divided.
-  /// \param group       For exclusive use by this object.
+  /// \param mesh        Groups for exclusive use by this object.
   /// \param parameters  Whole parameters in the order of the model, each once. Their names, shapes, strides and dtypes
   ///                     must be the same on all ranks.
   /// \param units       Unit of each parameter. Parameters of one unit with different dtypes, or of which only some
@@ -66,7 +70,7 @@ class ParameterSharding {
   /// \param unit_bytes  Maximum size of a unit of the plan, at least 1.
   /// \throws Error (usage) on every rank, if a parameter that needs a gradient is neither float32 nor float64 and has
   ///         no master, or if a parameter has gaps or overlaps in memory, or had another range in this process before.
-  ParameterSharding(comm::Group group, std::vector<state::ParameterShard> parameters, const std::vector<int64_t>& units,
+  ParameterSharding(ShardMesh mesh, std::vector<state::ParameterShard> parameters, const std::vector<int64_t>& units,
                     int64_t unit_bytes);
 
   /// \throws Error (usage) if the parameter changed since the constructor.
@@ -74,7 +78,7 @@ class ParameterSharding {
   /// \throws Error (usage) if the gradient is sparse or has another dtype than the parameter.
   void check_gradient(size_t index) const;
 
-  comm::Group group_;
+  ShardMesh mesh_;
   std::vector<state::ParameterShard> parameters_;
   ShardPlan plan_;
   std::unordered_map<const void*, size_t> index_of_;

@@ -13,11 +13,13 @@ namespace {
 using enum ShardingStrategy;
 
 std::optional<ShardingStrategy> strategy_of(const std::optional<std::string>& name) {
-  static constexpr std::array<std::pair<std::string_view, ShardingStrategy>, 4> kNames{
+  static constexpr std::array<std::pair<std::string_view, ShardingStrategy>, 6> kNames{
       {{"NO_SHARD", no_shard},
        {"SHARD_OPTIM_OP", shard_optim_op},
        {"SHARD_GRAD_OP", shard_grad_op},
-       {"FULL_SHARD", full_shard}}};
+       {"FULL_SHARD", full_shard},
+       {"HYBRID_SHARD", hybrid_shard},
+       {"HYBRID_SHARD_ZERO2", hybrid_shard_zero2}}};
   for (const auto& [each, strategy] : kNames) {
     if (each == name) return strategy;
   }
@@ -57,6 +59,15 @@ void check_fixed(const FullyShardedDataParallelPlugin& plugin, const env::FsdpSe
   }
 }
 
+void check_shard_size(const std::optional<int64_t>& size, ShardingStrategy strategy, const RankContext& place) {
+  if (!size) return;
+  if (*size < 1) base::fail(ErrorKind::usage, place, "sharding", "dp_shard_size is {}, must be at least 1", *size);
+  if (is_hybrid(strategy)) return;
+  base::fail(ErrorKind::usage, place, "sharding",
+             "dp_shard_size is {}, and {} divides over all ranks; use hybrid_shard, or leave dp_shard_size unset",
+             *size, name_of(strategy));
+}
+
 }  // namespace
 
 ShardingSettings resolve(const std::optional<ShardingStrategy>& sharding, const FullyShardedDataParallelPlugin& plugin,
@@ -77,8 +88,11 @@ ShardingSettings resolve(const std::optional<ShardingStrategy>& sharding, const 
   }
   if (settings.strategy == no_shard) return settings;
   check_fixed(plugin, outside, place);
+  check_shard_size(plugin.dp_shard_size, settings.strategy, place);
   FullShardOptions& options = settings.full_shard;
-  options.shard_parameters = settings.strategy == full_shard;
+  options.shard_parameters = shards_parameters(settings.strategy);
+  options.is_hybrid = is_hybrid(settings.strategy);
+  options.dp_shard_size = plugin.dp_shard_size.value_or(0);
   options.reshard_after_forward = first_of(plugin.reshard_after_forward, outside.reshard_after_forward).value_or(true);
   options.prefetch = first_of(plugin.forward_prefetch, outside.forward_prefetch).value_or(true);
   options.units.units = plugin.shard_units;

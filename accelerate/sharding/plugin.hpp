@@ -19,9 +19,13 @@ namespace accelerate::sharding {
 /// true, the environment variable in its comment counts, then the config file (accelerate/env/README.md); otherwise the
 /// default. accelerate_launch sets the variables.
 struct FullyShardedDataParallelPlugin {
-  /// FSDP_SHARDING_STRATEGY: a name in upper or lower case, or PyTorch's number, 1 to 3; default full_shard if
-  /// ACCELERATE_USE_FSDP is true, otherwise no_shard. hybrid_shard is not supported.
+  /// FSDP_SHARDING_STRATEGY: a name in upper or lower case, or PyTorch's number, 1 to 5; default full_shard if
+  /// ACCELERATE_USE_FSDP is true, otherwise no_shard.
   std::optional<ShardingStrategy> sharding_strategy{};
+  /// Number of consecutive ranks that divide a replica of hybrid_shard and hybrid_shard_zero2, at least 1; it must
+  /// divide the number of ranks. ParallelismConfig::dp_shard_size of Accelerate. If unset, the ranks of a machine
+  /// divide a replica. An error with other strategies.
+  std::optional<int64_t> dp_shard_size{};
   /// If false, parameters of full_shard stay whole from the forward to the end of the backward. PyTorch's SHARD_GRAD_OP
   /// is full_shard with false. FSDP_RESHARD_AFTER_FORWARD, which may also be FULL_SHARD (true) or SHARD_GRAD_OP
   /// (false), as for FSDP1; default true.

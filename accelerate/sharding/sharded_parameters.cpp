@@ -26,9 +26,9 @@ struct ShardedParameters::UnitTransfer {
   comm::Pending pending{};
 };
 
-ShardedParameters::ShardedParameters(comm::Group group, std::vector<state::ParameterShard> parameters,
+ShardedParameters::ShardedParameters(const comm::Group& group, std::vector<state::ParameterShard> parameters,
                                      int64_t unit_bytes)
-    : ParameterSharding(std::move(group), std::move(parameters), {}, unit_bytes) {}
+    : ParameterSharding(one_shard_group(group), std::move(parameters), {}, unit_bytes) {}
 
 std::vector<state::ParameterShard> ShardedParameters::shards(const Keys& keys) {
   const at::NoGradGuard no_grad;
@@ -68,13 +68,13 @@ bool ShardedParameters::takes_part(const ShardUnit& unit, const Keys& keys) cons
 ShardedParameters::UnitTransfer ShardedParameters::start(const ShardUnit& unit) const {
   const auto options = parameters_[static_cast<size_t>(unit.items.front())].value.options().requires_grad(false);
   UnitTransfer transfer{.unit = &unit,
-                        .part = at::zeros({unit.numel / group_.size()}, options),
+                        .part = at::zeros({unit.numel / group().size()}, options),
                         .whole = at::empty({unit.numel}, options)};
-  for (const ShardRange& range : ranges_of(unit, items_, group_.size(), group_.rank())) {
+  for (const ShardRange& range : ranges_of(unit, items_, group().size(), group().rank())) {
     const at::Tensor& value = parameters_[static_cast<size_t>(range.item)].value;
     transfer.part.narrow(0, range.offset, range.end - range.begin).copy_(flat_range(value, range.begin, range.end));
   }
-  transfer.pending = group_.all_gather_async(transfer.whole, transfer.part);
+  transfer.pending = group().all_gather_async(transfer.whole, transfer.part);
   return transfer;
 }
 
@@ -92,7 +92,7 @@ void ShardedParameters::finish(UnitTransfer& transfer, const Keys& keys) const {
 void ShardedParameters::after_step(const Keys& keys) {
   const at::NoGradGuard no_grad;
   comm::with_operation_context("optimizer.step", "the parameters that the ranks stepped on are not exchanged",
-                               group_.place(), [&] {
+                               group().place(), [&] {
                                  std::optional<UnitTransfer> under_way;
                                  for (const ShardUnit& unit : plan_.units) {
                                    if (!takes_part(unit, keys)) continue;

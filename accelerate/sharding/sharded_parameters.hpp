@@ -19,7 +19,7 @@ class ShardedParameters final : public ParameterSharding {
   /// \throws Error (usage) on every rank, if a parameter is neither float32 nor float64, has gaps or overlaps in
   /// memory,
   ///         or had another range in this process before.
-  ShardedParameters(comm::Group group, std::vector<state::ParameterShard> parameters, int64_t unit_bytes);
+  ShardedParameters(const comm::Group& group, std::vector<state::ParameterShard> parameters, int64_t unit_bytes);
 
   /// The parts share memory with the parameters. A gradient with other strides than its parameter is copied.
   [[nodiscard]] std::vector<state::ParameterShard> shards(const Keys& keys) override;

@@ -232,6 +232,12 @@ void ShardedUnit::start_reduction(const comm::Group& group) {
   reducing_ = group.reduce_scatter_async(incoming_, whole_gradient_);
 }
 
+void ShardedUnit::start_replica_reduction(const comm::Group& replicas) {
+  std::exchange(reducing_, {}).wait();
+  whole_gradient_.reset();
+  reducing_ = replicas.all_reduce_async(incoming_);
+}
+
 void ShardedUnit::finish_reduction() {
   std::exchange(reducing_, {}).wait();
   whole_gradient_.reset();

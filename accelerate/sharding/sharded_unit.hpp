@@ -69,6 +69,8 @@ class ShardedUnit final : public GatherOnUse, public std::enable_shared_from_thi
   [[nodiscard]] bool is_under_way() const { return whole_.defined() && !is_whole_; }
   [[nodiscard]] bool has_local_gradient() const { return whole_gradient_.defined(); }
   [[nodiscard]] bool is_reducing() const { return incoming_.defined(); }
+  /// True while this rank's part of the sum over the shard group is not known.
+  [[nodiscard]] bool is_scattering() const { return is_reducing() && whole_gradient_.defined(); }
   /// Returns a member with a parameter that has another storage now, because the module was moved, or null.
   [[nodiscard]] const UnitMember* moved_member() const;
   /// "unit 3 (blocks.2.norm.weight and 5 more)".
@@ -91,6 +93,8 @@ class ShardedUnit final : public GatherOnUse, public std::enable_shared_from_thi
   /// Adds share * gradient of a member to the whole gradient.
   void add_gradient(size_t member, const at::Tensor& gradient, double share);
   void start_reduction(const comm::Group& group);
+  /// Waits for the reduction within the shard group, and starts the sum of this rank's part over the replicas.
+  void start_replica_reduction(const comm::Group& replicas);
   /// Waits for the reduction and adds this rank's part to gradient().
   void finish_reduction();
   /// Multiplies the gradients of all members.

@@ -8,12 +8,15 @@ namespace accelerate::sharding {
 
 /// The parts of the training state that are divided over the ranks. The names are those of PyTorch's FSDP;
 /// shard_optim_op is ZeRO-1, for which FSDP has no name. shard_grad_op keeps parameters whole between steps, as ZeRO-2
-/// of DeepSpeed does.
+/// of DeepSpeed does. The hybrid strategies divide the model among the ranks of a machine, and every machine has a
+/// replica of it.
 enum class ShardingStrategy : std::uint8_t {
-  no_shard,        ///< every rank has everything
-  shard_optim_op,  ///< ZeRO-1: optimizer state
-  shard_grad_op,   ///< ZeRO-2: optimizer state and gradients
-  full_shard,      ///< ZeRO-3: optimizer state, gradients and parameters
+  no_shard,            ///< every rank has everything
+  shard_optim_op,      ///< ZeRO-1: optimizer state
+  shard_grad_op,       ///< ZeRO-2: optimizer state and gradients
+  full_shard,          ///< ZeRO-3: optimizer state, gradients and parameters
+  hybrid_shard,        ///< full_shard within a machine
+  hybrid_shard_zero2,  ///< shard_grad_op within a machine
 };
 
 /// Returns the name of the enumerator.
@@ -27,8 +30,21 @@ enum class ShardingStrategy : std::uint8_t {
       return "shard_grad_op";
     case ShardingStrategy::full_shard:
       return "full_shard";
+    case ShardingStrategy::hybrid_shard:
+      return "hybrid_shard";
+    case ShardingStrategy::hybrid_shard_zero2:
+      return "hybrid_shard_zero2";
   }
   return "unknown";
+}
+
+/// Returns true if a rank keeps only its part of the parameters between steps.
+[[nodiscard]] constexpr bool shards_parameters(ShardingStrategy strategy) {
+  return strategy == ShardingStrategy::full_shard || strategy == ShardingStrategy::hybrid_shard;
+}
+
+[[nodiscard]] constexpr bool is_hybrid(ShardingStrategy strategy) {
+  return strategy == ShardingStrategy::hybrid_shard || strategy == ShardingStrategy::hybrid_shard_zero2;
 }
 
 }  // namespace accelerate::sharding

@@ -137,6 +137,8 @@ TEST_CASE("names of sharded training are accepted in any case and by PyTorch's n
   CHECK(strategy("1") == "FULL_SHARD");
   CHECK(strategy("2") == "SHARD_GRAD_OP");
   CHECK(strategy("3") == "NO_SHARD");
+  CHECK(strategy("4") == "HYBRID_SHARD");
+  CHECK(strategy("Hybrid_Shard_Zero2") == "HYBRID_SHARD_ZERO2");
   CHECK(env::NumberedName{env::kStateDictTypes}.parse("3") == "SHARDED_STATE_DICT");
   CHECK(env::NumberedName{env::kBackwardPrefetches}.parse("2") == "BACKWARD_POST");
   CHECK_FALSE(env::NumberedName{env::kAutoWrapPolicies}.parse("1"));
@@ -153,10 +155,8 @@ TEST_CASE("reshard_after_forward accepts the strategies that Accelerate's questi
 }
 
 TEST_CASE("values that would change the training are refused with the replacement") {
-  check_refused("sharding_strategy", "HYBRID_SHARD",
-                "NO_SHARD, SHARD_OPTIM_OP, SHARD_GRAD_OP or FULL_SHARD; HYBRID_SHARD is not supported yet");
-  check_refused("sharding_strategy", "4",
-                "NO_SHARD, SHARD_OPTIM_OP, SHARD_GRAD_OP or FULL_SHARD; HYBRID_SHARD is not supported yet");
+  check_refused("sharding_strategy", "6",
+                "NO_SHARD, SHARD_OPTIM_OP, SHARD_GRAD_OP, FULL_SHARD, HYBRID_SHARD or HYBRID_SHARD_ZERO2");
   check_refused("state_dict_type", "LOCAL_STATE_DICT",
                 "FULL_STATE_DICT or SHARDED_STATE_DICT; files of LOCAL_STATE_DICT fit one number of ranks only");
   check_refused("auto_wrap_policy", "MINE", "TRANSFORMER_BASED_WRAP, SIZE_BASED_WRAP or NO_WRAP");

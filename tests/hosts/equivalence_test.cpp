@@ -2,6 +2,8 @@
 // start_test.py runs it on several hosts with every runner.
 #include "tests/testing.hpp"
 //
+#include <fmt/format.h>
+
 #include "accelerate/accelerate.hpp"
 #include "tests/world.hpp"
 
@@ -14,11 +16,10 @@ torch::nn::Sequential make_net() {
   return net;
 }
 
-}  // namespace
-
-TEST_CASE("5 AdamW steps in float64 on all ranks equal those of one process with the whole batch, within 1e-12") {
+/// Returns the sharding plan.
+std::string train_as_one_process(const accelerate::AcceleratorOptions& options) {
   constexpr int64_t kShare = 4;
-  accelerate::Accelerator accelerator(testing::world(), {.cpu = true});
+  accelerate::Accelerator accelerator(testing::world(), options);
   auto net = make_net();
   auto alone = make_net();
   torch::optim::AdamW adamw(net->parameters(), 0.01);
@@ -35,7 +36,26 @@ TEST_CASE("5 AdamW steps in float64 on all ranks equal those of one process with
     alone->forward(batch).pow(2).mean().backward();
     adamw_alone.step();
   }
+  accelerator.check_synchronized(model);
+  const auto whole = accelerate::Accelerator::summon_full_params(model);
   for (size_t i = 0; i < net->parameters().size(); ++i) {
     CHECK((net->parameters()[i] - alone->parameters()[i]).abs().max().item<double>() <= 1e-12);
   }
+  return accelerate::Accelerator::sharding_plan(model);
+}
+
+}  // namespace
+
+TEST_CASE("5 AdamW steps in float64 on all ranks equal those of one process with the whole batch, within 1e-12") {
+  CHECK(train_as_one_process({.cpu = true}) == "not sharded");
+}
+
+TEST_CASE("the same with hybrid_shard, which divides over the ranks of each host") {
+  const auto plan = train_as_one_process(
+      {.cpu = true, .sharding = accelerate::ShardingStrategy::hybrid_shard, .fsdp_plugin = {.min_num_params = 100}});
+  const auto process = testing::process_env();
+  if (process.world_size == 1) return;
+  const int64_t hosts = process.world_size / process.local_world_size;
+  CHECK_MESSAGE(plan.find(fmt::format(" on {} ranks, ", process.local_world_size)) != std::string::npos, plan);
+  CHECK_MESSAGE((hosts == 1 || plan.find(fmt::format(", {} replicas\n", hosts)) != std::string::npos), plan);
 }

@@ -59,3 +59,20 @@ TEST_CASE("the hash depends on the order of gathers and reductions since the his
   CHECK(first.hash() != second.hash());
   CHECK(second.history() == "reduce 3");
 }
+
+TEST_CASE("the hash of reductions does not depend on gathers") {
+  GatherOrder first, second;
+  gather(first, {0, 1});
+  first.record_reduction(1);
+  first.record_reduction(0);
+  second.record_reduction(1);
+  gather(second, {2});
+  CHECK(first.reduction_hash() != second.reduction_hash());
+  second.record_reduction(0);
+  CHECK(first.reduction_hash() == second.reduction_hash());
+  CHECK(first.hash() != second.hash());
+  CHECK(first.reduction_history() == "reduce 1, reduce 0");
+  CHECK(second.history() == "reduce 1, gather 2, reduce 0");
+  first.clear_history();
+  CHECK(first.reduction_hash() == GatherOrder().reduction_hash());
+}

@@ -36,6 +36,10 @@ TEST_CASE("the code takes precedence over the environment, which counts only if 
   CHECK(from({{"FSDP_SHARDING_STRATEGY", "1"}}).strategy == full_shard);
   CHECK(from({{"FSDP_SHARDING_STRATEGY", "2"}}).strategy == shard_grad_op);
   CHECK(from({{"FSDP_SHARDING_STRATEGY", "3"}}).strategy == no_shard);
+  CHECK(from({{"FSDP_SHARDING_STRATEGY", "HYBRID_SHARD"}}).strategy == hybrid_shard);
+  CHECK(from({{"FSDP_SHARDING_STRATEGY", "4"}}).strategy == hybrid_shard);
+  CHECK(from({{"FSDP_SHARDING_STRATEGY", "hybrid_shard_zero2"}}).strategy == hybrid_shard_zero2);
+  CHECK(from({{"FSDP_SHARDING_STRATEGY", "5"}}).strategy == hybrid_shard_zero2);
   const Variables on{{"ACCELERATE_USE_FSDP", "1"}, {"FSDP_SHARDING_STRATEGY", "FULL_SHARD"}};
   CHECK(resolve(shard_optim_op, {}, on, {}).strategy == shard_optim_op);
   CHECK(resolve(no_shard, {}, on, {}).strategy == no_shard);
@@ -73,6 +77,23 @@ TEST_CASE("options come from the plugin, then from the environment, then from th
   CHECK(given.units.units == std::vector<std::string>{"blocks.*"});
 }
 
+TEST_CASE("the hybrid strategies divide within a machine or within dp_shard_size ranks") {
+  const auto machine = resolve(hybrid_shard, {}, {}, {}).full_shard;
+  CHECK(machine.is_hybrid);
+  CHECK(machine.shard_parameters);
+  CHECK(machine.dp_shard_size == 0);
+  const auto given = resolve(hybrid_shard_zero2, {.dp_shard_size = 4}, {}, {}).full_shard;
+  CHECK(given.is_hybrid);
+  CHECK_FALSE(given.shard_parameters);
+  CHECK(given.dp_shard_size == 4);
+  CHECK_FALSE(resolve(full_shard, {}, {}, {}).full_shard.is_hybrid);
+  CHECK(refused({.dp_shard_size = 2}) ==
+        "sharding: dp_shard_size is 2, and full_shard divides over all ranks; use hybrid_shard, or leave dp_shard_size "
+        "unset");
+  CHECK(refusal([] { (void)resolve(hybrid_shard, {.dp_shard_size = 0}, {}, {}); }) ==
+        "sharding: dp_shard_size is 0, must be at least 1");
+}
+
 TEST_CASE("the config file counts after the environment") {
   const auto config = accelerate::env::parse_config(
       "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: SHARD_OPTIM_OP, fsdp_min_num_params: 7}\n", "f");
@@ -81,6 +102,9 @@ TEST_CASE("the config file counts after the environment") {
   CHECK(resolve({}, {}, {{"FSDP_SHARDING_STRATEGY", "FULL_SHARD"}}, {}, config).strategy == full_shard);
   CHECK(resolve({}, {}, {{"ACCELERATE_USE_FSDP", "false"}}, {}, config).strategy == no_shard);
   CHECK(resolve(shard_grad_op, {}, {}, {}, config).strategy == shard_grad_op);
+  const auto hybrid = accelerate::env::parse_config(
+      "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD}\n", "f");
+  CHECK(resolve({}, {}, {}, {}, hybrid).full_shard.is_hybrid);
 }
 
 TEST_CASE("options with one possible value are errors otherwise, with the reason") {
@@ -107,10 +131,10 @@ TEST_CASE("options with one possible value are errors otherwise, with the reason
 
 TEST_CASE("values that are not understood are errors with the variable and the value") {
   CHECK(refusal([] {
-          (void)from({{"FSDP_SHARDING_STRATEGY", "HYBRID_SHARD"}});
+          (void)from({{"FSDP_SHARDING_STRATEGY", "SOME_SHARD"}});
         }) ==
-        "settings: FSDP_SHARDING_STRATEGY is 'HYBRID_SHARD', must be NO_SHARD, SHARD_OPTIM_OP, SHARD_GRAD_OP or "
-        "FULL_SHARD; HYBRID_SHARD is not supported yet");
+        "settings: FSDP_SHARDING_STRATEGY is 'SOME_SHARD', must be NO_SHARD, SHARD_OPTIM_OP, SHARD_GRAD_OP, "
+        "FULL_SHARD, HYBRID_SHARD or HYBRID_SHARD_ZERO2");
   CHECK(refusal([] {
           (void)from({{"FSDP_MIN_NUM_PARAMS", "many"}});
         }) == "settings: FSDP_MIN_NUM_PARAMS is 'many', must be an integer, at least 1");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training with sharded optimizer state, for any kind of ranks. The including file defines with_sharded_ranks().
+// Training with sharded optimizer state, for any kind of ranks. The including file defines
+// with_sharded_ranks(), which omits numbers of ranks that dp_shard_size does not divide.
 #pragma once
 
 #include <fmt/format.h>
@@ -23,19 +24,31 @@ using accelerate::ShardingStrategy;
 using testing::refusal;
 
 /// Units of 512 bytes or 30 elements, so that small models have several and parameters are cut.
+/// Replicas of the hybrid strategies have one rank.
 inline AcceleratorOptions sharded(ShardingStrategy strategy = ShardingStrategy::shard_optim_op) {
-  return {.cpu = true,
-          .sharding = strategy,
-          .fsdp_plugin = {.min_num_params = 30},
-          .buckets = {.cap_bytes = 512, .first_cap_bytes = 512}};
+  AcceleratorOptions options{.cpu = true,
+                             .sharding = strategy,
+                             .fsdp_plugin = {.min_num_params = 30},
+                             .buckets = {.cap_bytes = 512, .first_cap_bytes = 512}};
+  if (accelerate::sharding::is_hybrid(strategy)) options.fsdp_plugin.dp_shard_size = 1;
+  return options;
 }
 inline AcceleratorOptions not_sharded() { return {.cpu = true}; }
 
+/// Replicas of `ranks` ranks each.
+inline AcceleratorOptions hybrid(int64_t ranks, ShardingStrategy strategy = ShardingStrategy::hybrid_shard) {
+  auto options = sharded(strategy);
+  options.fsdp_plugin.dp_shard_size = ranks;
+  return options;
+}
+
+/// The hybrid strategies run on multiples of their ranks only.
 inline void with_strategies(const std::function<void(Accelerator&)>& check, int64_t accumulation_steps = 1) {
-  for (const auto strategy :
-       {ShardingStrategy::shard_optim_op, ShardingStrategy::shard_grad_op, ShardingStrategy::full_shard}) {
-    CAPTURE(name_of(strategy));
-    auto options = sharded(strategy);
+  using enum ShardingStrategy;
+  for (AcceleratorOptions options : {sharded(shard_optim_op), sharded(shard_grad_op), sharded(full_shard),
+                                     sharded(hybrid_shard), hybrid(2), hybrid(2, hybrid_shard_zero2)}) {
+    CAPTURE(name_of(*options.sharding));
+    CAPTURE(options.fsdp_plugin.dp_shard_size.value_or(0));
     options.gradient_accumulation_steps = accumulation_steps;
     with_sharded_ranks(options, check);
   }
@@ -244,8 +257,8 @@ TEST_CASE("two optimizers of one model and a parameter of two models") {
 TEST_CASE("bf16 and fp16 autocast give the parameters of unsharded training") {
   for (const auto precision : {accelerate::Precision::bf16, accelerate::Precision::fp16}) {
     std::vector<std::vector<torch::Tensor>> results;
-    for (auto options :
-         {not_sharded(), sharded(), sharded(ShardingStrategy::shard_grad_op), sharded(ShardingStrategy::full_shard)}) {
+    for (auto options : {not_sharded(), sharded(), sharded(ShardingStrategy::shard_grad_op),
+                         sharded(ShardingStrategy::full_shard), sharded(ShardingStrategy::hybrid_shard)}) {
       options.mixed_precision = precision;
       options.grad_scaler.init_scale = 1e6;  // the first steps are skipped
       with_sharded_ranks(options, [&](Accelerator& accelerator) {
@@ -263,7 +276,7 @@ TEST_CASE("bf16 and fp16 autocast give the parameters of unsharded training") {
         for (const auto& parameter : net->parameters()) results.back().push_back(parameter.detach().clone());
       });
     }
-    const size_t counts = results.size() / 4;  // numbers of ranks
+    const size_t counts = results.size() / 5;  // numbers of ranks
     for (size_t i = counts; i < results.size(); ++i) {
       CHECK(largest_difference(results[i], results[i % counts]) < 1e-5);
     }
@@ -272,9 +285,8 @@ TEST_CASE("bf16 and fp16 autocast give the parameters of unsharded training") {
 
 TEST_CASE("bfloat16 parameters with float32 masters train as without sharding, and continue from a checkpoint") {
   using enum ShardingStrategy;
-  for (const auto strategy : {shard_grad_op, full_shard}) {
-    CAPTURE(name_of(strategy));
-    auto options = sharded(strategy);
+  for (auto options : {sharded(shard_grad_op), sharded(full_shard), hybrid(2), sharded(hybrid_shard_zero2)}) {
+    CAPTURE(name_of(*options.sharding));
     options.precision_policy = accelerate::precision::pure_bf16();
     with_sharded_ranks(options, [&](Accelerator& accelerator) {
       auto plain = not_sharded();
@@ -357,7 +369,9 @@ TEST_CASE("a checkpoint continues the training, sharded or not, with the files o
                                                                     {shard_grad_op, full_shard},
                                                                     {full_shard, shard_optim_op},
                                                                     {full_shard, full_shard},
-                                                                    {no_shard, full_shard}}) {
+                                                                    {no_shard, full_shard},
+                                                                    {hybrid_shard, full_shard},
+                                                                    {shard_grad_op, hybrid_shard}}) {
       CAPTURE(name_of(saved_with));
       CAPTURE(name_of(loaded_with));
       {

@@ -9,6 +9,7 @@ namespace {
 
 void with_sharded_ranks(const accelerate::AcceleratorOptions& options,
                         const std::function<void(accelerate::Accelerator&)>& check) {
+  if (testing::world().size() % options.fsdp_plugin.dp_shard_size.value_or(1) != 0) return;
   accelerate::Accelerator accelerator(testing::world(), options);
   check(accelerator);
 }

@@ -11,6 +11,7 @@ namespace {
 void with_sharded_ranks(const accelerate::AcceleratorOptions& options,
                         const std::function<void(accelerate::Accelerator&)>& check) {
   for (const int64_t ranks : {1, 2, 3, 4}) {
+    if (ranks % options.fsdp_plugin.dp_shard_size.value_or(1) != 0) continue;
     accelerate::simulate(ranks, [&] {
       accelerate::Accelerator accelerator(options);
       check(accelerator);
