@@ -207,6 +207,16 @@ TEST_CASE("sharded parameters") {
   CHECK(options.fsdp_plugin.shard_units.size() == 2);
 }
 
+TEST_CASE("replicas of a sharded model") {
+  accelerate::simulate(8, [] {
+    // block: docs/how_to/sharded_training.md: Replicate across machines
+    const auto net = std::make_shared<torch::nn::LinearImpl>(40, 5);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    CHECK(accelerator.sharding_plan(model).find(" on 4 ranks, ") != std::string::npos);
+  });
+}
+
 TEST_CASE("a checkpoint, and a second run that has nothing left to do") {
   const testing::TemporaryFolder folder;
   const auto run_folder = folder.path / "run";
