@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <map>
+#include <utility>
+
 #include "accelerate/archive/checkpoint_folder.hpp"
 #include "accelerate/base/error.hpp"
 #include "accelerate/base/terminal_text.hpp"
@@ -44,14 +47,27 @@ std::string files_of(const archive::Manifest& manifest) {
   return table_of(rows);
 }
 
-// Tensors of all files that contain any: from the manifest's ranges, or from the headers of files without ranges.
+// Parts of tensors by file and name in it: "elements 0 to 3 of [5]".
+std::map<std::pair<std::string, std::string>, std::string> elements_of_parts(const archive::Manifest& manifest) {
+  std::map<std::pair<std::string, std::string>, std::string> parts;
+  for (const auto& range : manifest.ranges) {
+    if (!range.file.starts_with("parts_")) continue;
+    parts.emplace(std::pair(range.file, range.key),
+                  fmt::format("elements {} to {} of {}", range.begin, range.end, text_of_shape(range.sizes)));
+  }
+  return parts;
+}
+
+// Tensors of all files that contain any.
 std::string tensors_of(const archive::Manifest& manifest, const fs::path& folder) {
+  const auto parts = elements_of_parts(manifest);
   std::string text = "tensors:\n";
   for (const auto& file : manifest.files) {
     try {
       for (const Weight& weight : read_weight_file(folder / file.name, kCheckpointProgram).weights) {
+        const auto part = parts.find({file.name, weight.name});
         text += fmt::format("  {} {} {} in {}\n", base::escape_for_terminal(weight.name), weight.dtype,
-                            text_of_shape(weight.shape), file.name);
+                            part == parts.end() ? text_of_shape(weight.shape) : part->second, file.name);
       }
     } catch (const Error& error) {
       if (!file.name.ends_with(".json")) text += fmt::format("  {}\n", base::escape_for_terminal(error.what()));

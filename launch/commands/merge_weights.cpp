@@ -5,11 +5,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <utility>
 
 #include "accelerate/archive/atomic_file.hpp"
 #include "accelerate/archive/safetensors.hpp"
 #include "accelerate/base/error.hpp"
+#include "launch/commands/merge_parts.hpp"
 #include "launch/commands/text.hpp"
 #include "launch/commands/weights.hpp"
 
@@ -87,38 +90,58 @@ std::vector<WeightFile> shards_of(const fs::path& index) {
   return shards;
 }
 
-}  // namespace
-
-Answer merge_weights(const Arguments& arguments) {
-  CommandLine line(std::string(kMergeProgram),
-                   "Makes one safetensors file of a sharded model. OUT is there as a whole or not at all: the new file "
-                   "is written beside\nit, brought to the disk and renamed.\n",
-                   {"accelerate_merge_weights big_model merged.safetensors",
-                    "accelerate_merge_weights --overwrite big_model/model.safetensors.index.json merged/"});
-  std::string from;
-  std::string out;
-  bool overwrite = false;
-  line.app()
-      .add_option("DIR", from, "Folder with model.safetensors.index.json and its shards, or that file")
-      ->required();
-  line.app()
-      .add_option("OUT", out, "File to write, or a folder that is there: it is called model.safetensors in it")
-      ->required();
-  line.app().add_flag("--overwrite", overwrite, "Replace a file that is there; else it is an error.");
-  if (auto answer = line.parse(arguments)) return *answer;
-
-  const fs::path index = fs::is_directory(from) ? index_in(from) : fs::path(from);
-  const std::vector<WeightFile> shards = shards_of(index);
-  const fs::path place = place_of(out, index);
+// \param write  Writes the file and returns the number of tensors.
+Answer write_to(const fs::path& place, bool overwrite, const std::string& source,
+                const std::function<uint64_t(archive::FileSink&)>& write) {
   if (!overwrite && fs::exists(place)) {
     base::fail(ErrorKind::usage, {}, kMergeProgram, "{} is there already; --overwrite replaces it", place.string());
   }
   archive::AtomicFile file(place, kMergeProgram);
-  const uint64_t tensors = write_merged(shards, file.sink());
+  const uint64_t tensors = write(file.sink());
   const uint64_t bytes = file.sink().written();
   file.commit(overwrite ? archive::Existing::replace : archive::Existing::keep);
-  return {fmt::format("{}: {} of {}, {}\n", place.string(), counted(tensors, "tensor"), counted(shards.size(), "shard"),
-                      readable_bytes(bytes))};
+  return {fmt::format("{}: {} of {}, {}\n", place.string(), counted(tensors, "tensor"), source, readable_bytes(bytes))};
+}
+
+}  // namespace
+
+Answer merge_weights(const Arguments& arguments) {
+  CommandLine line(std::string(kMergeProgram),
+                   "Makes one safetensors file of a sharded model, or of a checkpoint of which each rank saved its "
+                   "parts.\nOUT is complete or does not exist: the new file is written beside it, flushed to disk and "
+                   "renamed.\n",
+                   {"accelerate_merge_weights big_model merged.safetensors",
+                    "accelerate_merge_weights checkpoints/checkpoint_3 merged.safetensors",
+                    "accelerate_merge_weights --overwrite big_model/model.safetensors.index.json merged/"});
+  std::string from;
+  std::string out;
+  int64_t model = 0;
+  bool overwrite = false;
+  line.app()
+      .add_option("DIR", from, "Folder with model.safetensors.index.json and its shards, that file, or a checkpoint")
+      ->required();
+  line.app()
+      .add_option("OUT", out, "File to write, or a folder that is there: it is called model.safetensors in it")
+      ->required();
+  line.app()
+      .add_option("--model", model, "Index of the model in a checkpoint with several; default 0")
+      ->check(CLI::NonNegativeNumber);
+  line.app().add_flag("--overwrite", overwrite, "Replace a file that is there; else it is an error.");
+  if (auto answer = line.parse(arguments)) return *answer;
+
+  if (fs::is_directory(from) && has_model_in_parts(from, model)) {
+    ModelInParts parts = read_parts(from, model, kMergeProgram);
+    const std::string source = counted(parts.files.size(), "file");
+    const size_t tensors = parts.entries.size();
+    return write_to(place_of(out, "model.safetensors.index.json"), overwrite, source, [&](archive::FileSink& sink) {
+      write_parts(std::move(parts), sink, kMergeProgram);
+      return tensors;
+    });
+  }
+  const fs::path index = fs::is_directory(from) ? index_in(from) : fs::path(from);
+  const std::vector<WeightFile> shards = shards_of(index);
+  return write_to(place_of(out, index), overwrite, counted(shards.size(), "shard"),
+                  [&](archive::FileSink& sink) { return write_merged(shards, sink); });
 }
 
 }  // namespace accelerate::launch

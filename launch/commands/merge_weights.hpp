@@ -5,7 +5,8 @@
 
 namespace accelerate::launch {
 
-/// The program: accelerate_merge_weights [options] DIR OUT. Merges a sharded safetensors model into one file.
+/// The program: accelerate_merge_weights [options] DIR OUT. Merges a sharded safetensors model, or the
+/// ranks' parts of a model in a checkpoint, into one file.
 Answer merge_weights(const Arguments& arguments);
 
 }  // namespace accelerate::launch

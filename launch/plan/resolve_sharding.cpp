@@ -28,10 +28,6 @@ void resolve_sharding(const env::Variables& inherited, const env::Config& config
     result.options.fsdp.sharding_strategy = env::strategy_of_zero_stage(env::kDefaultZeroStage);
   }
   result.options.use_deepspeed = false;
-  if (settings.state_dict_type == "SHARDED_STATE_DICT") {
-    result.conflicts.emplace_back(
-        "fsdp_state_dict_type is SHARDED_STATE_DICT; save_state() writes whole tensors, as with FULL_STATE_DICT");
-  }
 }
 
 }  // namespace accelerate::launch

@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
+#include "accelerate/archive/checksum.hpp"
+#include "accelerate/archive/manifest.hpp"
 #include "tests/launch/commands/files.hpp"
 #include "tests/launch/commands/program.hpp"
 
@@ -129,4 +131,116 @@ TEST_CASE("folders without an index, or with several, are refused by name") {
                        " has 2 indices (x.safetensors.index.json, y.safetensors.index.json); name the file of one\n");
   CHECK(merge({"/no/such", "f"}).err ==
         "accelerate_merge_weights: /no/such cannot be opened: No such file or directory\n");
+}
+
+namespace {
+
+/// A checkpoint of two ranks: w of [5] cut after 3 elements, tied with v; the buffer n is whole.
+struct InParts : TemporaryFolder {
+  accelerate::archive::Manifest manifest{.library = "test", .world_size = 2};
+
+  InParts() {
+    add_file("parts_0.safetensors", safetensors_of({{"model.0/w", "F32", {3}, floats({1, 2, 3})}}, {}));
+    add_file("parts_1.safetensors", safetensors_of({{"model.0/w", "F32", {2}, floats({4, 5})}}, {}));
+    add_file("whole_tensors.safetensors", safetensors_of({{"n", "I64", {}, std::string(8, '\1')}}, {}));
+    for (const char* name : {"model.0/w", "model.0/v"}) {
+      manifest.ranges.push_back({name, {5}, 3, 5, "parts_1.safetensors", "model.0/w"});
+      manifest.ranges.push_back({name, {5}, 0, 3, "parts_0.safetensors", "model.0/w"});
+    }
+    manifest.ranges.push_back({"model.0/n", {}, 0, 1, "whole_tensors.safetensors", "n"});
+    write();
+  }
+  void add_file(const std::string& name, const std::string& content) {
+    write_file(path / name, content);
+    manifest.files.push_back({name, content.size(), accelerate::archive::checksum_of(content)});
+  }
+  void write() const { write_file(path / "manifest.json", accelerate::archive::write_manifest(manifest)); }
+  [[nodiscard]] std::string refused() const {
+    const TemporaryFolder to;
+    const auto ran = merge({path.string(), to / "m.safetensors"});
+    CHECK(ran.code != 0);
+    CHECK(fs::is_empty(to.path));
+    return ran.err;
+  }
+};
+
+bool ends(const std::string& text, const std::string& with) { return text.ends_with(with + "\n"); }
+
+}  // namespace
+
+TEST_CASE("the ranks' parts of a checkpoint are joined to one file, which keeps ties") {
+  const InParts from;
+  const TemporaryFolder to;
+  const auto ran = merge({from.path.string(), to / "m.safetensors"});
+  CHECK(ran.err.empty());
+  CHECK(ran.code == 0);
+  CHECK(read_file(to.path / "m.safetensors") ==
+        safetensors_of({{"n", "I64", {}, std::string(8, '\1')}, {"v", "F32", {5}, floats({1, 2, 3, 4, 5})}},
+                       {{"format", "pt"}, {"w", "v"}}));
+  CHECK(ran.out.ends_with(": 2 tensors of 3 files, " + std::to_string(fs::file_size(to.path / "m.safetensors")) +
+                          " B\n"));
+  CHECK(merge({from.path.string(), to.path.string()}).code == 0);
+  CHECK(read_file(to.path / "model.safetensors") == read_file(to.path / "m.safetensors"));
+}
+
+TEST_CASE("parts that are damaged, missing or of another shape are refused, and nothing is written") {
+  {
+    InParts from;
+    from.manifest.ranges.erase(from.manifest.ranges.begin() + 1);
+    from.manifest.ranges.erase(from.manifest.ranges.begin() + 2);
+    from.write();
+    CHECK(ends(from.refused(), "elements 0 to 5 of 'v' are in no file"));
+  }
+  {
+    InParts from;
+    from.manifest.ranges[1].sizes = {6};
+    from.manifest.ranges[3].sizes = {6};
+    from.write();
+    CHECK(ends(from.refused(), "'v' has two dtypes or shapes"));
+  }
+  {
+    InParts from;
+    for (auto& range : from.manifest.ranges) range.sizes = {uint64_t{1} << 40, uint64_t{1} << 40};
+    from.write();
+    CHECK(from.refused().find("has more elements than can be counted") != std::string::npos);
+  }
+  {
+    InParts from;
+    from.manifest.ranges[0].begin = 4;
+    from.manifest.ranges[2].begin = 4;
+    from.write();
+    CHECK(ends(from.refused(), "elements 4 to 5 of 'model.0/v' are 2 elements in parts_1.safetensors"));
+  }
+  {
+    InParts from;
+    for (auto& range : from.manifest.ranges) range.key = "absent";
+    from.write();
+    CHECK(from.refused().find("has no tensor 'absent', which the manifest names") != std::string::npos);
+  }
+  {
+    const InParts from;
+    write_file(from.path / "parts_1.safetensors", "damaged");
+    CHECK(from.refused().find("parts_1.safetensors") != std::string::npos);
+  }
+  {
+    const InParts from;
+    fs::remove(from.path / "parts_0.safetensors");
+    CHECK(ends(from.refused(), "parts_0.safetensors is missing"));
+  }
+  const InParts from;
+  const TemporaryFolder to;
+  CHECK(merge({"--model", "1", from.path.string(), to / "m.safetensors"}).err.find("has no *.safetensors.index.json") !=
+        std::string::npos);
+}
+
+TEST_CASE("accelerate_checkpoint shows the elements of a part, and verifies the files") {
+  const InParts from;
+  const auto ran = run_program("accelerate_checkpoint", {"inspect", "--tensors", from.path.string()});
+  CHECK(ran.code == 0);
+  CHECK(
+      ran.out.ends_with("tensors:\n"
+                        "  model.0/w F32 elements 0 to 3 of [5] in parts_0.safetensors\n"
+                        "  model.0/w F32 elements 3 to 5 of [5] in parts_1.safetensors\n"
+                        "  n I64 [] in whole_tensors.safetensors\n"));
+  CHECK(run_program("accelerate_checkpoint", {"verify", from.path.string()}).code == 0);
 }
