@@ -71,6 +71,7 @@ std::shared_ptr<prepared::AcceleratorState> shared_by_all(const job::JobContext&
   const auto sharding =
       sharding::resolve(options.sharding, options.fsdp_plugin, variables, job.place, env::read_config(variables));
   shared->sharding = sharding.strategy;
+  shared->state_dict_type = sharding.state_dict_type;
   shared->full_shard = sharding.full_shard;
   if (!job.device.is_cpu()) shared->full_shard.units.min_bytes = 32 << 20;  // small collectives use a GPU badly
   prepared::check_sharding(*shared, options.project.save_on_each_node);

@@ -141,7 +141,9 @@ class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacad
     return model.unwrap();
   }
 
-  /// Returns parameters and buffers by the module's own names, without copies.
+  /// Returns parameters and buffers by the module's own names, without copies. With full_shard the parameters are
+  /// gathered one at a time in the memory of rank 0's host, as in Hugging Face Accelerate: other ranks get an empty
+  /// dict, and all ranks must call it.
   template <typename Model>
   [[nodiscard]] static torch::OrderedDict<std::string, at::Tensor> get_state_dict(const PreparedModel<Model>& model) {
     return prepared::state_dict(model.core());

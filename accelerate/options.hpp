@@ -45,6 +45,7 @@ using ShortWindow = gradient::ShortWindow;
 /// (ZeRO-2) or full_shard (ZeRO-3); hybrid_shard and hybrid_shard_zero2 divide within a machine and replicate across
 /// machines.
 using ShardingStrategy = sharding::ShardingStrategy;
+using StateDictType = sharding::StateDictType;
 using FullyShardedDataParallelPlugin = sharding::FullyShardedDataParallelPlugin;
 
 using ProjectConfiguration = checkpoint::ProjectConfiguration;

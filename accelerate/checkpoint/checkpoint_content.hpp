@@ -37,12 +37,23 @@ struct LoaderGenerator {
   int64_t pass = 0;    ///< passes that had begun in rank 0's process; 0 with a single rank
 };
 
+/// Elements of a tensor of which each rank saves its own, so that no rank needs the whole tensor.
+struct TensorPart {
+  std::string kind{};            ///< "model", "master_weights" or "optimizer"
+  int64_t index = 0;             ///< of the model or optimizer; 0 for masters
+  std::string name{};            ///< "first.weight", "model.0/first.weight" or "3.exp_avg"
+  std::vector<int64_t> sizes{};  ///< of the whole tensor
+  int64_t begin = 0;             ///< first element in row-major order
+  at::Tensor elements{};         ///< one-dimensional, not empty
+};
+
 struct CheckpointContent {
   int64_t step = 0;         ///< optimizer steps so far
   int64_t epoch = 0;        ///< of the first loader
   int64_t accumulated = 0;  ///< counted calls of accumulate(), Accelerate's "step"
   std::vector<NamedTensors> models{};
   std::vector<bool> with_buffers{};  ///< per model: has buffers, which may differ between ranks; may be empty
+  std::vector<bool> in_parts{};      ///< per model: parameters are in `parts`, not in `models`; may be empty
   NamedTensors masters{};            ///< float32 copies of weights that are stored in bfloat16: "model.0/first.weight"
   std::vector<state::OptimizerState> optimizers{};
   std::vector<std::optional<state::SchedulerState>> schedulers{};  ///< unset for one without a state
@@ -52,6 +63,7 @@ struct CheckpointContent {
   std::optional<precision::ScalerState> scaler{};
   std::vector<CustomState> customs{};
   // Data of this rank only.
+  std::vector<TensorPart> parts{};
   RandomStates random{};
   std::optional<OpenWindow> window{};
   NamedTensors buffers{};  ///< "model.0/bn.running_mean"

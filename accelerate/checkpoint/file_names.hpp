@@ -26,6 +26,9 @@ inline std::string random_file(int64_t rank) { return fmt::format("random_states
 inline std::string window_file(int64_t rank) { return fmt::format("window_{}.bin", rank); }
 inline std::string buffers_file(int64_t rank) { return fmt::format("buffers_{}.bin", rank); }
 inline std::string comm_hooks_file(int64_t rank) { return fmt::format("comm_hooks_{}.bin", rank); }
+/// Tensors of a model of which no rank has only a part, beside the files of the ranks' parts.
+inline std::string whole_tensors_file(int64_t i) { return numbered("whole_tensors", i, ".safetensors"); }
+inline std::string parts_file(int64_t rank) { return fmt::format("parts_{}.safetensors", rank); }
 inline constexpr std::string_view kScalerFile = "scaler.pt";
 inline constexpr std::string_view kMastersFile = "master_weights.safetensors";
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <memory>
 #include <utility>
 
 #include "accelerate/archive/checkpoint_folder.hpp"
@@ -73,7 +74,11 @@ class Reader {
     const Manifest& manifest = *read_.manifest;
     content().step = manifest.step;
     content().epoch = manifest.epoch;
-    SavedRanges ranges(folder_, manifest, operation_);
+    const auto owner = std::make_shared<SavedRanges>(folder_, manifest, operation_);
+    SavedRanges& ranges = *owner;
+    read_.elements = [owner](const at::Tensor& placeholder, int64_t begin, int64_t end) {
+      return owner->read(placeholder, begin, end);
+    };
     for (const auto& part : manifest.parts) {
       if (part.kind == "model") {
         entry_at(content().models, part) = tensors_in(ranges, fmt::format("model.{}/", part.index));
@@ -97,7 +102,7 @@ class Reader {
 
   static NamedTensors tensors_in(SavedRanges& ranges, const std::string& prefix) {
     NamedTensors tensors;
-    for (const auto& name : ranges.names(prefix)) tensors.emplace_back(name.substr(prefix.size()), ranges.whole(name));
+    for (const auto& name : ranges.names(prefix)) tensors.emplace_back(name.substr(prefix.size()), ranges.tensor(name));
     return tensors;
   }
 
@@ -111,7 +116,7 @@ class Reader {
         base::fail(ErrorKind::data, {}, operation_, "{}: the manifest has {}, expected a parameter's number and a name",
                    folder_.string(), archive::quote_for_terminal(name));
       }
-      put(saved.tensors[of->first], of->second, ranges.whole(name));
+      put(saved.tensors[of->first], of->second, ranges.tensor(name));
     }
     return saved;
   }

@@ -9,11 +9,15 @@
 
 #include "accelerate/archive/manifest.hpp"
 #include "accelerate/checkpoint/checkpoint_content.hpp"
+#include "accelerate/state/saved_elements.hpp"
 
 namespace accelerate::checkpoint {
 
 struct CheckpointReader {
+  /// Without parts. Tensors of models, masters and optimizers that several ranks saved are placeholders.
   CheckpointContent content{};
+  /// Reads placeholders; unset if there are none.
+  state::ReadElements elements{};
   std::optional<archive::Manifest> manifest{};  ///< unset if another library wrote the folder
   bool has_own_part = true;                     ///< false if the saved job did not have this rank
   bool has_random_states = true;

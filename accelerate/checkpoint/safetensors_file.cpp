@@ -22,6 +22,30 @@ archive::SafetensorsEntry entry_of(const std::string& name, const at::Tensor& te
   return entry;
 }
 
+struct Layout {
+  std::string header{};
+  NamedTensors tensors{};  // in the order of their bytes
+};
+
+Layout layout_of(const NamedTensors& tensors, std::string_view operation) {
+  auto left_out = tied(tensors);
+  auto metadata = written_by_torch;
+  // A tied tensor with the name of a metadata key is written itself.
+  for (const auto& [name, value] : metadata) left_out.erase(name);
+  metadata.insert(left_out.begin(), left_out.end());
+  std::vector<archive::SafetensorsEntry> entries;
+  std::unordered_map<std::string_view, const at::Tensor*> by_name;
+  for (const auto& [name, tensor] : tensors) {
+    if (left_out.contains(name)) continue;
+    if (!tensor.defined() || tensor.layout() != c10::kStrided) std::ignore = as_written(tensor, name, operation);
+    entries.push_back(entry_of(name, tensor, operation));
+    by_name[name] = &tensor;
+  }
+  Layout layout{.header = write_safetensors(entries, metadata, operation)};
+  for (const auto& entry : entries) layout.tensors.emplace_back(entry.name, *by_name.at(entry.name));
+  return layout;
+}
+
 }  // namespace
 
 std::map<std::string, std::string> tied(const NamedTensors& tensors) {
@@ -37,25 +61,22 @@ std::map<std::string, std::string> tied(const NamedTensors& tensors) {
   return found;
 }
 
-void write_safetensors_file(archive::Sink& sink, const NamedTensors& tensors, std::string_view operation) {
-  auto left_out = tied(tensors);
-  auto metadata = written_by_torch;
-  // A tied tensor with the name of a metadata key is written itself.
-  for (const auto& [name, value] : metadata) left_out.erase(name);
-  metadata.insert(left_out.begin(), left_out.end());
-  std::vector<archive::SafetensorsEntry> entries;
-  std::unordered_map<std::string_view, const at::Tensor*> by_name;
-  for (const auto& [name, tensor] : tensors) {
-    if (left_out.contains(name)) continue;
-    if (!tensor.defined() || tensor.layout() != c10::kStrided) std::ignore = as_written(tensor, name, operation);
-    entries.push_back(entry_of(name, tensor, operation));
-    by_name[name] = &tensor;
+void write_safetensors_file(archive::Sink& sink, const NamedTensors& tensors, std::string_view operation,
+                            const ProvideValues& provide) {
+  const Layout layout = layout_of(tensors, operation);
+  sink.write(layout.header);
+  for (const auto& [name, tensor] : layout.tensors) {
+    const at::Tensor written = as_written(tensor.is_meta() ? provide(tensor) : tensor, name, operation);
+    sink.write(bytes_of(written));
   }
-  sink.write(write_safetensors(entries, metadata, operation));
-  for (const auto& entry : entries) {
-    const at::Tensor tensor = as_written(*by_name.at(entry.name), entry.name, operation);
-    sink.write(bytes_of(tensor));
+}
+
+std::vector<at::Tensor> placeholders_in_safetensors_order(const NamedTensors& tensors, std::string_view operation) {
+  std::vector<at::Tensor> placeholders;
+  for (const auto& [name, tensor] : layout_of(tensors, operation).tensors) {
+    if (tensor.is_meta()) placeholders.push_back(tensor);
   }
+  return placeholders;
 }
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, std::string_view operation)

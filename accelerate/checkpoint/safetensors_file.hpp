@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "accelerate/archive/mapped_file.hpp"
 #include "accelerate/archive/safetensors.hpp"
@@ -18,8 +19,14 @@ namespace accelerate::checkpoint {
 /// Writes a whole file. If tensors have equal memory, shape and strides (tied weights), only the first is written; the
 /// metadata maps the others to it, as safetensors.torch.save_model() does.
 ///
+/// \param provide  Returns the values of tensors that are placeholders.
 /// \throws Error (usage) with the name of a tensor if the format lacks its dtype.
-void write_safetensors_file(archive::Sink& sink, const NamedTensors& tensors, std::string_view operation);
+void write_safetensors_file(archive::Sink& sink, const NamedTensors& tensors, std::string_view operation,
+                            const ProvideValues& provide = {});
+
+/// Returns the placeholders in the order in which write_safetensors_file() needs their values.
+[[nodiscard]] std::vector<at::Tensor> placeholders_in_safetensors_order(const NamedTensors& tensors,
+                                                                        std::string_view operation);
 
 /// Returns the names that are not written, each with the name of the tied tensor that is written.
 [[nodiscard]] std::map<std::string, std::string> tied(const NamedTensors& tensors);

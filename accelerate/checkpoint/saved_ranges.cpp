@@ -2,9 +2,11 @@
 #include "accelerate/checkpoint/saved_ranges.hpp"
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <iterator>
+#include <tuple>
 #include <utility>
 
 #include "accelerate/base/error.hpp"
@@ -24,12 +26,12 @@ SavedRanges::SavedRanges(std::filesystem::path folder, const archive::Manifest& 
   for (const Range& range : manifest.ranges) {
     auto& of_tensor = ranges_[range.tensor];
     if (of_tensor.empty()) order_.push_back(range.tensor);
-    of_tensor.push_back(&range);
+    of_tensor.push_back(range);
   }
   for (auto& [name, ranges] : ranges_) {
-    std::stable_sort(ranges.begin(), ranges.end(), [](const auto* a, const auto* b) { return a->begin < b->begin; });
-    for (const Range* range : ranges) {
-      if (range->sizes != ranges.front()->sizes) refuse("{} has two shapes", archive::quote_for_terminal(name));
+    std::stable_sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+    for (const Range& range : ranges) {
+      if (range.sizes != ranges.front().sizes) refuse("{} has two shapes", archive::quote_for_terminal(name));
     }
   }
 }
@@ -41,33 +43,54 @@ std::vector<std::string> SavedRanges::names(std::string_view prefix) const {
   return found;
 }
 
+at::Tensor SavedRanges::tensor(const std::string& name) {
+  const Range& first = ranges_of(name).front();
+  if (ranges_of(name).size() == 1) return whole(name);
+  const std::vector<int64_t> sizes(first.sizes.begin(), first.sizes.end());
+  std::ignore = pieces(name, 0, elements_of(first));  // a load verifies everything before it changes anything
+  const at::Tensor placeholder = at::empty(sizes, part(first).options().device(c10::kMeta));
+  placeholders_.emplace(placeholder.unsafeGetTensorImpl(), std::pair(placeholder, name));
+  return placeholder;
+}
+
+std::vector<state::SavedElements> SavedRanges::read(const at::Tensor& placeholder, int64_t begin, int64_t end) {
+  const auto found = placeholders_.find(placeholder.unsafeGetTensorImpl());
+  TORCH_INTERNAL_ASSERT(found != placeholders_.end(), "the placeholder belongs to another checkpoint");
+  return pieces(found->second.second, begin, end);
+}
+
 at::Tensor SavedRanges::whole(const std::string& name) {
-  const Range& first = *ranges_of(name).front();
+  const Range& first = ranges_of(name).front();
   const std::vector<int64_t> sizes(first.sizes.begin(), first.sizes.end());
   return elements(name, 0, elements_of(first)).reshape(sizes);
 }
 
 at::Tensor SavedRanges::elements(const std::string& name, int64_t begin, int64_t end) {
-  const auto& ranges = ranges_of(name);
-  if (begin == end) return part(*ranges.front()).slice(0, 0, 0);
-  std::vector<at::Tensor> pieces;  // all are checked against their files before memory is allocated
+  if (begin == end) return part(ranges_of(name).front()).slice(0, 0, 0);
+  std::vector<at::Tensor> values;  // all are checked against their files before memory is allocated
+  for (auto& piece : pieces(name, begin, end)) values.push_back(std::move(piece.values));
+  return values.size() == 1 ? values.front() : at::cat(values);
+}
+
+std::vector<state::SavedElements> SavedRanges::pieces(const std::string& name, int64_t begin, int64_t end) {
+  std::vector<state::SavedElements> pieces;
   int64_t covered = begin;
-  for (const Range* range : ranges) {
-    const auto first = static_cast<int64_t>(range->begin), last = static_cast<int64_t>(range->end);
+  for (const Range& range : ranges_of(name)) {
+    const auto first = static_cast<int64_t>(range.begin), last = static_cast<int64_t>(range.end);
     if (last <= covered) continue;
     if (first > covered || covered == end) break;
     const int64_t until = std::min(last, end);
-    pieces.push_back(part(*range).slice(0, covered - first, until - first));
-    if (pieces.back().scalar_type() != pieces.front().scalar_type()) {
+    pieces.push_back({covered, part(range).slice(0, covered - first, until - first)});
+    if (pieces.back().values.scalar_type() != pieces.front().values.scalar_type()) {
       refuse("{} has two dtypes", archive::quote_for_terminal(name));
     }
     covered = until;
   }
   if (covered != end) refuse("elements {} to {} of {} are in no file", covered, end, archive::quote_for_terminal(name));
-  return pieces.size() == 1 ? pieces.front() : at::cat(pieces);
+  return pieces;
 }
 
-const std::vector<const archive::ManifestRange*>& SavedRanges::ranges_of(const std::string& name) const {
+const std::vector<archive::ManifestRange>& SavedRanges::ranges_of(const std::string& name) const {
   const auto found = ranges_.find(name);
   if (found == ranges_.end()) refuse("the manifest has no tensor {}", archive::quote_for_terminal(name));
   return found->second;

@@ -8,21 +8,29 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "accelerate/archive/manifest.hpp"
 #include "accelerate/base/error.hpp"
 #include "accelerate/checkpoint/tensors.hpp"
+#include "accelerate/state/saved_elements.hpp"
 
 namespace accelerate::checkpoint {
 
 class SavedRanges {
  public:
-  /// \param manifest  Must outlive this object.
   SavedRanges(std::filesystem::path folder, const archive::Manifest& manifest, std::string_view operation);
 
   /// Returns the names with this prefix, in the order of the manifest: "model.0/".
   [[nodiscard]] std::vector<std::string> names(std::string_view prefix) const;
+
+  /// Returns the whole tensor in its shape, which refers to the mapped file, if one range contains it. Otherwise it
+  /// returns a placeholder on the meta device; read() has its elements.
+  /// \throws as whole().
+  [[nodiscard]] at::Tensor tensor(const std::string& name);
+  /// Returns elements of a placeholder that this object returned; see state::ReadElements.
+  [[nodiscard]] std::vector<state::SavedElements> read(const at::Tensor& placeholder, int64_t begin, int64_t end);
 
   /// Returns the whole tensor in its shape. If one range contains it, the result refers to the mapped file.
   ///
@@ -36,7 +44,8 @@ class SavedRanges {
  private:
   using Range = archive::ManifestRange;
 
-  [[nodiscard]] const std::vector<const Range*>& ranges_of(const std::string& name) const;
+  [[nodiscard]] const std::vector<Range>& ranges_of(const std::string& name) const;
+  [[nodiscard]] std::vector<state::SavedElements> pieces(const std::string& name, int64_t begin, int64_t end);
   /// Returns the elements of a range from its file.
   [[nodiscard]] at::Tensor part(const Range& range);
   [[nodiscard]] const std::unordered_map<std::string, at::Tensor>& file(const std::string& name);
@@ -47,7 +56,8 @@ class SavedRanges {
   std::filesystem::path folder_;
   std::string operation_;
   std::vector<std::string> order_;
-  std::unordered_map<std::string, std::vector<const Range*>> ranges_;  // sorted by first element
+  std::unordered_map<std::string, std::vector<Range>> ranges_;                        // sorted by first element
+  std::unordered_map<const void*, std::pair<at::Tensor, std::string>> placeholders_;  // by TensorImpl, with names
   std::map<std::string, std::unordered_map<std::string, at::Tensor>> files_;
 };
 

@@ -29,6 +29,7 @@ class Copier {
     collect(buffers.buffers);
     collect(buffers.buffers_of_rank_0);
     collect(buffers.comm_hooks);
+    for (auto& part : buffers.parts) collect(part.elements);
   }
 
   void copy(at::Tensor& tensor) {
@@ -61,11 +62,12 @@ class Copier {
  private:
   // Tied tensors share one buffer.
   void collect(NamedTensors& tensors) {
-    for (auto& [name, tensor] : tensors) {
-      if (!tensor.defined() || tensor.layout() != c10::kStrided || !tensor.is_cpu()) continue;
-      if (!collected_.insert(tensor.const_data_ptr()).second) continue;
-      spare_.emplace(tensor.nbytes(), std::move(tensor));
-    }
+    for (auto& [name, tensor] : tensors) collect(tensor);
+  }
+  void collect(at::Tensor& tensor) {
+    if (!tensor.defined() || tensor.layout() != c10::kStrided || !tensor.is_cpu()) return;
+    if (!collected_.insert(tensor.const_data_ptr()).second) return;
+    spare_.emplace(tensor.nbytes(), std::move(tensor));
   }
   // Reuses memory of the previous snapshot, because new pages from the system are slow.
   at::Tensor buffer_like(const at::Tensor& source) {
@@ -107,6 +109,7 @@ Snapshot snapshot(const CheckpointContent& content, CheckpointContent buffers) {
   copier.copy(copy.buffers);
   copier.copy(copy.buffers_of_rank_0);
   copier.copy(copy.comm_hooks);
+  for (auto& part : copy.parts) copier.copy(part.elements);
   taken.download.finish();
   return taken;
 }

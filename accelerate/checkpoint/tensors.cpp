@@ -69,7 +69,7 @@ std::string_view bytes_of(const at::Tensor& tensor) {
 
 const void* memory_of(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.layout() != c10::kStrided || tensor.numel() == 0) return nullptr;
-  return tensor.const_data_ptr();
+  return tensor.is_meta() ? static_cast<const void*>(tensor.unsafeGetTensorImpl()) : tensor.const_data_ptr();
 }
 
 bool same_memory(const at::Tensor& a, const at::Tensor& b) {

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,13 +24,18 @@ struct DtypeNames {
 [[nodiscard]] std::optional<c10::ScalarType> dtype_of_safetensors(std::string_view name);
 [[nodiscard]] std::optional<c10::ScalarType> dtype_of_storage(std::string_view name);
 
+/// Returns the values of a placeholder: a tensor on the meta device with the shape, dtype and strides of the values.
+/// Called once for each placeholder, when its bytes are written, so that not all values need memory at once.
+using ProvideValues = std::function<at::Tensor(const at::Tensor& placeholder)>;
+
 /// Returns the tensor detached, on the CPU, dense and row-major, as its bytes are written.
 /// \throws Error (usage) with the name of a sparse, quantized or undefined tensor.
 [[nodiscard]] at::Tensor as_written(const at::Tensor& tensor, std::string_view name, std::string_view operation);
 /// Returns the bytes of a tensor from as_written().
 [[nodiscard]] std::string_view bytes_of(const at::Tensor& tensor);
 
-/// Returns the address of the first byte; null for a tensor without bytes (no elements, undefined or sparse).
+/// Returns the address of the first byte; null for a tensor without bytes (no elements, undefined or sparse). For a
+/// placeholder it returns the TensorImpl, because the same placeholder has the same values.
 [[nodiscard]] const void* memory_of(const at::Tensor& tensor);
 /// True for tied tensors: equal bytes in memory, shape, strides and dtype. Tensors without bytes are never tied, so
 /// each is written under its own name, as in safetensors.torch.

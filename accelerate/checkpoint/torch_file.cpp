@@ -124,13 +124,20 @@ PickleValue TorchFileWriter::tensor(const at::Tensor& tensor, std::string_view n
                     py_object("collections", "OrderedDict", {})});
 }
 
-void TorchFileWriter::write(archive::Sink& sink, const PickleValue& root) const {
+std::vector<at::Tensor> TorchFileWriter::placeholders() const {
+  std::vector<at::Tensor> list;
+  std::ranges::copy_if(storages_, std::back_inserter(list), [](const at::Tensor& tensor) { return tensor.is_meta(); });
+  return list;
+}
+
+void TorchFileWriter::write(archive::Sink& sink, const PickleValue& root, const ProvideValues& provide) const {
   archive::ZipWriter zip(sink);
   const std::string folder(kFolderInZip);
   zip.add(folder + "data.pkl", archive::pickle(root));
   zip.add(folder + "byteorder", "little");
   for (size_t i = 0; i < storages_.size(); ++i) {
-    const at::Tensor tensor = as_written(storages_[i], "a tensor", operation_);
+    const at::Tensor& storage = storages_[i];
+    const at::Tensor tensor = as_written(storage.is_meta() ? provide(storage) : storage, "a tensor", operation_);
     zip.add(fmt::format("{}data/{}", folder, i), bytes_of(tensor));
   }
   zip.add(folder + "version", "3\n");

@@ -24,7 +24,10 @@ class TorchFileWriter {
 
   /// Adds a tensor as a value of the file. Its bytes are written once, even if it is repeated, and are read by write().
   [[nodiscard]] archive::PickleValue tensor(const at::Tensor& tensor, std::string_view name);
-  void write(archive::Sink& sink, const archive::PickleValue& root) const;
+  /// \param provide  Returns the values of tensors that are placeholders.
+  void write(archive::Sink& sink, const archive::PickleValue& root, const ProvideValues& provide = {}) const;
+  /// Returns the placeholders in the order in which write() needs their values.
+  [[nodiscard]] std::vector<at::Tensor> placeholders() const;
 
  private:
   std::string operation_;

@@ -2,6 +2,8 @@
 // Weights without the rest of a checkpoint: files and folders like those of Hugging Face Accelerate's save_model().
 #include "accelerate/checkpoint/weights.hpp"
 
+#include <ATen/ops/cat.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -12,6 +14,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "accelerate/archive/atomic_file.hpp"
@@ -20,6 +23,7 @@
 #include "accelerate/archive/weight_index.hpp"
 #include "accelerate/checkpoint/fsdp_files.hpp"
 #include "accelerate/checkpoint/safetensors_file.hpp"
+#include "accelerate/checkpoint/saved_ranges.hpp"
 #include "accelerate/checkpoint/torch_file.hpp"
 
 namespace accelerate::checkpoint {
@@ -37,13 +41,26 @@ void make_parent_of(const fs::path& path, std::string_view operation) {
   for (const fs::path& folder : archive::make_folders(path.parent_path())) archive::sync_to_disk(folder, operation);
 }
 
-void write_weights_file(archive::Sink& sink, const NamedTensors& tensors, bool safetensors,
-                        std::string_view operation) {
-  if (safetensors) return write_safetensors_file(sink, tensors, operation);
-  TorchFileWriter writer(operation);
+archive::PickleValue add_all(TorchFileWriter& writer, const NamedTensors& tensors) {
   archive::PickleEntries entries;
   for (const auto& [name, tensor] : tensors) entries.emplace_back(name, writer.tensor(tensor, name));
-  writer.write(sink, py_dict(std::move(entries)));
+  return py_dict(std::move(entries));
+}
+
+void write_weights_file(archive::Sink& sink, const NamedTensors& tensors, bool safetensors, std::string_view operation,
+                        const ProvideValues& provide) {
+  if (safetensors) return write_safetensors_file(sink, tensors, operation, provide);
+  TorchFileWriter writer(operation);
+  const archive::PickleValue root = add_all(writer, tensors);
+  writer.write(sink, root, provide);
+}
+
+std::vector<at::Tensor> placeholders_of_file(const NamedTensors& tensors, bool safetensors,
+                                             std::string_view operation) {
+  if (safetensors) return placeholders_in_safetensors_order(tensors, operation);
+  TorchFileWriter writer(operation);
+  std::ignore = add_all(writer, tensors);
+  return writer.placeholders();
 }
 
 // 0 for a tensor that no format supports; the writer refuses it.
@@ -182,6 +199,32 @@ NamedTensors read_sharded(const fs::path& index, std::string_view operation) {
   return tensors;
 }
 
+// The first model of a checkpoint without a file of whole weights.
+SavedWeights weights_in_parts(const fs::path& folder, std::string_view operation) {
+  constexpr std::string_view prefix = "model.0/";
+  const archive::Manifest manifest = archive::manifest_of(folder, operation);
+  const auto ranges = std::make_shared<SavedRanges>(folder, manifest, operation);
+  SavedWeights saved{.elements = [ranges](const at::Tensor& placeholder, int64_t begin, int64_t end) {
+    return ranges->read(placeholder, begin, end);
+  }};
+  std::set<std::string> files;
+  for (const archive::ManifestRange& range : manifest.ranges) {
+    if (range.tensor.starts_with(prefix) && files.insert(range.file).second) {
+      check_index_files(folder / range.file, operation);
+    }
+  }
+  for (const std::string& name : ranges->names(prefix)) {
+    saved.tensors.emplace_back(name.substr(prefix.size()), ranges->tensor(name));
+  }
+  return saved;
+}
+
+at::Tensor read_whole(const at::Tensor& placeholder, const state::ReadElements& read) {
+  std::vector<at::Tensor> values;
+  for (auto& piece : read(placeholder, 0, placeholder.numel())) values.push_back(std::move(piece.values));
+  return at::cat(values).reshape(placeholder.sizes());
+}
+
 }  // namespace
 
 std::vector<Shard> assign_to_ranks(const NamedTensors& tensors, std::string_view whole, uint64_t max_bytes) {
@@ -235,8 +278,19 @@ uint64_t parse_size(std::string_view text, std::string_view operation) {
   return static_cast<uint64_t>(number * factor);
 }
 
+std::vector<at::Tensor> placeholders_in_order(const NamedTensors& tensors, const WeightsOptions& options,
+                                              std::string_view operation) {
+  std::vector<at::Tensor> all;
+  const std::string_view whole = kWholeNames[options.safe_serialization ? 0 : 1];
+  for (const Shard& shard : assign_to_ranks(tensors, whole, parse_size(options.max_shard_size, operation))) {
+    const auto list = placeholders_of_file(shard.tensors, options.safe_serialization, operation);
+    all.insert(all.end(), list.begin(), list.end());
+  }
+  return all;
+}
+
 void save_weights(const fs::path& folder, const NamedTensors& tensors, const WeightsOptions& options,
-                  std::string_view operation) {
+                  std::string_view operation, const ProvideValues& provide) {
   const std::string_view whole = kWholeNames[options.safe_serialization ? 0 : 1];
   const auto shards = assign_to_ranks(tensors, whole, parse_size(options.max_shard_size, operation));
   std::set<std::string> names;
@@ -251,7 +305,7 @@ void save_weights(const fs::path& folder, const NamedTensors& tensors, const Wei
   std::vector<std::unique_ptr<archive::AtomicFile>> files;
   for (const Shard& shard : shards) {
     files.push_back(std::make_unique<archive::AtomicFile>(folder / shard.file, operation));
-    write_weights_file(files.back()->sink(), shard.tensors, options.safe_serialization, operation);
+    write_weights_file(files.back()->sink(), shard.tensors, options.safe_serialization, operation, provide);
   }
   if (shards.size() > 1) {
     files.push_back(std::make_unique<archive::AtomicFile>(folder / index_name(whole), operation));
@@ -267,25 +321,34 @@ void save_file(const fs::path& path, const NamedTensors& tensors, std::string_vi
   check_no_checkpoint(path.parent_path(), {path.filename().string()}, operation);
   make_parent_of(path, operation);
   archive::AtomicFile file(path, operation);
-  write_weights_file(file.sink(), tensors, is_safetensors(path), operation);
+  write_weights_file(file.sink(), tensors, is_safetensors(path), operation, {});
   file.commit(archive::Existing::replace);
 }
 
-NamedTensors read_weights(const fs::path& path, std::string_view operation) {
+SavedWeights open_weights(const fs::path& path, std::string_view operation) {
   std::error_code error;
   if (fs::is_directory(path, error)) {
     for (const std::string_view name : kWholeNames) {
-      if (fs::exists(path / name, error)) return read_weights(path / name, operation);
+      if (fs::exists(path / name, error)) return {.tensors = read_one_file(path / name, operation)};
       const fs::path index = path / index_name(name);
-      if (fs::exists(index, error)) return read_sharded(index, operation);
+      if (fs::exists(index, error)) return {.tensors = read_sharded(index, operation)};
     }
-    if (is_dcp_folder(path)) return read_dcp_weights(path, operation);
-    if (has_fsdp_model(path, 0)) return read_fsdp_model(path, 0, operation);
+    if (archive::has_own_manifest(path)) return weights_in_parts(path, operation);
+    if (is_dcp_folder(path)) return {.tensors = read_dcp_weights(path, operation)};
+    if (has_fsdp_model(path, 0)) return {.tensors = read_fsdp_model(path, 0, operation)};
     base::fail(ErrorKind::io, {}, operation, "{} has neither {}, nor {}, nor an index of either", path.string(),
                kWholeNames[0], kWholeNames[1]);
   }
-  if (path.extension() == ".json") return read_sharded(path, operation);
-  return read_one_file(path, operation);
+  if (path.extension() == ".json") return {.tensors = read_sharded(path, operation)};
+  return {.tensors = read_one_file(path, operation)};
+}
+
+NamedTensors read_weights(const fs::path& path, std::string_view operation) {
+  SavedWeights saved = open_weights(path, operation);
+  for (auto& [name, tensor] : saved.tensors) {
+    if (tensor.is_meta()) tensor = read_whole(tensor, saved.elements);
+  }
+  return std::move(saved.tensors);
 }
 
 }  // namespace accelerate::checkpoint

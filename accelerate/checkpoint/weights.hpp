@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "accelerate/checkpoint/tensors.hpp"
+#include "accelerate/state/saved_elements.hpp"
 
 namespace accelerate::checkpoint {
 
@@ -41,16 +42,31 @@ struct Shard {
 /// While several files are replaced there is no index, so a kill leaves nothing that readers accept.
 /// \throws Error (usage) if a checkpoint has a file of that name; Error (io) if the system refuses. The previous files
 ///         are unchanged unless a file was already moved into place.
+/// \param provide  Returns the values of tensors that are placeholders.
 void save_weights(const std::filesystem::path& folder, const NamedTensors& tensors, const WeightsOptions& options,
-                  std::string_view operation);
+                  std::string_view operation, const ProvideValues& provide = {});
+
+/// Returns the placeholders in the order in which save_weights() needs their values.
+/// \throws Error (usage) as save_weights() for tensors and options.
+[[nodiscard]] std::vector<at::Tensor> placeholders_in_order(const NamedTensors& tensors, const WeightsOptions& options,
+                                                            std::string_view operation);
 
 /// Writes one file: safetensors if its extension is ".safetensors"; otherwise a dict as torch.save writes it.
 void save_file(const std::filesystem::path& path, const NamedTensors& tensors, std::string_view operation);
 
+struct SavedWeights {
+  NamedTensors tensors{};
+  /// Reads placeholders among the tensors; unset if there are none.
+  state::ReadElements elements{};
+};
+
+/// As read_weights(), but tensors that several ranks saved in parts are placeholders.
+[[nodiscard]] SavedWeights open_weights(const std::filesystem::path& path, std::string_view operation);
+
 /// Reads weights from a file (.safetensors or torch.save) or a folder: model.safetensors, the shards of
-/// model.safetensors.index.json, or the same with pytorch_model.bin. Also reads a folder of
-/// torch.distributed.checkpoint, and a checkpoint of Hugging Face Accelerate's FSDP. Tensors refer to the mapped files,
-/// except those of torch.distributed.checkpoint, which are copied.
+/// model.safetensors.index.json, the same with pytorch_model.bin, the first model of a checkpoint that ranks saved in
+/// parts, a folder of torch.distributed.checkpoint, or a checkpoint of Hugging Face Accelerate's FSDP. Tensors refer to
+/// the mapped files, except those that several files contain in parts, which are copied.
 /// \throws Error (io) if there are none; Error (data) for an index with files outside its folder or with missing
 ///         tensors, and for a checkpoint file that does not match its manifest.
 [[nodiscard]] NamedTensors read_weights(const std::filesystem::path& path, std::string_view operation);

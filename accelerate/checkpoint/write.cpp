@@ -33,6 +33,8 @@ struct WriteJob {
   std::function<void(archive::Sink&)> write;
   std::vector<archive::ManifestRange> ranges{};
   bool is_divided = true;  // if false, the first writer writes it, because ranks may differ
+  /// Saved objects that have tensors in the file, if it is not the object of `kind` and `index`.
+  std::set<std::pair<std::string, int64_t>> contains{};
 };
 
 archive::ManifestRange whole(std::string tensor, const at::Tensor& of, std::string file, std::string key) {
@@ -48,7 +50,10 @@ class WriteJobs {
   // Data common to all ranks, and data of the first writer.
   std::vector<WriteJob> common() {
     for (size_t i = 0; i < content_.models.size(); ++i) {
-      model(static_cast<int64_t>(i), content_.models[i],
+      const bool is_in_parts = i < content_.in_parts.size() && content_.in_parts[i];
+      if (is_in_parts && content_.models[i].empty()) continue;
+      const auto index = static_cast<int64_t>(i);
+      model(index, is_in_parts ? whole_tensors_file(index) : model_file(index), content_.models[i],
             i >= content_.with_buffers.size() || !content_.with_buffers[i]);
     }
     if (!content_.masters.empty()) {
@@ -88,12 +93,12 @@ class WriteJobs {
     own_buffers_ = own_buffers();
     tensors("buffers", buffers_file(part_.rank), own_buffers_);
     tensors("comm_hooks", comm_hooks_file(part_.rank), content_.comm_hooks);
+    parts();
     return std::move(jobs_);
   }
 
  private:
-  void model(int64_t index, const NamedTensors& tensors, bool is_divided) {
-    const std::string whole = model_file(index);
+  void model(int64_t index, const std::string& whole, const NamedTensors& tensors, bool is_divided) {
     auto shards = assign_to_ranks(tensors, whole, part_.max_bytes);
     const size_t first = jobs_.size();
     if (shards.size() > 1) {
@@ -115,6 +120,31 @@ class WriteJobs {
       write_safetensors_file(sink, tensors, operation_);
     };
     jobs_.push_back(std::move(job));
+  }
+
+  // Tensors of which each rank has its own elements. One list for all objects, so that a rank has few files.
+  void parts() {
+    NamedTensors tensors;
+    std::unordered_map<std::string, const TensorPart*> by_name;
+    for (const TensorPart& part : content_.parts) {
+      const bool has_index = part.kind != "master_weights";
+      const std::string name =
+          has_index ? fmt::format("{}.{}/{}", part.kind, part.index, part.name) : fmt::format("masters/{}", part.name);
+      tensors.emplace_back(name, part.elements);
+      by_name.emplace(name, &part);
+    }
+    if (tensors.empty()) return;
+    for (Shard& shard : assign_to_ranks(tensors, parts_file(part_.rank), part_.max_bytes)) {
+      weights("parts", part_.rank, std::move(shard), "");
+      WriteJob& job = jobs_.back();
+      for (archive::ManifestRange& range : job.ranges) {
+        const TensorPart& part = *by_name.at(range.tensor);
+        range.sizes.assign(part.sizes.begin(), part.sizes.end());
+        range.begin = static_cast<uint64_t>(part.begin);
+        range.end = static_cast<uint64_t>(part.begin + part.elements.numel());
+        job.contains.emplace(part.kind, part.index);
+      }
+    }
   }
 
   void value(const char* kind, int64_t index, const std::string& name,
@@ -245,6 +275,7 @@ Manifest write(const std::filesystem::path& folder, const CheckpointContent& con
                      [&](size_t i) { manifest.files[i] = execute(folder, jobs[i], part.durable, operation); });
   for (WriteJob& job : jobs) {
     add_part(manifest, {job.kind, job.index, {job.name}});
+    for (const auto& [kind, index] : job.contains) add_part(manifest, {kind, index, {job.name}});
     std::move(job.ranges.begin(), job.ranges.end(), std::back_inserter(manifest.ranges));
   }
   return manifest;

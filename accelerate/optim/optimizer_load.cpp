@@ -65,12 +65,14 @@ std::string shape(const at::Tensor& tensor) { return fmt::format("[{}]", c10::Jo
 class Loader {
  public:
   Loader(torch::optim::Optimizer& optimizer, const OptimizerState& saved, const StateDtype& dtype,
-         const RankContext& place, const RangeOfParameter& range_of_parameter = {})
+         const RankContext& place, const RangeOfParameter& range_of_parameter = {},
+         const state::ReadElements& read = {})
       : optimizer_(optimizer),
         saved_(saved),
         dtype_(dtype),
         place_(place),
         range_of_parameter_(range_of_parameter),
+        read_(read),
         parameters_(parameters_of(optimizer)) {
     check_groups();
   }
@@ -214,12 +216,16 @@ class Loader {
     if (looking_) return;
     if (const auto range = range_for(parameter)) {
       field = at::empty({range->end - range->begin}, parameter.options().dtype(dtype_(parameter)).requires_grad(false));
-      copies_.push_back({field, range_of(saved, parameter, *range)});
+      append_copies(copies_, field, saved, parameter, *range, read_);
       return;
     }
     // Uses the layout of the parameter, because kernels iterate over both in memory order.
     field = at::empty_like(parameter.detach(), parameter.options().dtype(dtype_(parameter)).requires_grad(false));
-    copies_.push_back({field, saved});
+    if (saved.is_meta() && field.is_contiguous()) {
+      append_copies(copies_, field, saved, parameter, {0, parameter.numel()}, read_);
+    } else {
+      copies_.push_back({field, whole_of(saved, read_)});
+    }
   }
   void take(int64_t number, const char* name, const at::Tensor&, const at::Tensor& saved, int64_t& field) const {
     if (saved.numel() != 1) fail("'{}' of parameter {} is {}, expected one number", name, number, shape(saved));
@@ -250,6 +256,7 @@ class Loader {
   StateDtype dtype_;
   const RankContext& place_;
   RangeOfParameter range_of_parameter_;
+  state::ReadElements read_;
   std::vector<at::Tensor> parameters_;
   std::vector<device::CopyPair> copies_;
   bool looking_ = false;  // true during check(): tensors are compared, not copied
@@ -258,8 +265,8 @@ class Loader {
 }  // namespace
 
 void load_state(torch::optim::Optimizer& optimizer, const OptimizerState& state, const StateDtype& dtype,
-                const RankContext& place, const RangeOfParameter& range_of_parameter) {
-  Loader loader(optimizer, state, dtype, place, range_of_parameter);
+                const RankContext& place, const RangeOfParameter& range_of_parameter, const state::ReadElements& read) {
+  Loader loader(optimizer, state, dtype, place, range_of_parameter, read);
   const bool stock = visit_stock(optimizer, [&]<typename Fields>(Fields) { loader.template load<Fields>(); });
   if (!stock) loader.load_by_itself();
 }

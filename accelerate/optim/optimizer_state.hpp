@@ -26,11 +26,13 @@ using StateDtype = std::function<c10::ScalarType(const at::Tensor& parameter)>;
 /// Sets options and state to the saved ones; tensors are copied to their parameters' devices. Everything is validated
 /// before anything is changed.
 ///
-/// \param range_of_parameter  If set, only the ranges of the saved tensors that it returns are kept.
+/// \param range_of_parameter  If set, only the ranges of the saved tensors that it returns are kept and read.
+/// \param read  Reads saved tensors that are placeholders.
 /// \throws Error (data) for another number of groups or parameters, shapes that differ from their parameters', a state
 ///         that this optimizer type does not have, and unknown options that are not at their default (maximize).
 void load_state(torch::optim::Optimizer& optimizer, const state::OptimizerState& state, const StateDtype& dtype,
-                const RankContext& place, const RangeOfParameter& range_of_parameter = {});
+                const RankContext& place, const RangeOfParameter& range_of_parameter = {},
+                const state::ReadElements& read = {});
 
 /// \throws as load_state() does, without changing anything.
 void check_state(torch::optim::Optimizer& optimizer, const state::OptimizerState& state, const RankContext& place);

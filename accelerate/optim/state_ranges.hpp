@@ -7,8 +7,11 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/device/copy_all.hpp"
+#include "accelerate/state/saved_elements.hpp"
 
 namespace torch::optim {
 class Optimizer;
@@ -27,6 +30,17 @@ using RangeOfParameter = std::function<std::optional<StateRange>(const at::Tenso
 /// Returns the elements of a tensor with the shape of the parameter, in the memory order of the parameter, as a tensor
 /// of [end - begin] elements. It may share memory with `whole`.
 [[nodiscard]] at::Tensor range_of(const at::Tensor& whole, const at::Tensor& parameter, const StateRange& range);
+
+/// Appends the copies that fill `to` with the elements of a saved tensor.
+///
+/// \param to         [end - begin] elements in the memory order of the parameter, contiguous.
+/// \param saved      A tensor with the shape of the parameter, or a placeholder that `read` accepts.
+/// \param parameter  Determines shape and memory order; its values are not used.
+void append_copies(std::vector<device::CopyPair>& copies, const at::Tensor& to, const at::Tensor& saved,
+                   const at::Tensor& parameter, const StateRange& range, const state::ReadElements& read);
+
+/// Returns a saved tensor, or the whole tensor of a placeholder.
+[[nodiscard]] at::Tensor whole_of(const at::Tensor& saved, const state::ReadElements& read);
 
 /// Replaces each whole state tensor by this rank's range of it, and removes the state of parameters with an empty
 /// range. State that has the length of the range is left as it is. Only for the stock optimizers of FusedStep.

@@ -107,6 +107,7 @@ struct AcceleratorState {
   StepWatch watch{};
   /// Which parts of the training state are divided over the ranks. Checked by check_sharding().
   sharding::ShardingStrategy sharding = sharding::ShardingStrategy::no_shard;
+  sharding::StateDictType state_dict_type = sharding::StateDictType::sharded_state_dict;
   /// For shard_grad_op and full_shard.
   sharding::FullShardOptions full_shard{};
   /// If true, prepared SGD, Adam, AdamW, Adagrad and RMSprop step by fused kernels; otherwise by their own step().

@@ -15,6 +15,8 @@
 #include "accelerate/prepared/model.hpp"
 #include "accelerate/prepared/optimizer.hpp"
 #include "accelerate/prepared/scheduler.hpp"
+#include "accelerate/prepared/tensor_parts.hpp"
+#include "accelerate/sharding/fully_sharded_parameters.hpp"
 
 namespace accelerate::prepared {
 
@@ -157,6 +159,17 @@ BuffersWithRank0 buffers_with_rank_0(AcceleratorState& shared) {
   return all;
 }
 
+ShardedContent sharded_content(AcceleratorState& shared, OptimizerStates states) {
+  ShardedContent content{.parts = take_parts(shared, states), .is_in_parts = parameters_in_parts(shared)};
+  content.states = gather_states(shared, states);
+  content.weights = gather_weights(fully_sharded_models(shared), content.is_in_parts);
+  return content;
+}
+
+void replace_sharded_values(const std::vector<sharding::FullyShardedParameters*>& models) {
+  for (sharding::FullyShardedParameters* model : models) model->parts_replaced();
+}
+
 const OptimizerCore* optimizer_of(AcceleratorState& shared, const SchedulerCore& scheduler) {
   for (const OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
     if (&optimizer.optimizer() == scheduler.of) return &optimizer;
@@ -165,7 +178,7 @@ const OptimizerCore* optimizer_of(AcceleratorState& shared, const SchedulerCore&
 }
 
 CheckpointContent content_of(AcceleratorState& shared, const std::vector<CustomObject>& customs,
-                             const BuffersWithRank0& buffers, OptimizerStates sharded, const WholeWeights& whole) {
+                             const BuffersWithRank0& buffers, ShardedContent sharded) {
   if (shared.scaling) {
     shared.scaling->run_deferred_schedules();
     std::ignore = shared.scaling->any_was_skipped();  // the count includes skipped steps until their flags are read
@@ -174,14 +187,18 @@ CheckpointContent content_of(AcceleratorState& shared, const std::vector<CustomO
   CheckpointContent content{.step = std::max<int64_t>(shared.steps, 0), .accumulated = shared.window.state().step};
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
     content.models.push_back(weights_of(model));
-    replace_sharded(content.models.back(), whole);
+    replace_sharded(content.models.back(), sharded.weights);
+    content.in_parts.push_back(std::erase_if(content.models.back(), [&](const auto& named) {
+                                 return sharded.is_in_parts.contains(named.second.unsafeGetTensorImpl());
+                               }) > 0);
     content.with_buffers.push_back(!model.buffers().empty());
     add_buffers(model, buffers[content.models.size() - 1], shared, content);
   }
-  content.masters = masters_of(shared, whole);
+  content.parts = std::move(sharded.parts);
+  content.masters = masters_of(shared, sharded.weights);
   for (OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
     optimizer.discard_skipped_steps();
-    auto& gathered = sharded[static_cast<size_t>(optimizer.index())];
+    auto& gathered = sharded.states[static_cast<size_t>(optimizer.index())];
     content.optimizers.push_back(gathered ? std::move(*gathered)
                                           : optim::state_of(optimizer.optimizer(), shared.place));
   }

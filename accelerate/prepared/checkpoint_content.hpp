@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "accelerate/checkpoint/read.hpp"
@@ -24,12 +25,24 @@ using BuffersWithRank0 = std::vector<std::vector<gradient::BufferBroadcast::With
 /// Collective, unlike content_of(), which may throw on a single rank.
 [[nodiscard]] BuffersWithRank0 buffers_with_rank_0(AcceleratorState& shared);
 
+/// What replaces the sharded parameters and states in a checkpoint.
+struct ShardedContent {
+  std::vector<checkpoint::TensorPart> parts{};    ///< of this rank
+  std::unordered_set<const void*> is_in_parts{};  ///< parameters by TensorImpl
+  OptimizerStates states{};                       ///< on rank 0 whole tensors of the others
+  WholeWeights weights{};
+};
+/// Gathers on rank 0 what is not saved in parts. Collective.
+/// \param states  Result of sharded_states() on this rank.
+[[nodiscard]] ShardedContent sharded_content(AcceleratorState& shared, OptimizerStates states);
+
 /// Waits for the device if states depend on flags in its memory. Tensors are not copied.
-/// \param sharded  Result of gather_states(), which replaces the states of the sharded optimizers.
 [[nodiscard]] checkpoint::CheckpointContent content_of(AcceleratorState& shared,
                                                        const std::vector<CustomObject>& customs,
-                                                       const BuffersWithRank0& buffers, OptimizerStates sharded,
-                                                       const WholeWeights& whole);
+                                                       const BuffersWithRank0& buffers, ShardedContent sharded);
+
+/// Makes values that were loaded into the ranks' parts visible on all ranks. Collective.
+void replace_sharded_values(const std::vector<sharding::FullyShardedParameters*>& models);
 
 /// Returns the prepared optimizer of a scheduler, or null if it has none or the optimizer is unknown.
 [[nodiscard]] const OptimizerCore* optimizer_of(AcceleratorState& shared, const SchedulerCore& scheduler);
@@ -73,9 +86,10 @@ class PositionRestore {
 /// throws, those before it have changed, and nothing else has.
 /// \throws their exceptions.
 void load_fallible_state(AcceleratorState& shared, const std::vector<CustomObject>& customs,
-                         const checkpoint::CheckpointContent& content);
+                         const checkpoint::CheckpointReader& read);
 
-/// Loads everything else. Call it only after all fallible parts have succeeded on all ranks.
+/// Loads everything else. Call it only after all fallible parts have succeeded on all ranks, and then
+/// replace_sharded_values().
 void apply_validated(AcceleratorState& shared, const ValidatedLoad& fit);
 
 }  // namespace accelerate::prepared

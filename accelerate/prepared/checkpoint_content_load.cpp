@@ -179,20 +179,21 @@ void load_models(AcceleratorState& shared, const ValidatedLoad& fit) {
       // The master has the most bits. A job with masters may resume as one without, and the other way round.
       if (const auto* master = fitting(masters)) pair.saved = *master;
     }
-    load_pairs(pairs, shared);
+    load_pairs(pairs, shared, fit.read.elements);
   }
 }
 
 // A custom optimizer wrote its state with its save(), so only its load() can validate it.
-void load_optimizers(AcceleratorState& shared, const CheckpointContent& content, bool by_themselves) {
+void load_optimizers(AcceleratorState& shared, const checkpoint::CheckpointReader& read, bool by_themselves) {
   for (OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
-    const auto& saved = content.optimizers[static_cast<size_t>(optimizer.index())];
+    const auto& saved = read.content.optimizers[static_cast<size_t>(optimizer.index())];
     if (saved.own.empty() == by_themselves) continue;
     // skipped steps are keyed by the address of their state, which a new state may reuse
     optimizer.discard_skipped_steps();
     std::ignore = optimizer.parameters_version();  // looks up the models of the parameters
-    optim::load_state(optimizer.optimizer(), saved, state_dtype(shared), shared.place,
-                      [&](const at::Tensor& parameter) { return optimizer.state_range_of(parameter); });
+    optim::load_state(
+        optimizer.optimizer(), saved, state_dtype(shared), shared.place,
+        [&](const at::Tensor& parameter) { return optimizer.state_range_of(parameter); }, read.elements);
   }
 }
 
@@ -329,9 +330,9 @@ void PositionRestore::undo() {
 }
 
 void load_fallible_state(AcceleratorState& shared, const std::vector<CustomObject>& customs,
-                         const CheckpointContent& content) {
-  for (size_t i = 0; i < customs.size(); ++i) customs[i].load(content.customs[i]);
-  load_optimizers(shared, content, /*by_themselves=*/true);
+                         const checkpoint::CheckpointReader& read) {
+  for (size_t i = 0; i < customs.size(); ++i) customs[i].load(read.content.customs[i]);
+  load_optimizers(shared, read, /*by_themselves=*/true);
 }
 
 void apply_validated(AcceleratorState& shared, const ValidatedLoad& fit) {
@@ -339,7 +340,7 @@ void apply_validated(AcceleratorState& shared, const ValidatedLoad& fit) {
   load_models(shared, fit);
   resume_buffers(shared, fit.read);
   shared.watch.release_all();
-  load_optimizers(shared, content, /*by_themselves=*/false);
+  load_optimizers(shared, fit.read, /*by_themselves=*/false);
   load_schedulers(shared, content.schedulers, /*optimizers_are_loaded=*/true);  // again: they set optimizer options
   if (shared.scaling && content.scaler) shared.scaling->load_state(*content.scaler);
   if (shared.scaling) shared.scaling->steps_replaced();

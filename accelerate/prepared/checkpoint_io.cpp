@@ -184,7 +184,8 @@ fs::path Checkpointing::numbered_folder() const {
 std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const checkpoint::SaveOptions& options) {
   check_alike(accelerator_state_->group, options);
   if (options.share_work) {
-    refuse_with_sharding(*accelerator_state_, "save_state with share_work", "rank 0 alone gathers the optimizer state");
+    refuse_with_sharding(*accelerator_state_, "save_state with share_work",
+                         "each rank writes its parts, and rank 0 everything else");
   }
   if (!saver_.ready(options)) return std::nullopt;
   fs::path place = folder;
@@ -203,15 +204,14 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
   BuffersWithRank0 buffers;
   const auto failed = base::capture_exception(
       [&] { buffers = buffers_with_rank_0(*accelerator_state_); });  // thrown on all ranks below
-  OptimizerStates sharded;
+  OptimizerStates states;
   together(accelerator_state_->group, "save_state", [&] {
     if (failed) std::rethrow_exception(failed);
-    sharded = sharded_states(*accelerator_state_);
+    states = sharded_states(*accelerator_state_);
   });
-  sharded = gather_states(*accelerator_state_, sharded);
-  const WholeWeights whole = gather_weights(fully_sharded_models(*accelerator_state_));
+  ShardedContent sharded = sharded_content(*accelerator_state_, std::move(states));
   together(accelerator_state_->group, "save_state",
-           [&] { content = content_of(*accelerator_state_, customs_, buffers, std::move(sharded), whole); });
+           [&] { content = content_of(*accelerator_state_, customs_, buffers, std::move(sharded)); });
   content.random.python = python_random_;
   content.random.numpy = numpy_random_;
   auto alike = options;
@@ -343,7 +343,6 @@ LoadedState Checkpointing::load_state(const fs::path& folder, const LoadOptions&
   LoadedState loaded = choose(folder, options);
   if (loaded.path.empty()) return loaded;
   check_visible_on_all_ranks(loaded.path);
-  const sharding::WholeParameters whole(fully_sharded_models(*accelerator_state_));
   ValidatedLoad fit;
   together(accelerator_state_->group, "load_state", [&] {
     auto read = checkpoint::read(loaded.path, accelerator_state_->group.rank(), accelerator_state_->device.type(),
@@ -356,13 +355,14 @@ LoadedState Checkpointing::load_state(const fs::path& folder, const LoadOptions&
   try {
     together(accelerator_state_->group, "load_state", [&] {
       places.load(fit.read.content);
-      load_fallible_state(*accelerator_state_, customs_, fit.read.content);
+      load_fallible_state(*accelerator_state_, customs_, fit.read);
     });
   } catch (...) {
     places.undo();
     throw;
   }
   together(accelerator_state_->group, "load_state", [&] { apply_validated(*accelerator_state_, fit); });
+  replace_sharded_values(fully_sharded_models(*accelerator_state_));
   const checkpoint::CheckpointContent& content = fit.read.content;
   python_random_ = content.random.python;
   numpy_random_ = content.random.numpy;
@@ -388,18 +388,30 @@ void Checkpointing::write(const std::function<void()>& write, std::string_view o
 
 void Checkpointing::save_model(const ModelCore& model, const fs::path& folder,
                                const checkpoint::WeightsOptions& options) {
+  constexpr std::string_view operation = "save_model";
   auto weights = weights_of(model);
-  replace_sharded(weights, gather_weights(model.sharded_in_forward()));
-  write([&] { checkpoint::save_weights(folder, weights, options, "save_model"); }, "save_model");
+  StreamedWeights streamed(model.sharded_in_forward());
+  streamed.replace(weights);
+  std::vector<at::Tensor> order;
+  together(accelerator_state_->group, operation,
+           [&] { order = checkpoint::placeholders_in_order(weights, options, operation); });
+  if (order.empty()) return write([&] { checkpoint::save_weights(folder, weights, options, operation); }, operation);
+  StreamedWeights::Write write_values;
+  if (accelerator_state_->group.rank() == 0) {
+    write_values = [&](const checkpoint::ProvideValues& provide) {
+      checkpoint::save_weights(folder, weights, options, operation, provide);
+    };
+  }
+  checkpoint::rethrow_on_all_ranks(accelerator_state_->group, streamed.run(order, write_values), operation);
 }
 
 LoadedModel Checkpointing::load_model(const ModelCore& model, const fs::path& path, bool strict) {
   LoadedModel loaded;
-  const sharding::WholeParameters whole(model.sharded_in_forward());
   together(accelerator_state_->group, "load_model", [&] {
     loaded =
-        load_weights(model, *accelerator_state_, checkpoint::read_weights(path, "load_model"), strict, "load_model");
+        load_weights(model, *accelerator_state_, checkpoint::open_weights(path, "load_model"), strict, "load_model");
   });
+  replace_sharded_values(model.sharded_in_forward());
   accelerator_state_->watch.release_all();
   return loaded;
 }

@@ -58,7 +58,7 @@ struct LoadedModel {
 /// Copies saved tensors into a model and into the float32 masters of its parameters, which keep full precision. Every
 /// rank must pass the same tensors.
 /// \throws Error (data) with all names if shapes differ or, if strict, names differ. Nothing is changed then.
-LoadedModel load_weights(const ModelCore& model, AcceleratorState& shared, const checkpoint::NamedTensors& saved,
+LoadedModel load_weights(const ModelCore& model, AcceleratorState& shared, const checkpoint::SavedWeights& saved,
                          bool strict, std::string_view operation);
 /// Parameters and buffers by name.
 [[nodiscard]] checkpoint::NamedTensors weights_of(const ModelCore& model);

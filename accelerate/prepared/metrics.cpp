@@ -8,7 +8,7 @@
 
 #include "accelerate/comm/error_context.hpp"
 #include "accelerate/prepared/padding.hpp"
-#include "accelerate/sharding/fully_sharded_parameters.hpp"
+#include "accelerate/prepared/sharded_optimizer_state.hpp"
 
 namespace accelerate::prepared {
 namespace {
@@ -56,16 +56,10 @@ comm::ReduceOp reduce_op_of(std::string_view name, const RankContext& place) {
 }
 
 torch::OrderedDict<std::string, at::Tensor> state_dict(const ModelCore& model) {
+  auto weights = weights_of(model);
   torch::OrderedDict<std::string, at::Tensor> dict;
-  const auto sharded = model.sharded_in_forward();
-  const sharding::WholeParameters whole(sharded);
-  for (const auto& [name, tensor] : model.parameters()) {
-    const bool is_temporary = std::ranges::any_of(sharded, [&](const auto* one) {
-      return one->shards_parameters() && one->manages(tensor.unsafeGetTensorImpl());
-    });
-    dict.insert(name, is_temporary ? tensor.detach().clone() : tensor.detach());
-  }
-  for (const auto& [name, tensor] : model.buffers()) dict.insert(name, tensor.detach());
+  if (!gather_on_rank_0(model, weights)) return dict;
+  for (const auto& [name, tensor] : weights) dict.insert(name, tensor.detach());
   return dict;
 }
 

@@ -5,11 +5,14 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <utility>
 
+#include "accelerate/base/exception_text.hpp"
 #include "accelerate/optim/optimizer_state.hpp"
 #include "accelerate/prepared/model.hpp"
 #include "accelerate/prepared/optimizer.hpp"
@@ -102,7 +105,8 @@ void check_sharded_models_are_stepped(AcceleratorState& shared) {
   }
 }
 
-WholeWeights gather_weights(const std::vector<sharding::FullyShardedParameters*>& models) {
+WholeWeights gather_weights(const std::vector<sharding::FullyShardedParameters*>& models,
+                            const std::unordered_set<const void*>& except) {
   WholeWeights whole;
   for (sharding::FullyShardedParameters* model : models) {
     std::unordered_map<const void*, const state::ParameterShard*> parts;
@@ -115,6 +119,7 @@ WholeWeights gather_weights(const std::vector<sharding::FullyShardedParameters*>
       return value.defined() ? std::move(value) : at::empty({0});
     };
     for (const state::ParameterShard& parameter : model->parameters()) {
+      if (except.contains(parameter.key)) continue;
       const at::Tensor like = at::empty({0}, parameter.value.options().requires_grad(false));
       if (model->shards_parameters()) {
         whole.values.emplace(parameter.key, gather(parameter.key, like, &state::ParameterShard::value));
@@ -126,6 +131,76 @@ WholeWeights gather_weights(const std::vector<sharding::FullyShardedParameters*>
     }
   }
   return whole;
+}
+
+StreamedWeights::StreamedWeights(const std::vector<sharding::FullyShardedParameters*>& models) {
+  for (sharding::FullyShardedParameters* model : models) {
+    if (!model->shards_parameters()) continue;
+    for (const state::ParameterShard& parameter : model->parameters()) {
+      const at::Tensor& value = parameter.value;
+      const auto options = value.options().requires_grad(false);
+      const at::Tensor placeholder = at::empty(value.sizes(), options.device(c10::kMeta));
+      parameters_.emplace(placeholder.unsafeGetTensorImpl(), parameter.key);
+      sources_.emplace(parameter.key, Source{model, placeholder, at::empty({0}, options)});
+    }
+    for (const state::ParameterShard& shard : model->shards(model->keys())) sources_.at(shard.key).part = shard.value;
+  }
+}
+
+void StreamedWeights::replace(checkpoint::NamedTensors& weights) {
+  for (auto& [name, tensor] : weights) {
+    const auto found = sources_.find(tensor.unsafeGetTensorImpl());
+    if (found != sources_.end()) tensor = found->second.placeholder;
+  }
+}
+
+std::exception_ptr StreamedWeights::run(const std::vector<at::Tensor>& order, const Write& write) {
+  auto next = order.begin();
+  const auto gather = [&] {
+    const void* const key = parameters_.at((next++)->unsafeGetTensorImpl());
+    const Source& source = sources_.at(key);
+    return source.model->gather_to_rank_0(key, source.part);
+  };
+  std::exception_ptr failed_write, failed_gather;
+  if (write) {
+    failed_write = base::capture_exception([&] {
+      write([&](const at::Tensor& placeholder) {
+        TORCH_INTERNAL_ASSERT(next != order.end() && next->is_same(placeholder),
+                              "tensors are written in another order");
+        at::Tensor values;
+        failed_gather = base::capture_exception([&] { values = gather(); });
+        if (failed_gather) std::rethrow_exception(failed_gather);
+        return values;
+      });
+    });
+    if (failed_gather) std::rethrow_exception(failed_gather);
+  }
+  while (next != order.end()) std::ignore = gather();
+  return failed_write;
+}
+
+bool gather_on_rank_0(const ModelCore& model, checkpoint::NamedTensors& weights) {
+  StreamedWeights streamed(model.sharded_in_forward());
+  streamed.replace(weights);
+  std::vector<at::Tensor> order;
+  for (const auto& [name, tensor] : weights) {
+    const auto is_same = [&, &one = tensor](const at::Tensor& other) { return one.is_same(other); };
+    if (tensor.is_meta() && std::ranges::none_of(order, is_same)) order.push_back(tensor);
+  }
+  if (order.empty()) return true;
+  std::unordered_map<const void*, at::Tensor> values;
+  StreamedWeights::Write collect;
+  if (model.place().rank == 0) {
+    collect = [&](const checkpoint::ProvideValues& provide) {
+      for (const at::Tensor& placeholder : order)
+        values.emplace(placeholder.unsafeGetTensorImpl(), provide(placeholder));
+    };
+  }
+  if (const auto failure = streamed.run(order, collect)) std::rethrow_exception(failure);
+  for (auto& [name, tensor] : weights) {
+    if (tensor.is_meta() && collect) tensor = values.at(tensor.unsafeGetTensorImpl());
+  }
+  return static_cast<bool>(collect);
 }
 
 void replace_sharded(checkpoint::NamedTensors& weights, const WholeWeights& whole) {

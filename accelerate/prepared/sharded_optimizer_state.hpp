@@ -2,8 +2,11 @@
 // Private: collects the ranks' parts of sharded optimizer state for a checkpoint.
 #pragma once
 
+#include <exception>
+#include <functional>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "accelerate/checkpoint/checkpoint_content.hpp"
@@ -15,6 +18,8 @@ class FullyShardedParameters;
 }
 
 namespace accelerate::prepared {
+
+class ModelCore;
 
 /// States by optimizer index; unset for an optimizer that is not sharded.
 using OptimizerStates = std::vector<std::optional<state::OptimizerState>>;
@@ -31,7 +36,37 @@ struct WholeWeights {
 void check_sharded_models_are_stepped(AcceleratorState& shared);
 
 /// Gathers the sharded parameters of the models on rank 0, one at a time. Collective.
-[[nodiscard]] WholeWeights gather_weights(const std::vector<sharding::FullyShardedParameters*>& models);
+/// \param except  Parameters by TensorImpl that are not gathered, the same on all ranks.
+[[nodiscard]] WholeWeights gather_weights(const std::vector<sharding::FullyShardedParameters*>& models,
+                                          const std::unordered_set<const void*>& except = {});
+/// Gathers sharded parameters while a file is written, each when its bytes are due, in one order on all ranks.
+class StreamedWeights {
+ public:
+  explicit StreamedWeights(const std::vector<sharding::FullyShardedParameters*>& models);
+
+  /// Replaces the sharded parameters by placeholders. The same parameter gets the same placeholder.
+  void replace(checkpoint::NamedTensors& weights);
+  using Write = std::function<void(const checkpoint::ProvideValues&)>;
+  /// Gathers the placeholders in this order. Collective.
+  /// \param write  On rank 0, a function that writes with the values of the placeholders; unset on other ranks.
+  /// \returns the exception of `write`. The other parameters are gathered nevertheless, because the other ranks take
+  ///   part in all gathers.
+  /// \throws Error (peer) if a gather fails.
+  [[nodiscard]] std::exception_ptr run(const std::vector<at::Tensor>& order, const Write& write);
+
+ private:
+  struct Source {
+    sharding::FullyShardedParameters* model;
+    at::Tensor placeholder, part;
+  };
+  std::unordered_map<const void*, Source> sources_{};          // by TensorImpl of the parameter
+  std::unordered_map<const void*, const void*> parameters_{};  // by TensorImpl of the placeholder
+};
+
+/// Replaces sharded parameters by whole tensors in the memory of the host, on rank 0. Collective.
+/// \returns false on other ranks if parameters are sharded; `weights` is unspecified then.
+[[nodiscard]] bool gather_on_rank_0(const ModelCore& model, checkpoint::NamedTensors& weights);
+
 /// Replaces sharded parameters by their whole values.
 void replace_sharded(checkpoint::NamedTensors& weights, const WholeWeights& whole);
 

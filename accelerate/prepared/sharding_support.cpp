@@ -32,7 +32,7 @@ void check_sharding(const AcceleratorState& shared, bool save_on_each_node) {
   }
   if (save_on_each_node) {
     fail(
-        "is not supported with project.save_on_each_node, because rank 0 alone gathers the optimizer state; set it to "
+        "is not supported with project.save_on_each_node, because no machine would have all parts; set it to "
         "false, or use no_shard");
   }
 }

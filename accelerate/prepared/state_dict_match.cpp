@@ -5,9 +5,13 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
+#include <utility>
 
 #include "accelerate/device/copy_all.hpp"
+#include "accelerate/optim/state_ranges.hpp"
 #include "accelerate/prepared/model.hpp"
+#include "accelerate/sharding/fully_sharded_parameters.hpp"
 
 namespace accelerate::prepared {
 
@@ -16,13 +20,24 @@ using checkpoint::NamedTensors;
 namespace {
 
 // Returns the missing names with tensors that share memory with no saved tensor: tied weights are saved once.
-std::vector<std::string> without_tied(const NamedTensors& missing, const std::vector<WeightMatch::Pair>& met) {
+// Sharded parameters, which have no memory now, are tied only if they are the same parameter.
+std::vector<std::string> without_tied(const ModelCore& model, const NamedTensors& missing,
+                                      const std::vector<WeightMatch::Pair>& met) {
+  const auto is_sharded = [sharded = model.sharded_in_forward()](const at::Tensor& tensor) {
+    return std::ranges::any_of(sharded, [&](const auto* by) { return by->manages(tensor.unsafeGetTensorImpl()); });
+  };
   std::unordered_multimap<const void*, const at::Tensor*> by_memory;
   for (const auto& pair : met) {
+    if (is_sharded(pair.here)) continue;
     if (const void* memory = checkpoint::memory_of(pair.here)) by_memory.emplace(memory, &pair.here);
   }
   std::vector<std::string> names;
   for (const auto& [name, tensor] : missing) {
+    if (is_sharded(tensor)) {
+      const auto is_same = [&, &one = tensor](const auto& pair) { return pair.here.is_same(one); };
+      if (std::ranges::none_of(met, is_same)) names.push_back(name);
+      continue;
+    }
     const auto [first, last] = by_memory.equal_range(checkpoint::memory_of(tensor));
     const auto stands_for = [&, &one = tensor](const auto& other) {
       return checkpoint::same_memory(*other.second, one);
@@ -47,6 +62,49 @@ void accept_uncounted_batches(NamedTensors& missing, const std::vector<WeightMat
            is_met(prefix + "running_var");
   });
 }
+
+// Copies saved tensors into parameters, buffers, parts of sharded parameters and masters.
+class SavedCopies {
+ public:
+  SavedCopies(AcceleratorState& shared, const state::ReadElements& read) : accelerator_state_(shared), read_(read) {
+    for (sharding::FullyShardedParameters* model : fully_sharded_models(shared)) {
+      sharded_.insert(model->keys().begin(), model->keys().end());
+      for (state::ParameterShard& part : model->shards(model->keys())) parts_.emplace(part.key, std::move(part));
+    }
+  }
+
+  void add(const at::Tensor& here, const at::Tensor& saved) {
+    const void* const key = here.unsafeGetTensorImpl();
+    if (accelerator_state_.masters.has(here)) {
+      accelerator_state_.masters.set(here, optim::whole_of(saved, read_));
+    } else if (sharded_.contains(key)) {
+      const auto part = parts_.find(key);
+      if (part != parts_.end()) add_part(part->second, here, saved);  // otherwise this rank has no element of it
+    } else if (saved.is_meta() && here.is_contiguous()) {
+      optim::append_copies(copies_, here.detach(), saved, here, {0, here.numel()}, read_);
+    } else {
+      copies_.push_back({here, optim::whole_of(saved, read_)});
+    }
+  }
+
+  void run() const {
+    device::copy_all(copies_);
+    device::copy_all(rounded_);
+  }
+
+ private:
+  void add_part(const state::ParameterShard& part, const at::Tensor& here, const at::Tensor& saved) {
+    const at::Tensor& to = part.master.defined() ? part.master : part.value;
+    optim::append_copies(copies_, to, saved, here, {part.begin, part.end}, read_);
+    if (part.master.defined()) rounded_.push_back({part.value, part.master});
+  }
+
+  AcceleratorState& accelerator_state_;
+  const state::ReadElements& read_;
+  std::unordered_set<const void*> sharded_;
+  std::unordered_map<const void*, state::ParameterShard> parts_;
+  std::vector<device::CopyPair> copies_, rounded_;
+};
 
 }  // namespace
 
@@ -75,7 +133,7 @@ WeightMatch match_weights(const ModelCore& model, const NamedTensors& saved) {
     if (by_name.contains(name)) match.unmet.unexpected.push_back(name);
   }
   accept_uncounted_batches(missing, match.pairs);
-  if (!missing.empty()) match.unmet.missing = without_tied(missing, match.pairs);
+  if (!missing.empty()) match.unmet.missing = without_tied(model, missing, match.pairs);
   return match;
 }
 
@@ -103,25 +161,18 @@ NamedTensors weights_of(const ModelCore& model) {
   return weights;
 }
 
-void load_pairs(const std::vector<WeightMatch::Pair>& pairs, AcceleratorState& shared) {
-  std::vector<device::CopyPair> copies;
-  for (const auto& pair : pairs) {
-    if (shared.masters.has(pair.here)) {
-      shared.masters.set(pair.here, pair.saved);
-    } else if (auto* sharded = sharding_of_master(shared, pair.here)) {
-      sharded->set_value(pair.here.unsafeGetTensorImpl(), pair.saved);
-    } else {
-      copies.push_back({pair.here, pair.saved});
-    }
-  }
-  device::copy_all(copies);
+void load_pairs(const std::vector<WeightMatch::Pair>& pairs, AcceleratorState& shared,
+                const state::ReadElements& read) {
+  SavedCopies copies(shared, read);
+  for (const auto& pair : pairs) copies.add(pair.here, pair.saved);
+  copies.run();
 }
 
-LoadedModel load_weights(const ModelCore& model, AcceleratorState& shared, const NamedTensors& saved, bool strict,
-                         std::string_view operation) {
-  const WeightMatch match = match_weights(model, saved);
+LoadedModel load_weights(const ModelCore& model, AcceleratorState& shared, const checkpoint::SavedWeights& saved,
+                         bool strict, std::string_view operation) {
+  const WeightMatch match = match_weights(model, saved.tensors);
   check_match(match, strict, model.place(), operation, "the model");
-  load_pairs(match.pairs, shared);
+  load_pairs(match.pairs, shared, saved.elements);
   return match.unmet;
 }
 

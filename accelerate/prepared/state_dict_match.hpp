@@ -8,6 +8,7 @@
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/prepared/checkpoint_io.hpp"
+#include "accelerate/state/saved_elements.hpp"
 
 namespace accelerate::prepared {
 
@@ -27,8 +28,10 @@ struct WeightMatch {
 [[nodiscard]] WeightMatch match_weights(const ModelCore& model, const checkpoint::NamedTensors& saved);
 
 /// Copies the saved tensors into the model. If a parameter has a master, the saved value is copied to the master and
-/// rounded into the parameter.
-void load_pairs(const std::vector<WeightMatch::Pair>& pairs, AcceleratorState& shared);
+/// rounded into the parameter. Of a sharded parameter only this rank's part is read and changed: call parts_replaced()
+/// of fully_sharded_models() afterwards.
+/// \param read  Reads saved tensors that are placeholders.
+void load_pairs(const std::vector<WeightMatch::Pair>& pairs, AcceleratorState& shared, const state::ReadElements& read);
 
 /// \param which  Name of the model in the error, such as "model_1".
 /// \throws Error (data) with all names if shapes differ, or, with `strict`, if names do not match.

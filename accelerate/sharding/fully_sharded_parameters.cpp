@@ -201,13 +201,16 @@ bool FullyShardedParameters::has_master(const void* key) const {
   return unit != nullptr && unit->master().defined();
 }
 
-void FullyShardedParameters::set_value(const void* key, const at::Tensor& whole) {
+void FullyShardedParameters::parts_replaced() {
   const std::lock_guard lock(core_->mutex);
-  const at::NoGradGuard no_grad;
-  const size_t index = index_of_.at(key);
-  parameters_[index].value.copy_(whole);
-  const auto& [unit, member] = core_->places[index];
-  if (unit != nullptr) unit->set_master(member, whole);
+  for (const auto& unit : core_->units) {
+    for (const UnitMember& member : unit->members()) base::count_write(member.parameter);
+    if (unit->is_whole()) {  // parameters that stay whole, and those in a scope with whole parameters
+      comm::with_operation_context("load", "the loaded values are not exchanged", group().place(),
+                                   [&] { unit->exchange_parts(core_->gathers); });
+    }
+    unit->mark_stepped();
+  }
 }
 
 bool FullyShardedParameters::shards_parameters() const { return core_->options.shard_parameters; }

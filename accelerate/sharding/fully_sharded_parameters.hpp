@@ -69,9 +69,8 @@ class FullyShardedParameters final : public ParameterSharding {
   [[nodiscard]] bool shards_parameters() const;
   /// True if the parameter has a float32 master, of which this rank keeps its part.
   [[nodiscard]] bool has_master(const void* key) const;
-  /// Sets a parameter and its master from a whole value of any floating dtype, equal on all ranks. In a scope with
-  /// whole parameters.
-  void set_value(const void* key, const at::Tensor& whole);
+  /// Must be called after user code replaced values and masters in shards(). Collective.
+  void parts_replaced();
   /// Opens a scope in which all parameters are whole. Operators may change them; each rank then keeps its part of the
   /// new values, which must be equal on all ranks. Collective.
   void open_whole();

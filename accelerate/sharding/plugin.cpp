@@ -31,6 +31,11 @@ std::optional<T> first_of(const std::optional<T>& given, const std::optional<T>&
   return given ? given : from_environment;
 }
 
+std::optional<StateDictType> state_dict_type_of(const std::optional<std::string>& name) {
+  if (!name) return std::nullopt;
+  return *name == "FULL_STATE_DICT" ? StateDictType::full_state_dict : StateDictType::sharded_state_dict;
+}
+
 // Options of other libraries that have one possible value here.
 void check_fixed(const FullyShardedDataParallelPlugin& plugin, const env::FsdpSettings& outside,
                  const RankContext& place) {
@@ -88,6 +93,8 @@ ShardingSettings resolve(const std::optional<ShardingStrategy>& sharding, const 
   }
   if (settings.strategy == no_shard) return settings;
   check_fixed(plugin, outside, place);
+  settings.state_dict_type =
+      first_of(plugin.state_dict_type, state_dict_type_of(outside.state_dict_type)).value_or(settings.state_dict_type);
   check_shard_size(plugin.dp_shard_size, settings.strategy, place);
   FullShardOptions& options = settings.full_shard;
   options.shard_parameters = shards_parameters(settings.strategy);

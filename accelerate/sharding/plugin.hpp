@@ -37,6 +37,9 @@ struct FullyShardedDataParallelPlugin {
   std::vector<std::string> shard_units{};
   /// Least number of elements of a unit, at least 1, in place of 1 MB. FSDP_MIN_NUM_PARAMS.
   std::optional<int64_t> min_num_params{};
+  /// How save_state() writes sharded tensors. Both are loaded on any number of ranks, with any strategy.
+  /// FSDP_STATE_DICT_TYPE; default sharded_state_dict.
+  std::optional<StateDictType> state_dict_type{};
   /// Always true: parameters keep their identity, so an optimizer may be made before prepare(). false is an error.
   /// FSDP_USE_ORIG_PARAMS.
   std::optional<bool> use_orig_params{};
@@ -53,6 +56,7 @@ struct FullyShardedDataParallelPlugin {
 /// Resolved options.
 struct ShardingSettings {
   ShardingStrategy strategy = ShardingStrategy::no_shard;
+  StateDictType state_dict_type = StateDictType::sharded_state_dict;
   FullShardOptions full_shard{};
 };
 

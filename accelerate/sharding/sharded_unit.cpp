@@ -104,19 +104,6 @@ void ShardedUnit::update_master() {
   master_.copy_(at::where(is_kept, master_, part_.to(master_.scalar_type())));
 }
 
-void ShardedUnit::set_master(size_t member, const at::Tensor& whole) {
-  if (!master_.defined()) return;
-  const at::NoGradGuard no_grad;
-  const UnitMember& own = members_[member];
-  const int64_t first = rank_ * part_.numel();
-  const int64_t begin = std::max(first, own.offset);
-  const int64_t end = std::min(first + part_.numel(), own.offset + own.parameter.numel());
-  if (begin >= end) return;
-  const at::Tensor ordered = at::empty_strided(own.parameter.sizes(), own.parameter.strides(), master_.options());
-  ordered.copy_(whole);
-  master_.narrow(0, begin - first, end - begin).copy_(flat_range(ordered, begin - own.offset, end - own.offset));
-}
-
 c10::TensorOptions ShardedUnit::gradient_options() const {
   return master_.defined() ? master_.options() : part_.options();
 }

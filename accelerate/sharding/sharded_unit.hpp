@@ -59,8 +59,6 @@ class ShardedUnit final : public GatherOnUse, public std::enable_shared_from_thi
   [[nodiscard]] const at::Tensor& part() const { return part_; }
   /// Float32 masters of this rank's values, [numel / ranks]; undefined if part() has all bits.
   [[nodiscard]] const at::Tensor& master() const { return master_; }
-  /// Sets a member's master in this rank's part from a whole value.
-  void set_master(size_t member, const at::Tensor& whole);
   /// Reduced gradient of this rank, [numel / ranks], in the dtype of the masters if there are any; undefined without
   /// one.
   [[nodiscard]] at::Tensor& gradient() { return gradient_; }

@@ -19,6 +19,12 @@ enum class ShardingStrategy : std::uint8_t {
   hybrid_shard_zero2,  ///< shard_grad_op within a machine
 };
 
+/// How save_state() writes sharded tensors.
+enum class StateDictType : std::uint8_t {
+  full_state_dict,     ///< rank 0 gathers whole tensors and writes the files of unsharded training
+  sharded_state_dict,  ///< each rank writes its parts
+};
+
 /// Returns the name of the enumerator.
 [[nodiscard]] constexpr std::string_view name_of(ShardingStrategy strategy) {
   switch (strategy) {

@@ -63,6 +63,7 @@ void run(const std::string& dtype_name, const std::string& strategy, const fs::p
   accelerate::AcceleratorOptions options{.cpu = true, .step_scheduler_with_optimizer = false};
   if (strategy == "full_shard") {
     options.sharding = accelerate::ShardingStrategy::full_shard;
+    options.fsdp_plugin.state_dict_type = accelerate::StateDictType::full_state_dict;  // files that Python reads
     options.fsdp_plugin.min_num_params = 8;
   }
   accelerate::Accelerator accelerator(options);

@@ -86,6 +86,40 @@ TEST_CASE("missing ranges, and ranges that do not match their files, are reporte
   CHECK(saved.told(8, 12) == "'model.0/w' has more elements than can be counted");
 }
 
+TEST_CASE("a tensor of several ranges is a placeholder, of which pieces are read") {
+  Saved saved;
+  auto ranges = saved.ranges();
+  const auto placeholder = ranges.tensor("model.0/w");
+  CHECK(placeholder.is_meta());
+  CHECK(placeholder.sizes() == torch::IntArrayRef({3, 4}));
+  CHECK((placeholder.scalar_type() == torch::kFloat));
+  for (int64_t begin = 0; begin <= 12; ++begin) {
+    for (int64_t end = begin; end <= 12; ++end) {
+      CAPTURE(begin);
+      CAPTURE(end);
+      int64_t covered = begin;
+      for (const auto& piece : ranges.read(placeholder, begin, end)) {
+        CHECK(piece.begin == covered);
+        covered += piece.values.numel();
+        CHECK(piece.values.equal(saved.w.slice(0, piece.begin, covered)));
+      }
+      CHECK(covered == end);
+    }
+  }
+  std::erase_if(saved.manifest.ranges, [](const auto& range) { return range.file == "b.safetensors"; });
+  auto incomplete = saved.ranges();
+  CHECK_THROWS_WITH(static_cast<void>(incomplete.tensor("model.0/w")),
+                    doctest::Contains("elements 3 to 12 of 'model.0/w' are in no file"));
+  CHECK_THROWS_WITH(static_cast<void>(ranges.read(torch::empty({3, 4}, torch::kMeta), 0, 1)),
+                    doctest::Contains("the placeholder belongs to another checkpoint"));
+  saved.manifest.ranges.resize(1);  // c.safetensors, elements 8 to 12
+  saved.manifest.ranges[0].sizes = {4};
+  saved.manifest.ranges[0].begin = 0;
+  saved.manifest.ranges[0].end = 4;
+  auto whole = saved.ranges();
+  CHECK(whole.tensor("model.0/w").equal(saved.w.slice(0, 8, 12)));
+}
+
 TEST_CASE("a range in a file of another dtype is reported") {
   Saved saved;
   checkpoint::save_file(saved.folder.path / "b.safetensors", {{"part", saved.w.slice(0, 3, 9).to(torch::kDouble)}},
@@ -136,10 +170,17 @@ TEST_CASE("an optimizer's tensors are read from the manifest's ranges") {
   manifest.ranges.push_back({"optimizer.0/1.exp_avg", {2, 3}, 0, 4, "of_rank_0.safetensors", "x"});
   const auto write = [&] { std::ofstream(place / "manifest.json") << write_manifest(manifest); };
   write();
-  const auto optimizer = testing::load(place).optimizers[0];
-  REQUIRE(optimizer.tensors.at(1).size() == 2);
-  CHECK(optimizer.tensors.at(1)[0].second.item<float>() == 3);  // "step", in optimizer.bin
-  CHECK(optimizer.tensors.at(1)[1].second.equal(average.reshape({2, 3})));
+  const auto read = checkpoint::read(place, 0, torch::kCPU, "load_state");
+  const auto& tensors = read.content.optimizers[0].tensors.at(1);
+  REQUIRE(tensors.size() == 2);
+  CHECK(tensors[0].second.item<float>() == 3);  // "step", in optimizer.bin
+  CHECK(tensors[1].second.is_meta());
+  CHECK(tensors[1].second.sizes() == torch::IntArrayRef({2, 3}));
+  const auto pieces = read.elements(tensors[1].second, 1, 5);
+  REQUIRE(pieces.size() == 2);
+  CHECK(pieces[0].values.equal(average.slice(0, 1, 4)));
+  CHECK(pieces[1].begin == 4);
+  CHECK(pieces[1].values.equal(average.slice(0, 4, 5)));
   for (auto& range : manifest.ranges) {
     if (range.tensor == "optimizer.0/1.exp_avg") range.tensor = "optimizer.0/first.exp_avg";
   }

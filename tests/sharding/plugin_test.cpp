@@ -48,6 +48,13 @@ TEST_CASE("the code takes precedence over the environment, which counts only if 
 }
 
 TEST_CASE("options come from the plugin, then from the environment, then from the defaults") {
+  using enum accelerate::sharding::StateDictType;
+  CHECK((from({}).state_dict_type == sharded_state_dict));
+  CHECK((from({{"FSDP_STATE_DICT_TYPE", "FULL_STATE_DICT"}}).state_dict_type == full_state_dict));
+  CHECK((from({{"FSDP_STATE_DICT_TYPE", "sharded_state_dict"}}).state_dict_type == sharded_state_dict));
+  CHECK((resolve({}, {.sharding_strategy = full_shard, .state_dict_type = full_state_dict},
+                 {{"ACCELERATE_USE_FSDP", "1"}, {"FSDP_STATE_DICT_TYPE", "SHARDED_STATE_DICT"}}, {})
+             .state_dict_type == full_state_dict));
   const auto defaults = from({}).full_shard;
   CHECK(defaults.shard_parameters);
   CHECK(defaults.reshard_after_forward);

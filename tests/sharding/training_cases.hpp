@@ -375,7 +375,12 @@ TEST_CASE("a checkpoint continues the training, sharded or not, with the files o
       CAPTURE(name_of(saved_with));
       CAPTURE(name_of(loaded_with));
       {
-        with_sharded_ranks(sharded(saved_with), [&, loaded_with = loaded_with](Accelerator& accelerator) {
+        const auto full = [](ShardingStrategy strategy) {
+          auto options = sharded(strategy);
+          options.fsdp_plugin.state_dict_type = accelerate::StateDictType::full_state_dict;
+          return options;
+        };
+        with_sharded_ranks(full(saved_with), [&, loaded_with = loaded_with](Accelerator& accelerator) {
           const bool load_sharded = loaded_with != no_shard;
           testing::SharedFolder shared(accelerator.group());
           const auto net = conv_net(), other = conv_net();
@@ -385,7 +390,7 @@ TEST_CASE("a checkpoint continues the training, sharded or not, with the files o
           accelerator.save_state(shared.path / "first", {.async = load_sharded, .durable = false});
           train(accelerator, saved, stepped, 4, 7);
           accelerator.wait_for_checkpoint();
-          Accelerator second(accelerator.group(), sharded(loaded_with));
+          Accelerator second(accelerator.group(), full(loaded_with));
           auto [model, optimizer] = second.prepare(other, *resumed);
           second.load_state(shared.path / "first");
           second.save_state(shared.path / "again", {.durable = false});
@@ -488,8 +493,8 @@ TEST_CASE("calls that need whole parameters or whole optimizer state on a rank a
         "join_uneven_inputs: with sharding shard_optim_op it is not supported, because a rank without batches does not "
         "join the other ranks' optimizer steps; use no_shard");
     ends(refusal([&] { accelerator.save_state("/nowhere", {.share_work = true}); }),
-         "save_state with share_work: with sharding shard_optim_op it is not supported, because rank 0 alone gathers "
-         "the optimizer state; use no_shard");
+         "save_state with share_work: with sharding shard_optim_op it is not supported, because each rank writes "
+         "its parts, and rank 0 everything else; use no_shard");
     torch::optim::LBFGS lbfgs(net->parameters());
     ends(refusal([&] { (void)accelerator.prepare(lbfgs); }),
          "prepare: an optimizer of type torch::optim::LBFGS steps on whole parameters; with sharding shard_optim_op it "
@@ -576,8 +581,8 @@ TEST_CASE("options that sharding does not support are refused at the start, for 
     options = sharded();
     options.project.save_on_each_node = true;
     ends(refused(options),
-         "sharding: shard_optim_op is not supported with project.save_on_each_node, because rank 0 alone gathers the "
-         "optimizer state; set it to false, or use no_shard");
+         "sharding: shard_optim_op is not supported with project.save_on_each_node, because no machine would have "
+         "all parts; set it to false, or use no_shard");
   });
 }
 
