@@ -68,7 +68,7 @@ TEST_CASE("a steady step of full_shard does not wait for the device") {
         stand_in::SmallNet net;
         torch::optim::AdamW adamw(net->parameters(), 1e-3);
         auto [model, optimizer, loader] = accelerator.prepare(net, adamw, stand_in::small_loader(24, 3));
-        const auto rank = static_cast<int>(accelerator.process_index());
+        const auto rank = static_cast<c10::DeviceIndex>(accelerator.process_index());
         int64_t waits = 0;
         for (auto& [images, labels] : loader) {
           stand_in::backward_on(accelerator, model, optimizer, images, labels);
