@@ -13,6 +13,7 @@
 #include "accelerate/prepared/memory_inventory.hpp"
 #include "accelerate/prepared/sharded_optimizer_state.hpp"
 #include "accelerate/prepared/sharding_support.hpp"
+#include "accelerate/prepared/split_parameters.hpp"
 #include "accelerate/sharding/fully_sharded_parameters.hpp"
 
 namespace accelerate {
@@ -182,6 +183,8 @@ void Accelerator::weighted_backward(const at::Tensor& loss, double weight, bool 
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
                                         bool error_if_nonfinite) {
   gradient::check_norm_limit(max_norm, norm_type);
+  prepared::refuse_split_parameters(*accelerator_state_, parameters, "clip_grad_norm_",
+                                    "the norm would lack the other parts; use nn::clip_split_grad_norm_()");
   const auto gradients = prepared::flat_gradients(models_of(), parameters);
   const comm::Group* over = prepared::group_of_sharded_gradients(models_of(), parameters);
   if (!sync_gradients()) {

@@ -20,6 +20,7 @@
 #include "accelerate/prepared/checkpoint_content.hpp"
 #include "accelerate/prepared/model.hpp"
 #include "accelerate/prepared/sharding_support.hpp"
+#include "accelerate/prepared/split_parameters.hpp"
 #include "accelerate/sharding/fully_sharded_parameters.hpp"
 
 namespace accelerate::prepared {
@@ -182,6 +183,7 @@ fs::path Checkpointing::numbered_folder() const {
 }
 
 std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const checkpoint::SaveOptions& options) {
+  refuse_split_models(*accelerator_state_, "save_state");
   check_alike(accelerator_state_->group, options);
   if (options.share_work) {
     refuse_with_sharding(*accelerator_state_, "save_state with share_work",
@@ -339,6 +341,7 @@ void Checkpointing::check_one_save(const fs::path& folder, const std::string& ma
 }
 
 LoadedState Checkpointing::load_state(const fs::path& folder, const LoadOptions& options) {
+  refuse_split_models(*accelerator_state_, "load_state");
   saver_.wait();
   LoadedState loaded = choose(folder, options);
   if (loaded.path.empty()) return loaded;
@@ -389,6 +392,7 @@ void Checkpointing::write(const std::function<void()>& write, std::string_view o
 void Checkpointing::save_model(const ModelCore& model, const fs::path& folder,
                                const checkpoint::WeightsOptions& options) {
   constexpr std::string_view operation = "save_model";
+  refuse_split_model(*accelerator_state_, model, operation);
   auto weights = weights_of(model);
   StreamedWeights streamed(model.sharded_in_forward());
   streamed.replace(weights);
@@ -406,6 +410,7 @@ void Checkpointing::save_model(const ModelCore& model, const fs::path& folder,
 }
 
 LoadedModel Checkpointing::load_model(const ModelCore& model, const fs::path& path, bool strict) {
+  refuse_split_model(*accelerator_state_, model, "load_model");
   LoadedModel loaded;
   together(accelerator_state_->group, "load_model", [&] {
     loaded =

@@ -17,6 +17,7 @@
 #include "accelerate/nn/synchronized.hpp"
 #include "accelerate/optim/parameter_groups.hpp"
 #include "accelerate/prepared/optimizer.hpp"
+#include "accelerate/prepared/split_parameters.hpp"
 #include "accelerate/sharding/fully_sharded_parameters.hpp"
 #include "accelerate/sharding/shard_mesh.hpp"
 #include "accelerate/sharding/sharded_parameters.hpp"
@@ -42,6 +43,7 @@ ModelCore::ModelCore(AcceleratorState& shared, const void* identity, std::vector
       buffers_(std::move(buffers)),
       options_(options) {
   check_dtypes();
+  check_split_parameters(*accelerator_state_, parameters_);
   for (const auto& parameter : parameters_) described_.push_back(describe(parameter));
   if (accelerator_state_->group.size() == 1 && accelerator_state_->group.backend() == "single") return;
   if (options.evaluation_mode) {

@@ -60,8 +60,8 @@ const std::map<std::string, Names>& table() {
     const Names ground{"archive", "base", "env"};
     const Names doors = ground + Names{"comm", "device"};
     const Names values = doors + Names{"state", "precision", "tree"};
-    const Names rooms{"data",       "gradient", "optim", "pipeline", "sharding",
-                      "checkpoint", "tracking", "nn",    "profile",  "job"};
+    const Names rooms{"data",     "gradient", "optim",           "pipeline", "sharding", "checkpoint",
+                      "tracking", "nn",       "tensor_parallel", "profile",  "job"};
     const Names data_wings{"data/sources", "data/combinators", "data/transforms"};
     std::map<std::string, Names> rows{
         {"base", {}},
@@ -94,6 +94,7 @@ const std::map<std::string, Names>& table() {
     for (const auto& backend : accelerate::env::backends()) {
       rows.try_emplace("comm/" + backend.name, ground + Names{"comm/core", "comm/rendezvous"});
     }
+    rows["tensor_parallel"] = values + Names{"gradient", "nn"};
     // data only needs two integers about other ranks.
     rows["data"].erase("comm");
     for (const auto& wing : data_wings) rows[wing] = rows["data"] + Names{"data"};

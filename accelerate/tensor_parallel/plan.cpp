@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/tensor_parallel/plan.hpp"
+
+#include <fmt/format.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "accelerate/base/error.hpp"
+#include "accelerate/nn/module_slots.hpp"
+#include "accelerate/tensor_parallel/conv.hpp"
+#include "accelerate/tensor_parallel/embedding.hpp"
+#include "accelerate/tensor_parallel/linear.hpp"
+
+namespace accelerate::nn {
+namespace {
+
+using torch::nn::Module;
+using Replacement = std::function<void()>;
+
+template <typename... Args>
+[[noreturn]] void refuse_plan(const comm::Group& group, fmt::format_string<Args...> format, Args&&... args) {
+  base::fail(ErrorKind::usage, group.place(), "tensor_parallel", format, std::forward<Args>(args)...);
+}
+
+std::string_view style_name(ParallelStyle style) {
+  if (style == ParallelStyle::colwise) return "colwise";
+  return style == ParallelStyle::rowwise ? "rowwise" : "vocab";
+}
+
+/// Compares part by part; "*" matches any part.
+bool matches(std::string_view pattern, std::string_view name) {
+  while (true) {
+    const size_t pattern_end = pattern.find('.'), name_end = name.find('.');
+    const auto part = pattern.substr(0, pattern_end);
+    if (part != "*" && part != name.substr(0, name_end)) return false;
+    if (pattern_end == std::string_view::npos || name_end == std::string_view::npos) return pattern_end == name_end;
+    pattern.remove_prefix(pattern_end + 1);
+    name.remove_prefix(name_end + 1);
+  }
+}
+
+/// A layer of the model and its place.
+struct PlannedLayer {
+  std::string name;
+  Module* holder = nullptr;
+  std::string key;  ///< name within the holder
+  std::shared_ptr<Module> layer;
+  ParallelStyle style = ParallelStyle::colwise;
+};
+
+/// Finds the layers of a plan, and counts the matches of each of its names.
+class PlanSearch {
+ public:
+  PlanSearch(const ParallelPlan& plan, const comm::Group& group) : plan_(plan), group_(group), counts_(plan.size()) {}
+
+  std::vector<PlannedLayer> find(Module& module) {
+    visit(module, "");
+    for (size_t i = 0; i < plan_.size(); ++i) {
+      if (counts_[i] == 0) refuse_plan(group_, "the plan has '{}', which is no layer of the model", plan_[i].first);
+    }
+    return std::move(found_);
+  }
+
+ private:
+  void visit(Module& holder, const std::string& prefix) {
+    for (const auto& child : holder.named_children()) {
+      const std::string name = prefix + child.key();
+      const auto style = style_of(name);
+      if (style) found_.push_back({name, &holder, child.key(), child.value(), *style});
+      visit(*child.value(), name + ".");
+    }
+  }
+
+  std::optional<ParallelStyle> style_of(const std::string& name) {
+    std::optional<size_t> row;
+    for (size_t i = 0; i < plan_.size(); ++i) {
+      if (!matches(plan_[i].first, name)) continue;
+      if (row) refuse_plan(group_, "{} matches '{}' and '{}' of the plan", name, plan_[*row].first, plan_[i].first);
+      row = i;
+      ++counts_[i];
+    }
+    return row ? std::optional(plan_[*row].second) : std::nullopt;
+  }
+
+  const ParallelPlan& plan_;
+  const comm::Group& group_;
+  std::vector<int64_t> counts_;
+  std::vector<PlannedLayer> found_;
+};
+
+template <typename Parallel, typename Stock>
+Replacement replace_by(const PlannedLayer& one, const Stock& stock, const comm::Group& group) {
+  auto slot = slot_of<Parallel>(*one.holder, one.key, one.layer);
+  if (!slot) {
+    refuse_plan(group, "{} is a member of {}, which calls the layer that it holds; declare it as a parallel layer",
+                one.name, one.holder->name());
+  }
+  return [slot = std::move(slot), layer = std::make_shared<Parallel>(stock, group)] { slot(layer); };
+}
+
+Replacement replacement_of(const PlannedLayer& one, const comm::Group& group) {
+  const bool column = one.style == ParallelStyle::colwise, row = one.style == ParallelStyle::rowwise;
+  if (const auto* linear = one.layer->as<torch::nn::LinearImpl>()) {
+    if (column) return replace_by<ColumnParallelLinearImpl>(one, *linear, group);
+    if (row) return replace_by<RowParallelLinearImpl>(one, *linear, group);
+  }
+  if (const auto* conv = one.layer->as<torch::nn::Conv2dImpl>()) {
+    if (column) return replace_by<ColumnParallelConv2dImpl>(one, *conv, group);
+    if (row) return replace_by<RowParallelConv2dImpl>(one, *conv, group);
+  }
+  const auto* embedding = one.layer->as<torch::nn::EmbeddingImpl>();
+  if (embedding != nullptr && one.style == ParallelStyle::vocab) {
+    return replace_by<VocabParallelEmbeddingImpl>(one, *embedding, group);
+  }
+  refuse_plan(group, "{} is {}, which cannot be split {}; colwise and rowwise need Linear or Conv2d, vocab Embedding",
+              one.name, one.layer->name(), style_name(one.style));
+}
+
+/// A different plan on one rank would block the others in the first forward.
+void compare_plans(const std::vector<PlannedLayer>& layers, const comm::Group& group) {
+  std::string text;
+  for (const auto& one : layers)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", one.name, style_name(one.style));
+  const auto all = group.all_gather_bytes(text);
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    refuse_plan(group, "the plans differ: rank 0 of the group splits [{}], rank {} [{}]", all[0], rank, all[rank]);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> tensor_parallel(Module& module, const ParallelPlan& plan, const comm::Group& group) {
+  const auto layers = PlanSearch(plan, group).find(module);
+  compare_plans(layers, group);
+  std::vector<Replacement> replacements;
+  std::vector<std::string> names;
+  for (const PlannedLayer& one : layers) {
+    replacements.push_back(replacement_of(one, group));
+    names.push_back(one.name);
+  }
+  for (const Replacement& replace : replacements) replace();
+  return names;
+}
+
+}  // namespace accelerate::nn

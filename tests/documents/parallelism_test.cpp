@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiles and runs the C++ blocks of the page about tensor parallelism, on ranks that are threads.
+#include "tests/testing.hpp"
+//
+#include "accelerate/comm/group.hpp"
+#include "accelerate/env/parallelism_config.hpp"
+#include "accelerate/tensor_parallel/attention.hpp"
+#include "accelerate/tensor_parallel/linear.hpp"
+#include "accelerate/tensor_parallel/plan.hpp"
+
+namespace parallelism_page {
+
+// block: docs/how_to/tensor_parallel.md: Write a split model
+
+/// Blocks of two linear layers in a Sequential each.
+struct BlocksImpl : torch::nn::Module {
+  BlocksImpl() {
+    for (int i = 0; i < 2; ++i) {
+      blocks->push_back(torch::nn::Sequential(torch::nn::Linear(4, 8), torch::nn::ReLU(), torch::nn::Linear(8, 4)));
+    }
+  }
+  torch::nn::ModuleList blocks = register_module("blocks", torch::nn::ModuleList());
+};
+TORCH_MODULE(Blocks);
+
+}  // namespace parallelism_page
+
+TEST_CASE("the split block of the page has a whole output with gradients") {
+  accelerate::comm::run_threads(2, [](const accelerate::comm::Group& group) {
+    const auto block = std::make_shared<parallelism_page::BlockImpl>(group);
+    const auto x = torch::ones({3, 1, 768});
+    block->forward(x).sum().backward();
+    CHECK(block->up->weight.size(0) == 3072 / 2);
+    CHECK(block->up->weight.grad().defined());
+  });
+}
+
+TEST_CASE("the plan of the page splits an existing model") {
+  accelerate::comm::run_threads(2, [](const accelerate::comm::Group& group) {
+    parallelism_page::Blocks net;
+    // block: docs/how_to/tensor_parallel.md: Split an existing model
+    CHECK(net->named_parameters()["blocks.1.0.weight"].size(0) == 4);
+    CHECK(net->named_parameters()["blocks.0.2.weight"].size(1) == 4);
+  });
+}
+
+TEST_CASE("the groups of the page form a mesh of 2 x 2 ranks") {
+  accelerate::comm::run_threads(4, [](const accelerate::comm::Group& world) {
+    // block: docs/how_to/tensor_parallel.md: Use it with data parallelism
+    CHECK(tensor.size() == 2);
+    CHECK(tensor.rank() == world.rank() % 2);
+    CHECK(data.rank() == world.rank() / 2);
+  });
+}

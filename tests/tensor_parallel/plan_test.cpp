@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/tensor_parallel/support.hpp"
+//
+#include "accelerate/tensor_parallel/plan.hpp"
+
+using namespace tensor_parallel_testing;
+using accelerate::comm::run_threads;
+using enum ParallelStyle;
+
+namespace {
+
+/// An embedding, two blocks of linear layers, and a convolution, in containers.
+struct ContainerNetImpl : torch::nn::Module {
+  ContainerNetImpl() {
+    const auto block = [] {
+      return torch::nn::Sequential(torch::nn::Linear(4, 8), torch::nn::Tanh(), torch::nn::Linear(8, 4));
+    };
+    blocks->push_back(block());
+    blocks->push_back(block());
+    to(at::kDouble);
+  }
+  at::Tensor forward(const at::Tensor& ids) {
+    at::Tensor x = input->forward(ids);
+    for (const auto& each : *blocks) x = x + each->as<torch::nn::Sequential>()->forward(x);
+    return conv->forward(x.unsqueeze(1)) + own(x).sum();
+  }
+  torch::nn::Sequential input = register_module("input", torch::nn::Sequential(torch::nn::Embedding(6, 4)));
+  torch::nn::ModuleList blocks = register_module("blocks", torch::nn::ModuleList());
+  torch::nn::Sequential conv =
+      register_module("conv", torch::nn::Sequential(torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 4, 3).padding(1)),
+                                                    torch::nn::ReLU(), torch::nn::Conv2d(4, 2, 1)));
+  torch::nn::Linear own = register_module("own", torch::nn::Linear(4, 2));
+};
+TORCH_MODULE(ContainerNet);
+
+const ParallelPlan kPlan{
+    {"input.0", vocab}, {"blocks.*.0", colwise}, {"blocks.*.2", rowwise}, {"conv.0", colwise}, {"conv.2", rowwise}};
+
+}  // namespace
+
+TEST_CASE("a plan splits the layers of containers, with the output and gradients of one process") {
+  for (const int64_t ranks : {1, 2}) {
+    CAPTURE(ranks);
+    run_threads(ranks, [](const Group& group) {
+      auto stock = seeded([] { return ContainerNet(); });
+      auto split = seeded([] { return ContainerNet(); });
+      CHECK(tensor_parallel(split, kPlan, group) == std::vector<std::string>{"input.0", "blocks.0.0", "blocks.0.2",
+                                                                             "blocks.1.0", "blocks.1.2", "conv.0",
+                                                                             "conv.2"});
+      const at::Tensor ids = tokens({3, 5}, 1, 6);
+      const at::Tensor seen = split(ids), expected = stock(ids);
+      CHECK(close(seen, expected));
+      seen.square().sum().backward();
+      expected.square().sum().backward();
+      check_same_gradients(split, stock, 1e-11);
+      CHECK(split->named_parameters()["blocks.1.0.weight"].size(0) == 8 / group.size());
+    });
+  }
+}
+
+TEST_CASE("a plan that does not fit the model is refused, and the model is not changed") {
+  run_threads(2, [](const Group& group) {
+    auto net = seeded([] { return ContainerNet(); });
+    const auto text = [&](const ParallelPlan& plan) { return refused([&] { tensor_parallel(net, plan, group); }); };
+    CHECK(text({{"conv.0", colwise}, {"blocks.*.5", rowwise}}) ==
+          "tensor_parallel: the plan has 'blocks.*.5', which is no layer of the model");
+    CHECK(text({{"blocks.0", colwise}}) ==
+          "tensor_parallel: blocks.0 is torch::nn::SequentialImpl, which cannot be split colwise; colwise and rowwise "
+          "need Linear or Conv2d, vocab Embedding");
+    CHECK(
+        text({{"input.0", rowwise}}) ==
+        "tensor_parallel: input.0 is torch::nn::EmbeddingImpl, which cannot be split rowwise; colwise and rowwise need "
+        "Linear or Conv2d, vocab Embedding");
+    CHECK(text({{"blocks.*.0", colwise}, {"blocks.1.*", rowwise}}) ==
+          "tensor_parallel: blocks.1.0 matches 'blocks.*.0' and 'blocks.1.*' of the plan");
+    CHECK(text({{"conv.0", colwise}, {"own", colwise}}).find("tensor_parallel: own is a member of ") == 0);
+    CHECK(text({{"conv.0", rowwise}}) ==
+          "row_parallel_conv2d: in_channels is 1, must be divisible by the 2 ranks of the group");
+    CHECK(text({{"conv.0", group.rank() == 0 ? colwise : rowwise}}) ==
+          "tensor_parallel: the plans differ: rank 0 of the group splits [conv.0 colwise], rank 1 [conv.0 rowwise]");
+    auto stock = seeded([] { return ContainerNet(); });
+    CHECK(torch::equal(net(tokens({2, 3}, 1, 6)), stock(tokens({2, 3}, 1, 6))));
+    tensor_parallel(net, {{"conv.0", colwise}, {"conv.2", rowwise}}, group);
+    CHECK(text({{"conv.0", colwise}}).find("which cannot be split colwise") != std::string::npos);
+  });
+}
