@@ -38,7 +38,6 @@
 #include "accelerate/data/transforms/random_flip.hpp"
 #include "accelerate/data/transforms/to_float.hpp"
 #include "accelerate/data/transforms/transform.hpp"
-#include "accelerate/deferred/init_empty_weights.hpp"
 #include "accelerate/distributed_data_parallel.hpp"
 #include "accelerate/gradient/hooks/compress.hpp"
 #include "accelerate/gradient/hooks/function.hpp"

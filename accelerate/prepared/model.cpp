@@ -12,7 +12,6 @@
 
 #include "accelerate/base/log.hpp"
 #include "accelerate/comm/error_context.hpp"
-#include "accelerate/deferred/deferred_tensor.hpp"
 #include "accelerate/gradient/clip.hpp"
 #include "accelerate/gradient/verify_parameters.hpp"
 #include "accelerate/nn/synchronized.hpp"
@@ -34,10 +33,6 @@ std::string describe(const gradient::NamedTensor& parameter) {
   return fmt::format("{} on {}", gradient::describe_tensor(parameter, "parameter"), parameter.tensor.device().str());
 }
 
-void materialize(const std::vector<gradient::NamedTensor>& tensors) {
-  for (const auto& [name, tensor] : tensors) deferred::materialize_tensor(tensor);
-}
-
 }  // namespace
 
 ModelCore::ModelCore(AcceleratorState& shared, const void* identity, std::vector<gradient::NamedTensor> parameters,
@@ -50,12 +45,6 @@ ModelCore::ModelCore(AcceleratorState& shared, const void* identity, std::vector
   check_dtypes();
   check_split_parameters(*accelerator_state_, parameters_);
   for (const auto& parameter : parameters_) described_.push_back(describe(parameter));
-  // Sharding materializes the parameters of one unit after another.
-  const bool shards_units = !options.evaluation_mode && accelerator_state_->group.size() > 1 &&
-                            accelerator_state_->sharding != ShardingStrategy::no_shard &&
-                            accelerator_state_->sharding != ShardingStrategy::shard_optim_op;
-  materialize(buffers_);
-  if (!shards_units) materialize(parameters_);
   if (accelerator_state_->group.size() == 1 && accelerator_state_->group.backend() == "single") return;
   if (options.evaluation_mode) {
     // The training model of the same module may have sharded the parameters.
@@ -74,7 +63,6 @@ ModelCore::ModelCore(AcceleratorState& shared, const void* identity, std::vector
   comm::with_operation_context(
       "prepare", fmt::format("the model ({}) is not made equal", comm::first_name_and_count(first, parameters_.size())),
       accelerator_state_->place, [&] { synchronize_initial_values(); });
-  materialize(parameters_);  // those that are in no unit
 }
 
 ModelCore::~ModelCore() = default;
@@ -122,14 +110,9 @@ void ModelCore::synchronize_initial_values() {
   }
   const bool shards = learns && group.size() > 1 && accelerator_state_->sharding != ShardingStrategy::no_shard;
   const bool shards_gradients = shards && accelerator_state_->sharding != ShardingStrategy::shard_optim_op;
-  // Parameters of units are made equal when their unit is divided, so that only one unit has whole memory at a time.
-  // Masters are compared with whole parameters before.
-  const bool units_have_all = accelerator_state_->full_shard.shard_parameters && accelerator_state_->masters.empty();
-  for (const auto& [name, parameter] : own) {
-    const bool is_in_unit = units_have_all || (accelerator_state_->masters.empty() && parameter.requires_grad());
-    if (shards_gradients && !is_in_unit) rest.push_back(parameter);
+  if (shards_gradients) {
+    for (const auto& parameter : own) rest.push_back(parameter.tensor);
   }
-  for (const at::Tensor& tensor : rest) deferred::materialize_tensor(tensor);
   gradient::broadcast_tensors(group, rest, 0, options_.gradient_reducer.buckets.cap_bytes);
   if (learns && !shards_gradients)
     gradient_reducer_ = std::make_unique<gradient::GradientReducer>(group, own, options_.gradient_reducer);
@@ -163,12 +146,8 @@ void ModelCore::shard(const std::vector<gradient::NamedTensor>& own) {
     return;
   }
   const sharding::FullShardOptions& options = accelerator_state_->full_shard;
-  const auto make_equal = [&](const std::vector<at::Tensor>& unit) {
-    for (const at::Tensor& parameter : unit) deferred::materialize_tensor(parameter);
-    gradient::broadcast_tensors(group, unit, 0, options_.gradient_reducer.buckets.cap_bytes);
-  };
   auto fully_sharded = std::make_unique<sharding::FullyShardedParameters>(sharding::make_mesh(group, options),
-                                                                          std::move(parameters), options, make_equal);
+                                                                          std::move(parameters), options);
   accelerator_state_->masters.hand_over(own);
   fully_sharded_ = fully_sharded.get();
   parameter_sharding_ = std::move(fully_sharded);

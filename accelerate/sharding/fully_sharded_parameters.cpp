@@ -50,11 +50,11 @@ std::vector<int64_t> units_of(const std::vector<state::ParameterShard>& paramete
 }  // namespace
 
 FullyShardedParameters::FullyShardedParameters(const ShardMesh& mesh, std::vector<state::ParameterShard> parameters,
-                                               const FullShardOptions& options, const BeforeUnit& before_unit)
+                                               const FullShardOptions& options)
     : ParameterSharding(mesh, parameters, units_of(parameters, options.units, mesh.world.place()),
                         std::numeric_limits<int64_t>::max()),
       core_(std::make_shared<Core>(mesh_.shard.duplicate(), mesh_, options)) {
-  core_->adopt(plan_, parameters, before_unit);
+  core_->adopt(plan_, parameters);
   core_->register_hooks();
 }
 

@@ -6,11 +6,11 @@
 #include <torch/library.h>
 
 #include <mutex>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
 #include "accelerate/base/error.hpp"
-#include "accelerate/device/absent_memory.hpp"
 
 namespace accelerate::sharding {
 namespace {
@@ -20,11 +20,32 @@ namespace {
 // loaded.
 constexpr auto kKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 
+// key_set_ is protected: a derived class may form the pointer to the member.
+struct KeySetOfTensor : c10::TensorImpl {
+  static c10::DispatchKeySet c10::TensorImpl::*member() { return &KeySetOfTensor::key_set_; }
+};
+
+// StorageImpl can refuse data(), but public functions only set that flag and never clear it. Access checks do not apply
+// to the arguments of an explicit instantiation.
+template <typename Tag, typename Tag::type Member>
+struct PrivateMember {
+  friend typename Tag::type member_of(Tag) { return Member; }
+};
+struct RefusesData {
+  using type = bool c10::StorageImpl::*;
+  friend type member_of(RefusesData);
+};
+template struct PrivateMember<RefusesData, &c10::StorageImpl::throw_on_immutable_data_ptr_>;
+
 using MemoryContext = std::shared_ptr<const GatheredParameter>;
 void delete_context(void* context) { delete static_cast<MemoryContext*>(context); }
 
 // Another thread may free a unit, and so replace its contexts, while this one reads them.
 std::mutex contexts_mutex;
+
+c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
 
 // What an operator does with its arguments. Depends on the schema only.
 struct OperatorUse {
@@ -32,11 +53,40 @@ struct OperatorUse {
   std::vector<bool> writes{};
 };
 
+// Views and queries of shapes need no values. If such an operator is a composite that copies after all, as flatten() of
+// a tensor that is not contiguous, then the copy inside it passes the fallback itself.
+bool needs_values(const c10::FunctionSchema& schema) {
+  const std::string_view name = schema.name();
+  static constexpr std::string_view kQueries[] = {"aten::size",
+                                                  "aten::stride",
+                                                  "aten::sym_size",
+                                                  "aten::sym_stride",
+                                                  "aten::sym_numel",
+                                                  "aten::numel",
+                                                  "aten::dim",
+                                                  "aten::storage_offset",
+                                                  "aten::is_same_size",
+                                                  "aten::requires_grad_",
+                                                  "aten::_version",
+                                                  "aten::is_leaf",
+                                                  "aten::output_nr",
+                                                  "aten::retain_grad",
+                                                  "aten::_has_compatible_shallow_copy_type"};
+  if (name.ends_with("_like")) return false;
+  for (const std::string_view query : kQueries) {
+    if (name == query) return false;
+  }
+  for (const c10::Argument& result : schema.returns()) {
+    if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) return false;
+  }
+  return true;
+}
+
 const OperatorUse& use_of(const c10::FunctionSchema& schema) {
   thread_local std::unordered_map<const c10::FunctionSchema*, OperatorUse> known;
   const auto [entry, is_new] = known.try_emplace(&schema);
   if (!is_new) return entry->second;
-  entry->second.needs_values = device::needs_values(schema);
+  entry->second.needs_values = needs_values(schema);
   for (const c10::Argument& argument : schema.arguments()) {
     entry->second.writes.push_back(argument.alias_info() != nullptr && argument.alias_info()->isWrite());
   }
@@ -68,7 +118,7 @@ class UsedMemory {
     MemoryContext parameter;
     {
       const std::lock_guard lock(contexts_mutex);
-      const at::DataPtr& memory = device::storage_of(tensor)->_mutable_data_ptr_no_checks();
+      const at::DataPtr& memory = storage_of(tensor)->_mutable_data_ptr_no_checks();
       if (memory.get_deleter() != &delete_context) return;
       parameter = *static_cast<MemoryContext*>(memory.get_context());
     }
@@ -111,22 +161,24 @@ void register_fallback() {
 }
 
 void replace_memory(const at::Tensor& parameter, at::DataPtr memory) {
-  auto* storage = device::storage_of(parameter);
+  auto* storage = storage_of(parameter);
   const std::lock_guard lock(contexts_mutex);
-  device::refuse_data(*storage, false);
+  storage->*member_of(RefusesData()) = false;
   storage->set_data_ptr_noswap(std::move(memory));
+}
+
+c10::DispatchKeySet& keys_of(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->*KeySetOfTensor::member();
 }
 
 }  // namespace
 
 void enable_gather_on_use(const at::Tensor& parameter) {
   register_fallback();
-  device::dispatch_keys_of(parameter) = device::dispatch_keys_of(parameter).add(kKey);
+  keys_of(parameter) = keys_of(parameter).add(kKey);
 }
 
-void disable_gather_on_use(const at::Tensor& parameter) {
-  device::dispatch_keys_of(parameter) = device::dispatch_keys_of(parameter).remove(kKey);
-}
+void disable_gather_on_use(const at::Tensor& parameter) { keys_of(parameter) = keys_of(parameter).remove(kKey); }
 
 void set_storage_memory(const c10::Storage& storage, void* memory, std::shared_ptr<const GatheredParameter> parameter) {
   c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
@@ -138,12 +190,12 @@ void set_storage_memory(const c10::Storage& storage, void* memory, std::shared_p
   }
   at::DataPtr next(memory, new MemoryContext(std::move(parameter)), &delete_context, impl->device());
   const std::lock_guard lock(contexts_mutex);
-  device::refuse_data(*impl, is_absent);
+  impl->*member_of(RefusesData()) = is_absent;
   impl->set_data_ptr_noswap(std::move(next));
 }
 
 void own_parameter_memory(const at::Tensor& parameter, const at::Tensor& values) {
-  replace_memory(parameter, device::storage_of(values)->set_data_ptr({nullptr, values.device()}));
+  replace_memory(parameter, storage_of(values)->set_data_ptr({nullptr, values.device()}));
 }
 
 void share_parameter_memory(const at::Tensor& parameter, const at::Tensor& flat, int64_t offset) {
@@ -161,7 +213,7 @@ void fail_without_owner(const std::string& name) {
 }
 
 bool fills_its_storage(const at::Tensor& parameter) {
-  return parameter.storage_offset() == 0 && device::storage_of(parameter)->nbytes() == parameter.nbytes();
+  return parameter.storage_offset() == 0 && storage_of(parameter)->nbytes() == parameter.nbytes();
 }
 
 }  // namespace accelerate::sharding

@@ -61,7 +61,7 @@ const std::map<std::string, Names>& table() {
     const Names doors = ground + Names{"comm", "device"};
     const Names values = doors + Names{"state", "precision", "tree"};
     const Names rooms{"data",     "gradient", "optim",           "pipeline", "sharding", "checkpoint",
-                      "tracking", "nn",       "tensor_parallel", "profile",  "job",      "deferred"};
+                      "tracking", "nn",       "tensor_parallel", "profile",  "job"};
     const Names data_wings{"data/sources", "data/combinators", "data/transforms"};
     std::map<std::string, Names> rows{
         {"base", {}},
@@ -98,7 +98,6 @@ const std::map<std::string, Names>& table() {
     // data only needs two integers about other ranks.
     rows["data"].erase("comm");
     for (const auto& wing : data_wings) rows[wing] = rows["data"] + Names{"data"};
-    rows["deferred"].erase("comm");
     rows["optim"].erase("comm");
     rows["tracking"] = ground;
     rows["tracking/tensors"] = ground + Names{"tracking"};
