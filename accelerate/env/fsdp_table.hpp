@@ -56,8 +56,7 @@ void for_each_fsdp_setting(Each&& each) {
   each(Setting{.name = "sharding_strategy",
                .key = "fsdp_sharding_strategy",
                .variable = "FSDP_SHARDING_STRATEGY",
-               .option = {"fsdp_sharding_strategy", "NAME",
-                          "NO_SHARD, SHARD_OPTIM_OP, SHARD_GRAD_OP, FULL_SHARD, HYBRID_SHARD."},
+               .option = {"fsdp_sharding_strategy", "NAME", "FULL_SHARD, HYBRID_SHARD, SHARD_GRAD_OP, SHARD_OPTIM_OP."},
                .type = NumberedName{kShardingStrategies},
                .default_value = DerivedDefault{"FULL_SHARD"},
                .member = [](auto& all) { return &all.sharding_strategy; }});

@@ -11,7 +11,8 @@ FEATURES = sorted(path.stem for path in (examples / "by_feature").glob("*.cpp") 
 # Options of each program besides --help. Every program has an entry, so that a new one is not forgotten.
 LISTED = {
     "checkpoint": ["--project-dir", "--resume"], "cifar10": ["FOLDER"], "custom_dataset": [],
-    "fashion_resnet": ["--num_devices", "--lr"], "mnist": ["--data-dir", "--lr"], "plain_mnist": ["--data-dir", "--lr"],
+    "fashion_resnet": ["--num_devices", "--lr"], "mnist": ["--data-dir", "--lr"], "pipeline": [],
+    "plain_mnist": ["--data-dir", "--lr"],
     "text_blocks": ["FILE"], "tracking": ["FOLDER"], "trainer": ["--learning_rate"],
 }
 LISTED_BY_FEATURE = {"checkpoint": ["FOLDER", "EPOCHS"], "torchscript": ["FILE"], "tracking": ["FOLDER"],

@@ -23,5 +23,5 @@ TEST_CASE("a rank that is killed in a forward, a backward, a step or a save is n
   check_killed("between", "backward: ");
   check_killed("backward", "backward: ");
   check_killed("step", "optimizer.step: ");
-  check_killed("save", "the sharded state is not gathered: ");
+  check_killed("save", "save_model: ");
 }
