@@ -2,8 +2,6 @@
 // Weights without the rest of a checkpoint: files and folders like those of Hugging Face Accelerate's save_model().
 #include "accelerate/checkpoint/weights.hpp"
 
-#include <ATen/ops/cat.h>
-
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -162,16 +160,21 @@ void check_no_checkpoint(const fs::path& folder, const std::set<std::string>& na
   }
 }
 
-// Compares a checkpoint's file with the manifest.
-void check_index_files(const fs::path& path, std::string_view operation) {
-  const fs::path folder = path.parent_path();
-  if (!archive::has_own_manifest(folder)) return;
-  for (const auto& file : archive::manifest_of(folder, operation).files) {
-    if (file.name != path.filename()) continue;
+void check_files(const fs::path& folder, const archive::Manifest& manifest, const std::set<std::string>& names,
+                 std::string_view operation) {
+  for (const auto& file : manifest.files) {
+    if (!names.contains(file.name)) continue;
     if (const auto wrong = archive::find_file_damage(file, folder, /*verify=*/true)) {
       base::fail(ErrorKind::data, {}, operation, "{} is not whole: {}", folder.string(), *wrong);
     }
   }
+}
+
+// Compares a checkpoint's file with the manifest.
+void check_index_files(const fs::path& path, std::string_view operation) {
+  const fs::path folder = path.parent_path();
+  if (!archive::has_own_manifest(folder)) return;
+  check_files(folder, archive::manifest_of(folder, operation), {path.filename().string()}, operation);
 }
 
 NamedTensors read_one_file(const fs::path& path, std::string_view operation) {
@@ -209,20 +212,13 @@ SavedWeights weights_in_parts(const fs::path& folder, std::string_view operation
   }};
   std::set<std::string> files;
   for (const archive::ManifestRange& range : manifest.ranges) {
-    if (range.tensor.starts_with(prefix) && files.insert(range.file).second) {
-      check_index_files(folder / range.file, operation);
-    }
+    if (range.tensor.starts_with(prefix)) files.insert(range.file);
   }
+  check_files(folder, manifest, files, operation);
   for (const std::string& name : ranges->names(prefix)) {
     saved.tensors.emplace_back(name.substr(prefix.size()), ranges->tensor(name));
   }
   return saved;
-}
-
-at::Tensor read_whole(const at::Tensor& placeholder, const state::ReadElements& read) {
-  std::vector<at::Tensor> values;
-  for (auto& piece : read(placeholder, 0, placeholder.numel())) values.push_back(std::move(piece.values));
-  return at::cat(values).reshape(placeholder.sizes());
 }
 
 }  // namespace
@@ -345,9 +341,7 @@ SavedWeights open_weights(const fs::path& path, std::string_view operation) {
 
 NamedTensors read_weights(const fs::path& path, std::string_view operation) {
   SavedWeights saved = open_weights(path, operation);
-  for (auto& [name, tensor] : saved.tensors) {
-    if (tensor.is_meta()) tensor = read_whole(tensor, saved.elements);
-  }
+  for (auto& [name, tensor] : saved.tensors) tensor = state::whole_of(tensor, saved.elements);
   return std::move(saved.tensors);
 }
 

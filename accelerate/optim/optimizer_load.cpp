@@ -224,7 +224,7 @@ class Loader {
     if (saved.is_meta() && field.is_contiguous()) {
       append_copies(copies_, field, saved, parameter, {0, parameter.numel()}, read_);
     } else {
-      copies_.push_back({field, whole_of(saved, read_)});
+      copies_.push_back({field, state::whole_of(saved, read_)});
     }
   }
   void take(int64_t number, const char* name, const at::Tensor&, const at::Tensor& saved, int64_t& field) const {

@@ -2,7 +2,6 @@
 #include "accelerate/optim/state_ranges.hpp"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/util/StringUtil.h>
 
@@ -50,20 +49,13 @@ at::Tensor range_of(const at::Tensor& whole, const at::Tensor& parameter, const 
 void append_copies(std::vector<device::CopyPair>& copies, const at::Tensor& to, const at::Tensor& saved,
                    const at::Tensor& parameter, const StateRange& range, const state::ReadElements& read) {
   if (!saved.is_meta() || !parameter.is_contiguous()) {
-    copies.push_back({to, range_of(whole_of(saved, read), parameter, range)});
+    copies.push_back({to, range_of(state::whole_of(saved, read), parameter, range)});
     return;
   }
   const at::Tensor flat = to.view({-1});
   for (const state::SavedElements& piece : read(saved, range.begin, range.end)) {
     copies.push_back({flat.narrow(0, piece.begin - range.begin, piece.values.numel()), piece.values});
   }
-}
-
-at::Tensor whole_of(const at::Tensor& saved, const state::ReadElements& read) {
-  if (!saved.is_meta()) return saved;
-  std::vector<at::Tensor> values;
-  for (const state::SavedElements& piece : read(saved, 0, saved.numel())) values.push_back(piece.values);
-  return at::cat(values).reshape(saved.sizes());
 }
 
 void keep_state_ranges(torch::optim::Optimizer& optimizer, const RangeOfParameter& range_of_parameter,

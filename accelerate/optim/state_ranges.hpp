@@ -39,9 +39,6 @@ using RangeOfParameter = std::function<std::optional<StateRange>(const at::Tenso
 void append_copies(std::vector<device::CopyPair>& copies, const at::Tensor& to, const at::Tensor& saved,
                    const at::Tensor& parameter, const StateRange& range, const state::ReadElements& read);
 
-/// Returns a saved tensor, or the whole tensor of a placeholder.
-[[nodiscard]] at::Tensor whole_of(const at::Tensor& saved, const state::ReadElements& read);
-
 /// Replaces each whole state tensor by this rank's range of it, and removes the state of parameters with an empty
 /// range. State that has the length of the range is left as it is. Only for the stock optimizers of FusedStep.
 /// \throws Error (usage) if a state tensor has another shape.

@@ -76,14 +76,14 @@ class SavedCopies {
   void add(const at::Tensor& here, const at::Tensor& saved) {
     const void* const key = here.unsafeGetTensorImpl();
     if (accelerator_state_.masters.has(here)) {
-      accelerator_state_.masters.set(here, optim::whole_of(saved, read_));
+      accelerator_state_.masters.set(here, state::whole_of(saved, read_));
     } else if (sharded_.contains(key)) {
       const auto part = parts_.find(key);
       if (part != parts_.end()) add_part(part->second, here, saved);  // otherwise this rank has no element of it
     } else if (saved.is_meta() && here.is_contiguous()) {
       optim::append_copies(copies_, here.detach(), saved, here, {0, here.numel()}, read_);
     } else {
-      copies_.push_back({here, optim::whole_of(saved, read_)});
+      copies_.push_back({here, state::whole_of(saved, read_)});
     }
   }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
 
 #include <cstdint>
 #include <functional>
@@ -21,5 +22,13 @@ struct SavedElements {
 /// Throws Error (data) if elements are missing.
 using ReadElements =
     std::function<std::vector<SavedElements>(const at::Tensor& placeholder, int64_t begin, int64_t end)>;
+
+/// Returns a saved tensor, or the whole tensor of a placeholder.
+[[nodiscard]] inline at::Tensor whole_of(const at::Tensor& saved, const ReadElements& read) {
+  if (!saved.is_meta()) return saved;
+  std::vector<at::Tensor> values;
+  for (const SavedElements& piece : read(saved, 0, saved.numel())) values.push_back(piece.values);
+  return at::cat(values).reshape(saved.sizes());
+}
 
 }  // namespace accelerate::state
