@@ -84,10 +84,9 @@ void ParallelMultiheadAttentionImpl::take(const torch::nn::MultiheadAttentionImp
   if (!whole.in_proj_weight.defined() || whole.bias_k.defined() || whole.options.add_zero_attn()) {
     refuse_attention(group(), "the layer has kdim, vdim, add_bias_kv or add_zero_attn, which are not supported");
   }
-  in_proj_weight = register_parameter("in_proj_weight", part(whole.in_proj_weight, kInProjWeight),
-                                      whole.in_proj_weight.requires_grad());
-  in_proj_bias = register_parameter("in_proj_bias", part(whole.in_proj_bias, kInProjBias),
-                                    whole.in_proj_bias.defined() && whole.in_proj_bias.requires_grad());
+  in_proj_weight =
+      register_parameter("in_proj_weight", part(whole.in_proj_weight, kInProjWeight), learns(whole.in_proj_weight));
+  in_proj_bias = register_parameter("in_proj_bias", part(whole.in_proj_bias, kInProjBias), learns(whole.in_proj_bias));
   out_proj = register_module("out_proj", RowParallelLinear(*whole.out_proj, group()));
   if (options.sequence_parallel()) out_proj->options.sequence_dim(0);
 }
@@ -125,7 +124,7 @@ std::vector<at::Tensor> ParallelMultiheadAttentionImpl::project(const at::Tensor
   return parts;
 }
 
-/// Returns what is added to the scores of this rank's heads, or an undefined tensor.
+/// Returns the summand of the scores of this rank's heads, or an undefined tensor.
 at::Tensor ParallelMultiheadAttentionImpl::mask(const at::Tensor& key_padding_mask, const at::Tensor& attn_mask,
                                                 const at::Tensor& query) const {
   at::Tensor sum;

@@ -36,8 +36,6 @@ torch::nn::Conv2dOptions options_of_conv(const torch::nn::Conv2dImpl& whole) {
       .padding_mode(given.padding_mode());
 }
 
-bool is_trained(const at::Tensor& tensor) { return tensor.defined() && tensor.requires_grad(); }
-
 void check_conv(std::string_view call, const torch::nn::Conv2dOptions& options, const comm::Group& group) {
   if (options.groups() != 1) {
     base::fail(ErrorKind::usage, group.place(), call, "groups is {}, must be 1", options.groups());
@@ -85,8 +83,8 @@ void ColumnParallelConv2dImpl::reset() { take(torch::nn::Conv2dImpl(options)); }
 void ColumnParallelConv2dImpl::take(const torch::nn::Conv2dImpl& whole) {
   check_conv(kColumnConv, options, group());
   part_size(kColumnConv, "out_channels", options.out_channels(), group());
-  weight = register_parameter("weight", part(whole.weight, kOutChannels), is_trained(whole.weight));
-  bias = register_parameter("bias", part(whole.bias, kPartOfConvBias), is_trained(whole.bias));
+  weight = register_parameter("weight", part(whole.weight, kOutChannels), learns(whole.weight));
+  bias = register_parameter("bias", part(whole.bias, kPartOfConvBias), learns(whole.bias));
 }
 
 std::vector<ParameterSplit> ColumnParallelConv2dImpl::parameter_splits() const {
@@ -116,9 +114,8 @@ void RowParallelConv2dImpl::reset() { take(torch::nn::Conv2dImpl(options)); }
 void RowParallelConv2dImpl::take(const torch::nn::Conv2dImpl& whole) {
   check_conv(kRowConv, options, group());
   part_size(kRowConv, "in_channels", options.in_channels(), group());
-  weight = register_parameter("weight", part(whole.weight, kInChannels), is_trained(whole.weight));
-  bias = register_parameter("bias", whole.bias.defined() ? whole.bias.detach().clone() : at::Tensor(),
-                            is_trained(whole.bias));
+  weight = register_parameter("weight", part(whole.weight, kInChannels), learns(whole.weight));
+  bias = register_parameter("bias", copy_of(whole.bias), learns(whole.bias));
 }
 
 std::vector<ParameterSplit> RowParallelConv2dImpl::parameter_splits() const { return {kInChannels}; }

@@ -46,8 +46,6 @@ std::string sequence_text(const std::optional<int64_t>& dim) {
   return dim ? fmt::format(", sequence_dim={}", *dim) : "";
 }
 
-bool learns(const at::Tensor& tensor) { return tensor.defined() && tensor.requires_grad(); }
-
 }  // namespace
 
 ColumnParallelLinearImpl::ColumnParallelLinearImpl(const ColumnParallelLinearOptions& the_options, comm::Group group)
@@ -108,8 +106,7 @@ void RowParallelLinearImpl::reset() {
 void RowParallelLinearImpl::take(const torch::nn::LinearImpl& whole) {
   part_size(kRow, "in_features", options.in_features(), group());
   weight = register_parameter("weight", part(whole.weight, kColumnsOfWeight), learns(whole.weight));
-  bias =
-      register_parameter("bias", whole.bias.defined() ? whole.bias.detach().clone() : at::Tensor(), learns(whole.bias));
+  bias = register_parameter("bias", copy_of(whole.bias), learns(whole.bias));
 }
 
 std::vector<ParameterSplit> RowParallelLinearImpl::parameter_splits() const { return {kColumnsOfWeight}; }

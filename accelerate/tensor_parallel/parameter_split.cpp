@@ -34,4 +34,8 @@ at::Tensor SplitLayer::part(const at::Tensor& whole, const ParameterSplit& split
   return own;
 }
 
+at::Tensor SplitLayer::copy_of(const at::Tensor& whole) {
+  return whole.defined() ? whole.detach().clone() : at::Tensor();
+}
+
 }  // namespace accelerate::nn

@@ -51,6 +51,10 @@ class SplitLayer {
 
   /// Returns this rank's part of a parameter of the whole layer; undefined if that is undefined.
   [[nodiscard]] at::Tensor part(const at::Tensor& whole, const ParameterSplit& split) const;
+  /// Returns a copy of a parameter that is not split; undefined if that is undefined.
+  [[nodiscard]] static at::Tensor copy_of(const at::Tensor& whole);
+  /// True if a parameter of the whole layer exists and needs a gradient.
+  [[nodiscard]] static bool learns(const at::Tensor& whole) { return whole.defined() && whole.requires_grad(); }
 
  private:
   comm::Group group_;
