@@ -20,7 +20,7 @@ void wait_for(at::Device device) {
   if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
-/// Restores what a forward changes beside its output.
+/// Restores the state that a forward changes beside its output.
 class KeptState {
  public:
   explicit KeptState(const std::vector<at::Tensor>& buffers)

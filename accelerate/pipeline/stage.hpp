@@ -23,7 +23,7 @@ class Stage {
   Stage(torch::nn::Sequential layers, std::optional<precision::AutocastRegion> autocast)
       : layers_(std::move(layers)), autocast_(autocast) {}
 
-  /// Computes the output and keeps what the backward needs.
+  /// Computes the output and keeps its graph for the backward.
   /// \param needs_gradient  True if take_input_gradient() follows the backward.
   /// \param finish          Called with the output within the autocast region; its result replaces the output. May be
   ///                        empty.

@@ -43,7 +43,7 @@ void TiedParameters::begin_step() {
   }
 }
 
-/// Of two ranks the lower one calls its send first and the higher one its receive, because NCCL executes them in order.
+/// The lower rank of a pair sends first and the higher rank receives first, because NCCL executes them in order.
 std::vector<at::Tensor> TiedParameters::exchange(const TiedParameter& tied, const at::Tensor& mine) const {
   std::vector<at::Tensor> gradients;
   std::vector<comm::Pending> pending;

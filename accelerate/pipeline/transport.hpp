@@ -11,7 +11,7 @@
 
 namespace accelerate::pipeline {
 
-/// What the first stage decides about one step, and what the ranks add on its way to the last stage.
+/// Decisions of the first stage about one step, and additions of the ranks up to the last stage.
 struct StepHeader {
   static constexpr int64_t kNoStage = std::numeric_limits<int64_t>::max();
 

@@ -32,7 +32,7 @@ struct ShardedContent {
   OptimizerStates states{};                       ///< on rank 0 whole tensors of the others
   WholeWeights weights{};
 };
-/// Gathers on rank 0 what is not saved in parts. Collective.
+/// Gathers the tensors that are not saved in parts on rank 0. Collective.
 /// \param states  Result of sharded_states() on this rank.
 [[nodiscard]] ShardedContent sharded_content(AcceleratorState& shared, OptimizerStates states);
 

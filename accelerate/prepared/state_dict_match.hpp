@@ -28,7 +28,7 @@ struct WeightMatch {
 [[nodiscard]] WeightMatch match_weights(const ModelCore& model, const checkpoint::NamedTensors& saved);
 
 /// Copies the saved tensors into the model. If a parameter has a master, the saved value is copied to the master and
-/// rounded into the parameter. Of a sharded parameter only this rank's part is read and changed: call parts_replaced()
+/// rounded into the parameter. Only this rank's part of a sharded parameter is read and changed: call parts_replaced()
 /// of fully_sharded_models() afterwards.
 /// \param read  Reads saved tensors that are placeholders.
 void load_pairs(const std::vector<WeightMatch::Pair>& pairs, AcceleratorState& shared, const state::ReadElements& read);

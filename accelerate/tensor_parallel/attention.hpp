@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Multi-head attention whose heads are split over the ranks of a tensor parallel group.
+// Multi-head attention with heads split over the ranks of a tensor parallel group.
 #pragma once
 
 #include <ATen/core/Tensor.h>

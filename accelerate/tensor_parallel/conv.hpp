@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolutions whose channels are split over the ranks of a tensor parallel group.
+// Convolutions with channels split over the ranks of a tensor parallel group.
 #pragma once
 
 #include <ATen/core/Tensor.h>

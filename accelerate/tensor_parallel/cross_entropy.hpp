@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cross-entropy of logits whose classes are split over the ranks of a tensor parallel group.
+// Cross-entropy of logits with classes split over the ranks of a tensor parallel group.
 #pragma once
 
 #include <ATen/core/Tensor.h>
