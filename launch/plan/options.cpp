@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cctype>
 #include <memory>
+#include <type_traits>
 
 #include "accelerate/base/closest_match.hpp"
 #include "accelerate/env/fsdp_table.hpp"
@@ -196,7 +197,7 @@ const LaunchOptions& default_options() {
   static const LaunchOptions defaults = [] {
     LaunchOptions all;
     for_each_option([&](std::string_view /*group*/, const auto& row) {
-      if constexpr (row.has_default) row.of(all) = row.default_value;
+      if constexpr (std::remove_cvref_t<decltype(row)>::has_default) row.of(all) = row.default_value;
     });
     return all;
   }();

@@ -3,6 +3,8 @@
 
 #include <fmt/ranges.h>
 
+#include <type_traits>
+
 #include "accelerate/env/backends.hpp"
 #include "accelerate/env/config_keys.hpp"
 #include "accelerate/env/precedence.hpp"
@@ -54,7 +56,7 @@ LaunchOptions with_defaults(LaunchOptions options, const env::Settings& settings
     if (!row.of(options)) row.of(options) = row.of(defaults);
   });
   env::for_each_setting([&](const auto& row) {
-    if constexpr (row.has_default) row.of(options.settings) = row.of(settings);
+    if constexpr (std::remove_cvref_t<decltype(row)>::has_default) row.of(options.settings) = row.of(settings);
   });
   return options;
 }
