@@ -187,6 +187,10 @@ function(accelerate_import_libtorch_targets with_cuda)
   target_include_directories(accelerate_libtorch SYSTEM INTERFACE "${root}/include" "${root}/include/torch/csrc/api/include")
   target_compile_definitions(accelerate_libtorch INTERFACE USE_DISTRIBUTED USE_RPC USE_TENSORPIPE)
   target_compile_features(accelerate_libtorch INTERFACE cxx_std_20)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 18)
+    # Clang 18 changed the names of templates with constrained parameters; LibTorch has the old names, which are GCC's.
+    target_compile_options(accelerate_libtorch INTERFACE -fclang-abi-compat=17)
+  endif()
   target_link_directories(accelerate_libtorch INTERFACE "${root}/lib")
   target_link_options(accelerate_libtorch INTERFACE "-Wl,-rpath,${root}/lib")
   # The linker looks for what libtorch_cuda.so needs in every -rpath folder first, and only then beside the wheel. A CUDA
