@@ -86,9 +86,17 @@ void sync_to_disk(const std::filesystem::path& path, std::string_view operation)
 [[nodiscard]] std::optional<std::string> find_file_damage(const ManifestFile& listed,
                                                           const std::filesystem::path& folder, bool verify);
 
+/// The files that one of `count` processes verifies: file `index` of the manifest and every `count`-th after it.
+struct FileShare {
+  size_t index = 0;
+  size_t count = 1;
+};
+
 /// Returns a sentence about the damage of a checkpoint folder, or no value if it is complete.
-/// \param verify  If true, checksums are compared, which reads all files.
-[[nodiscard]] std::optional<std::string> find_damage(const std::filesystem::path& folder, bool verify);
+/// \param verify  If true, checksums are compared, which reads all files of `share`.
+/// \param share  Does not limit the comparison of sizes.
+[[nodiscard]] std::optional<std::string> find_damage(const std::filesystem::path& folder, bool verify,
+                                                     const FileShare& share = {});
 
 /// Returns the folder's manifest.
 /// \throws Error (io) if it does not exist; Error (data) if it is invalid.

@@ -65,9 +65,9 @@ void log_not_verified(const fs::path& folder) {
 }
 
 // Checks a folder that the caller named. The error names the newest complete checkpoint, which is not loaded instead.
-void check_is_complete(const fs::path& folder, bool verify) {
+void check_is_complete(const fs::path& folder, bool verify, const archive::FileShare& share) {
   if (is_of_accelerate(folder)) return log_not_verified(folder);
-  const auto wrong = archive::find_damage(folder, verify);
+  const auto wrong = archive::find_damage(folder, verify, share);
   if (!wrong) return;
   std::string remedy;
   try {
@@ -234,16 +234,20 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
   return place;
 }
 
-bool Checkpointing::reads_disk(std::string_view operation) const {
+Checkpointing::DiskRole Checkpointing::disk_role(std::string_view operation) const {
   const comm::Group& group = accelerator_state_->group;
-  if (group.size() == 1) return true;
-  if (!project_.save_on_each_node) return group.rank() == 0;
+  const auto rank = static_cast<size_t>(group.rank());
+  if (group.size() == 1 || !project_.save_on_each_node) {
+    return {.accesses = rank == 0, .verified = {.index = rank, .count = static_cast<size_t>(group.size())}};
+  }
   const auto hosts = describe_peers(group, operation, [&] { return group.all_gather_bytes(base::host_name()); });
-  return std::find(hosts.begin(), hosts.end(), base::host_name()) - hosts.begin() == group.rank();
+  const auto before = static_cast<size_t>(std::count(hosts.begin(), hosts.begin() + group.rank(), hosts[rank]));
+  const auto count = static_cast<size_t>(std::count(hosts.begin(), hosts.end(), hosts[rank]));
+  return {.accesses = before == 0, .verified = {.index = before, .count = count}};
 }
 
-std::string Checkpointing::find_damage(const fs::path& folder, bool verify) const {
-  if (!is_of_accelerate(folder)) return archive::find_damage(folder, verify).value_or("");
+std::string Checkpointing::find_damage(const fs::path& folder) const {
+  if (!is_of_accelerate(folder)) return archive::find_damage(folder, /*verify=*/false).value_or("");
   try {
     const auto read =
         checkpoint::read(folder, accelerator_state_->group.rank(), accelerator_state_->device.type(), "load_state");
@@ -253,11 +257,21 @@ std::string Checkpointing::find_damage(const fs::path& folder, bool verify) cons
   }
 }
 
-LoadedState Checkpointing::newest(const fs::path& parent, const LoadOptions& options, bool reads_disk) const {
+std::string Checkpointing::find_damage_together(const fs::path& folder, bool verify, const DiskRole& role) const {
+  const comm::Group& group = accelerator_state_->group;
+  auto wrong = find_damage_on_any_rank(group, role.accesses ? find_damage(folder) : "");
+  if (!wrong.empty() || !verify) return wrong;
+  // A rank without the folder finds no damage: check_visible_on_all_ranks() describes that.
+  std::string here;
+  if (has_manifest(folder)) here = archive::find_damage(folder, verify, role.verified).value_or("");
+  return find_damage_on_any_rank(group, here);
+}
+
+LoadedState Checkpointing::newest(const fs::path& parent, const LoadOptions& options, const DiskRole& role) const {
   const comm::Group& group = accelerator_state_->group;
   std::string all;
   together(group, "load_state", [&] {
-    if (reads_disk) archive::recover_numbered(parent);
+    if (role.accesses) archive::recover_numbered(parent);
     if (group.rank() != 0) return;
     for (const fs::path& folder : archive::numbered_checkpoints(parent)) all += folder.filename().string() + "\n";
   });
@@ -265,11 +279,11 @@ LoadedState Checkpointing::newest(const fs::path& parent, const LoadOptions& opt
   LoadedState chosen;
   std::istringstream names(all);
   for (std::string name; std::getline(names, name);) {
-    auto wrong = find_damage_on_any_rank(group, reads_disk ? find_damage(parent / name, options.verify) : "");
+    auto wrong = find_damage_together(parent / name, options.verify, role);
     if (wrong.empty() && project_.save_on_each_node && group.size() > 1) {
       std::string mark;
       together(group, "load_state", [&] {
-        if (reads_disk && has_manifest(parent / name))
+        if (role.accesses && has_manifest(parent / name))
           mark = mark_of(archive::manifest_of(parent / name, "load_state"));
       });
       wrong = what_differs(group, mark);
@@ -296,12 +310,12 @@ LoadedState Checkpointing::newest(const fs::path& parent, const LoadOptions& opt
 }
 
 LoadedState Checkpointing::choose(const fs::path& folder, const LoadOptions& options) const {
-  const bool reads_disk = this->reads_disk("load_state");
+  const DiskRole role = disk_role("load_state");
   fs::path parent = folder;
   bool by_name = false;
   together(accelerator_state_->group, "load_state", [&] {
     if (folder.empty()) parent = checkpoints_folder("load_state");
-    if (!reads_disk || folder.empty()) return;
+    if (!role.accesses || folder.empty()) return;
     const fs::path place = folder.has_filename() ? folder : folder.parent_path();
     archive::recover(place);
     std::error_code error;
@@ -309,12 +323,15 @@ LoadedState Checkpointing::choose(const fs::path& folder, const LoadOptions& opt
       base::fail(ErrorKind::io, accelerator_state_->place, "load_state", "{} is not a directory", folder.string());
     }
     by_name = is_checkpoint(place);
-    if (by_name) check_is_complete(place, options.verify);
+    if (by_name) check_is_complete(place, /*verify=*/false, {});
   });
   by_name = broadcast_text(accelerator_state_->group, "load_state", by_name ? "1" : "0") == "1";
   parent = broadcast_text(accelerator_state_->group, "load_state", parent.string());
-  if (by_name) return {.path = parent};
-  return newest(parent, options, reads_disk);
+  if (!by_name) return newest(parent, options, role);
+  together(accelerator_state_->group, "load_state", [&] {
+    if (options.verify && has_manifest(parent)) check_is_complete(parent, /*verify=*/true, role.verified);
+  });
+  return {.path = parent};
 }
 
 void Checkpointing::check_visible_on_all_ranks(const fs::path& folder) const {
@@ -383,7 +400,7 @@ LoadedState Checkpointing::load_state(const fs::path& folder, const LoadOptions&
 }
 
 void Checkpointing::write(const std::function<void()>& write, std::string_view operation) const {
-  const bool writes = reads_disk(operation);
+  const bool writes = disk_role(operation).accesses;
   together(accelerator_state_->group, operation, [&] {
     if (writes) write();
   });

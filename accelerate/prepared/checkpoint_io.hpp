@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "accelerate/archive/checkpoint_folder.hpp"
 #include "accelerate/checkpoint/project.hpp"
 #include "accelerate/checkpoint/save.hpp"
 #include "accelerate/checkpoint/weights.hpp"
@@ -104,18 +105,25 @@ class Checkpointing {
   static void call(const Hooks& hooks, const std::filesystem::path& folder);
   [[nodiscard]] std::filesystem::path numbered_folder() const;
   [[nodiscard]] std::filesystem::path checkpoints_folder(std::string_view operation) const;
-  /// Whether this rank accesses the disk. One rank per disk does: rank 0, or the first rank of each machine with
-  /// save_on_each_node. Collective.
-  [[nodiscard]] bool reads_disk(std::string_view operation) const;
+  struct DiskRole {
+    bool accesses =
+        true;  ///< One rank per disk does: rank 0, or the first rank of each machine with save_on_each_node.
+    archive::FileShare verified{};  ///< All ranks with the same disk verify checksums, each some of the files.
+  };
+  /// Collective.
+  [[nodiscard]] DiskRole disk_role(std::string_view operation) const;
   /// \throws Error (io) on every rank if the folder does not exist on one of them. Collective.
   void check_visible_on_all_ranks(const std::filesystem::path& folder) const;
   void check_one_save(const std::filesystem::path& folder, const std::string& mark) const;
   /// Returns the damage of a folder, or "" if it is complete. A folder without a manifest, from Hugging Face
   /// Accelerate, is complete if it contains everything that a load needs.
-  [[nodiscard]] std::string find_damage(const std::filesystem::path& folder, bool verify) const;
+  [[nodiscard]] std::string find_damage(const std::filesystem::path& folder) const;
+  /// find_damage() on the ranks that access the disk, then the checksums if `verify`. Collective.
+  [[nodiscard]] std::string find_damage_together(const std::filesystem::path& folder, bool verify,
+                                                 const DiskRole& role) const;
   /// Finds the highest numbered checkpoint that is complete for all ranks that read the disk. Collective.
   [[nodiscard]] LoadedState newest(const std::filesystem::path& parent, const LoadOptions& options,
-                                   bool reads_disk) const;
+                                   const DiskRole& role) const;
   /// Chooses the folder to load, the same on all ranks. Collective.
   [[nodiscard]] LoadedState choose(const std::filesystem::path& folder, const LoadOptions& options) const;
   /// Runs `write` on the ranks that access the disk. Collective.

@@ -2,6 +2,7 @@
 #include "accelerate/archive/checkpoint_folder.hpp"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,7 +10,10 @@
 #include <csignal>
 #include <fstream>
 #include <set>
+#include <string>
+#include <vector>
 
+#include "accelerate/archive/checksum.hpp"
 #include "accelerate/archive/sink.hpp"
 #include "accelerate/base/error.hpp"
 #include "tests/no_locks.hpp"
@@ -114,6 +118,36 @@ TEST_CASE("a checkpoint is saved without file locks, also after a killed save") 
 TEST_CASE("a folder that cannot be created is reported with the reason") {
   CHECK_THROWS_WITH(AtomicFolder("/proc/here/last", "save_state"),
                     "save_state: /proc/here takes no new folder: No such file or directory");
+}
+
+TEST_CASE("processes that share a folder verify each file once") {
+  const Folder at;
+  const auto place = at.path / "c";
+  constexpr size_t kFiles = 5;
+  const auto path = [&](size_t i) { return place / fmt::format("file_{}", i); };
+  {
+    AtomicFolder folder(place, "save_state");
+    std::vector<ManifestFile> files;
+    for (size_t i = 0; i < kFiles; ++i) {
+      std::ofstream(folder.path() / path(i).filename()) << "0123";
+      files.push_back({path(i).filename(), 4, checksum_of("0123")});
+    }
+    folder.commit({.library = "test", .files = files});
+  }
+  for (size_t changed = 0; changed < kFiles; ++changed) {
+    CAPTURE(changed);
+    std::ofstream(path(changed)) << "4567";
+    for (size_t count = 1; count <= kFiles + 1; ++count) {
+      size_t found = 0;
+      for (size_t index = 0; index < count; ++index) {
+        if (find_damage(place, true, {.index = index, .count = count})) ++found;
+      }
+      CHECK(found == 1);
+    }
+    std::ofstream(path(changed)) << "01234";
+    CHECK(find_damage(place, true, {.index = kFiles, .count = kFiles + 1}));  // every process compares all sizes
+    std::ofstream(path(changed)) << "0123";
+  }
 }
 
 TEST_CASE("a missing, cut or changed file or manifest makes a checkpoint incomplete, and the damage is named") {

@@ -4,8 +4,10 @@
 //
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "accelerate/accelerate.hpp"
@@ -165,6 +167,39 @@ TEST_CASE("a checkpoint in parts has one file of tensors for each rank, and no f
       CHECK(tensor.sub(reference->named_parameters()[name]).abs().max().item<double>() < 1e-12);
     }
   }
+}
+
+TEST_CASE("a changed byte in any file of a checkpoint in parts is found by one of the ranks, and nothing is loaded") {
+  const SharedFolder folder;
+  const auto place = folder.path / "c";
+  with_ranks(3, with(ShardingStrategy::full_shard), [&](Accelerator& accelerator) {
+    Training training(accelerator, model_cases()[0], optimizer_cases()[0]);
+    training.steps(0, 2);
+    accelerator.save_state(place);
+  });
+  for (const std::string& name : files_in(place)) {
+    if (name == "manifest.json") continue;  // see archive/manifest_test
+    CAPTURE(name);
+    std::fstream file(place / name, std::ios::binary | std::ios::in | std::ios::out);
+    const auto flip_last_byte = [&] {
+      file.seekg(-1, std::ios::end);
+      const int byte = file.peek();
+      file.seekp(-1, std::ios::end).put(static_cast<char>(byte ^ 1)).flush();
+    };
+    flip_last_byte();
+    with_ranks(3, with(ShardingStrategy::full_shard), [&](Accelerator& accelerator) {
+      Training training(accelerator, model_cases()[0], optimizer_cases()[0]);
+      const auto before = training.values();
+      CHECK(testing::refusal([&] { accelerator.load_state(place); }).find(name + " has checksum ") !=
+            std::string::npos);
+      CHECK(largest_difference(training.values(), before) == 0);
+    });
+    flip_last_byte();
+  }
+  with_ranks(3, with(ShardingStrategy::full_shard), [&](Accelerator& accelerator) {
+    Training training(accelerator, model_cases()[0], optimizer_cases()[0]);
+    accelerator.load_state(place);
+  });
 }
 
 TEST_CASE("with full_state_dict rank 0 writes the files of unsharded training") {
