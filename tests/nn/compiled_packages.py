@@ -18,6 +18,7 @@ sys.path.insert(0, os.path.join(source, "tools"))
 import export_compiled
 
 STEPS = 10
+WRAPPER = {"aot_inductor.compile_wrapper_opt_level": "O0"}  # the code around the kernels compiles in two thirds of the time
 KEPT = 4  # exports in the cache folder, of 4 MB each
 
 
@@ -84,7 +85,7 @@ def train(module, batches, loss):
 
 def mlp():
     module = Mlp().double()
-    export_compiled.export(module, torch.randn(6, 6, dtype=torch.double), f"{folder}/mlp.pt2", dynamic_batch=True)
+    export_compiled.export(module, torch.randn(6, 6, dtype=torch.double), f"{folder}/mlp.pt2", dynamic_batch=True, options=WRAPPER)
     sizes = [6 if i % 2 else 5 for i in range(STEPS)]
     batches = [(torch.randn(n, 6, dtype=torch.double), torch.randn(n, 3, dtype=torch.double)) for n in sizes]
     return train(module, batches, torch.nn.functional.mse_loss)
@@ -94,7 +95,7 @@ def conv():
     module = Conv().double().to(memory_format=torch.channels_last)
     images = [torch.randn(4, 3, 6, 6, dtype=torch.double).to(memory_format=torch.channels_last) for _ in range(STEPS)]
     batches = [(x.requires_grad_(), torch.randint(2, (4,))) for x in images]
-    export_compiled.export(module, batches[0][0], f"{folder}/conv.pt2", options={"fallback_random": True})
+    export_compiled.export(module, batches[0][0], f"{folder}/conv.pt2", options={"fallback_random": True} | WRAPPER)
     torch.manual_seed(7)
     result = train(module, batches, lambda out, y: torch.nn.functional.cross_entropy(out[0], y))
     result["input_gradient"] = batches[0][0].grad
@@ -104,7 +105,8 @@ def conv():
 def block():
     module = Block()
     x = torch.randn(5, 4)
-    export_compiled.export(module, x.clone().requires_grad_(), f"{folder}/block.pt2", autocast=torch.bfloat16, evaluation=False)
+    export_compiled.export(module, x.clone().requires_grad_(), f"{folder}/block.pt2", autocast=torch.bfloat16, evaluation=False,
+                           options=WRAPPER)
     with torch.autocast("cpu", torch.bfloat16):
         out = module(x)
     return {"x": [x], "out": out.detach()}
