@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# Configuring and building. A LibTorch source file takes up to 1.5 GB to compile: jobs by cores and by memory.
+# Configuring and building. A LibTorch source file takes up to 3 GB to compile: jobs by cores and by memory.
 jobs() {
   local cores memory_gb
   cores=$(nproc)
   memory_gb=$(awk '/^MemAvailable/ {print int($2 / 1048576)}' /proc/meminfo 2>/dev/null || echo 8)
-  local by_memory=$((memory_gb / 2))
+  local by_memory=$((memory_gb / 3))
   [ "$by_memory" -ge 1 ] || by_memory=1
   echo $((cores < by_memory ? cores : by_memory))
 }
