@@ -22,7 +22,8 @@ std::string_view current_call() { return in_autograd() ? "backward" : "forward";
 FullyShardedParameters::Core::Core(comm::Group gather_group, ShardMesh the_mesh, const FullShardOptions& the_options)
     : gathers(std::move(gather_group)), mesh(std::move(the_mesh)), options(the_options) {}
 
-void FullyShardedParameters::Core::adopt(const ShardPlan& plan, const std::vector<state::ParameterShard>& parameters) {
+void FullyShardedParameters::Core::adopt(const ShardPlan& plan, const std::vector<state::ParameterShard>& parameters,
+                                         const BeforeUnit& before_unit) {
   places.assign(parameters.size(), {nullptr, 0});
   for (const ShardUnit& planned : plan.units) {
     if (planned.numel == 0) continue;
@@ -40,6 +41,11 @@ void FullyShardedParameters::Core::adopt(const ShardPlan& plan, const std::vecto
         std::make_shared<ShardedUnit>(static_cast<int64_t>(units.size()), std::move(members), planned.numel, learns));
     ShardedUnit& unit = *units.back();
     for (size_t i = 0; i < unit.members().size(); ++i) places[unit.members()[i].item] = {&unit, i};
+    if (before_unit) {
+      std::vector<at::Tensor> tensors;
+      for (const UnitMember& member : unit.members()) tensors.push_back(member.parameter);
+      before_unit(tensors);
+    }
     unit.adopt(gathers, /*keep=*/!options.shard_parameters, weak_from_this());
   }
 }

@@ -20,7 +20,8 @@ struct FullyShardedParameters::Core : UnitScheduler, std::enable_shared_from_thi
   /// \param gather_group  A duplicate of the shard group.
   Core(comm::Group gather_group, ShardMesh the_mesh, const FullShardOptions& the_options);
   /// Call after construction, because units and hooks have weak pointers to the core.
-  void adopt(const ShardPlan& plan, const std::vector<state::ParameterShard>& parameters);
+  void adopt(const ShardPlan& plan, const std::vector<state::ParameterShard>& parameters,
+             const BeforeUnit& before_unit);
   void register_hooks();
   void remove_hooks();
   void restore();

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "accelerate/sharding/unit_plan.hpp"
+#include "accelerate/units/unit_plan.hpp"
 
 namespace accelerate::sharding {
 
@@ -18,7 +18,7 @@ struct FullShardOptions {
   bool is_hybrid = false;
   /// With is_hybrid: number of consecutive ranks that divide a replica. If 0, the ranks of a machine.
   int64_t dp_shard_size = 0;
-  UnitOptions units{};
+  accelerate::units::UnitOptions units{};
 };
 
 }  // namespace accelerate::sharding

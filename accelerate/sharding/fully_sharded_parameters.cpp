@@ -37,24 +37,24 @@ void check_separate_memory(const std::vector<state::ParameterShard>& parameters,
   }
 }
 
-std::vector<int64_t> units_of(const std::vector<state::ParameterShard>& parameters, const UnitOptions& options,
+std::vector<int64_t> units_of(const std::vector<state::ParameterShard>& parameters, const units::UnitOptions& options,
                               const RankContext& place) {
   check_separate_memory(parameters, place);
-  std::vector<UnitItem> items;
+  std::vector<units::UnitItem> items;
   for (const state::ParameterShard& parameter : parameters) {
     items.push_back({parameter.name, parameter.value.numel(), static_cast<int64_t>(parameter.value.nbytes())});
   }
-  return find_units(items, options);
+  return units::find_units(items, options);
 }
 
 }  // namespace
 
 FullyShardedParameters::FullyShardedParameters(const ShardMesh& mesh, std::vector<state::ParameterShard> parameters,
-                                               const FullShardOptions& options)
+                                               const FullShardOptions& options, const BeforeUnit& before_unit)
     : ParameterSharding(mesh, parameters, units_of(parameters, options.units, mesh.world.place()),
                         std::numeric_limits<int64_t>::max()),
       core_(std::make_shared<Core>(mesh_.shard.duplicate(), mesh_, options)) {
-  core_->adopt(plan_, parameters);
+  core_->adopt(plan_, parameters, before_unit);
   core_->register_hooks();
 }
 

@@ -30,13 +30,17 @@ namespace accelerate::sharding {
 /// Forwards on several threads are supported if all ranks run them in one order.
 class FullyShardedParameters final : public ParameterSharding {
  public:
+  /// Gives the parameters of a unit their values, equal on all ranks. May be collective.
+  using BeforeUnit = std::function<void(const std::vector<at::Tensor>&)>;
+
   /// Collective. Frees the parameters' memory.
   /// \param mesh        Groups for exclusive use by this object. Each of mesh.shard divides the parameters; gradients
   ///                     are averaged over mesh.world.
-  /// \param parameters  Whole parameters in the order of the model, each once, equal on all ranks.
+  /// \param parameters  Whole parameters in the order of the model, each once, equal on all ranks after before_unit.
+  /// \param before_unit Called for each unit before it is divided, in one order on all ranks.
   /// \throws Error (usage) on every rank, for the reasons of ParameterSharding and if two parameters share memory.
   FullyShardedParameters(const ShardMesh& mesh, std::vector<state::ParameterShard> parameters,
-                         const FullShardOptions& options);
+                         const FullShardOptions& options, const BeforeUnit& before_unit = {});
   ~FullyShardedParameters() override;
   /// Makes the parameters whole and independent of this object. Collective.
   void restore();

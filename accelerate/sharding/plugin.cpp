@@ -2,8 +2,10 @@
 #include "accelerate/sharding/plugin.hpp"
 
 #include <array>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "accelerate/env/fsdp_settings.hpp"
 
@@ -64,6 +66,12 @@ void check_fixed(const FullyShardedDataParallelPlugin& plugin, const env::FsdpSe
   }
 }
 
+std::vector<std::string> classes_of(const FullyShardedDataParallelPlugin& plugin, const env::FsdpSettings& outside) {
+  if (!plugin.transformer_cls_names_to_wrap.empty()) return plugin.transformer_cls_names_to_wrap;
+  if (outside.auto_wrap_policy.value_or("TRANSFORMER_BASED_WRAP") != "TRANSFORMER_BASED_WRAP") return {};
+  return outside.transformer_layer_cls_to_wrap.value_or(std::vector<std::string>{});
+}
+
 void check_shard_size(const std::optional<int64_t>& size, ShardingStrategy strategy, const RankContext& place) {
   if (!size) return;
   if (*size < 1) base::fail(ErrorKind::usage, place, "sharding", "dp_shard_size is {}, must be at least 1", *size);
@@ -103,6 +111,7 @@ ShardingSettings resolve(const std::optional<ShardingStrategy>& sharding, const 
   options.reshard_after_forward = first_of(plugin.reshard_after_forward, outside.reshard_after_forward).value_or(true);
   options.prefetch = first_of(plugin.forward_prefetch, outside.forward_prefetch).value_or(true);
   options.units.units = plugin.shard_units;
+  options.units.classes = classes_of(plugin, outside);
   const auto least = first_of(plugin.min_num_params, outside.min_num_params);
   if (least && *least < 1) {
     base::fail(ErrorKind::usage, place, "sharding", "min_num_params is {}, must be at least 1", *least);

@@ -35,6 +35,10 @@ struct FullyShardedDataParallelPlugin {
   /// Names of modules that are units: {"blocks.*", "head"}; "*" replaces one component. If empty, the children of the
   /// outermost ModuleList and Sequential with at least 1 MB are units, and the other parameters are packed.
   std::vector<std::string> shard_units{};
+  /// Names of classes with modules that are units, as well as shard_units: {"Block"} for Block or BlockImpl in any
+  /// namespace. FSDP_TRANSFORMER_CLS_TO_WRAP, names separated by commas, without effect if FSDP_AUTO_WRAP_POLICY is
+  /// another policy than TRANSFORMER_BASED_WRAP.
+  std::vector<std::string> transformer_cls_names_to_wrap{};
   /// Least number of elements of a unit, at least 1, in place of 1 MB. FSDP_MIN_NUM_PARAMS.
   std::optional<int64_t> min_num_params{};
   /// How save_state() writes sharded tensors. Both are loaded on any number of ranks, with any strategy.

@@ -20,6 +20,15 @@
 namespace accelerate::sharding {
 namespace {
 
+constexpr units::MemoryErrors kMemoryErrors{
+    .operation = "sharding",
+    .absent = "is sharded, so it has no memory here; use operators, or summon_full_params()",
+    .without_owner =
+        "is sharded, and the Accelerator that divided it no longer exists, so this rank has only a part of its values; "
+        "before the Accelerator ends, save the model, or call free_memory() on all ranks, which makes the parameters "
+        "whole",
+    .key_in_use = "use no_shard"};
+
 // A 0-dim number does not change the dtype of a product.
 at::Tensor number(double value) {
   at::Tensor tensor = at::scalar_tensor(value, at::kDouble);
@@ -70,10 +79,10 @@ void ShardedUnit::adopt(const comm::Group& group, bool keep, std::weak_ptr<UnitS
   whole_ = at::zeros({numel_}, options);
   for (UnitMember& member : members_) {
     // Recurrent layers on a GPU keep several weights in one storage.
-    if (!fills_its_storage(member.parameter)) member.parameter.set_data(member.parameter.detach().clone());
+    if (!units::fills_its_storage(member.parameter)) member.parameter.set_data(member.parameter.detach().clone());
     view_of(whole_, member).copy_(member.parameter.detach());
     member.storage = member.parameter.storage();
-    member.gathered = std::make_shared<GatheredParameter>(weak_from_this(), member.name);
+    member.gathered = std::make_shared<units::GatheredParameter>(weak_from_this(), member.name, &kMemoryErrors);
   }
   part_ = own_part_of(whole_);
   if (!keep) part_ = part_.clone();
@@ -82,9 +91,9 @@ void ShardedUnit::adopt(const comm::Group& group, bool keep, std::weak_ptr<UnitS
   is_whole_ = true;
   for (const UnitMember& member : members_) {
     if (keep) {
-      share_parameter_memory(member.parameter, whole_, member.offset);
+      units::share_parameter_memory(member.parameter, whole_, member.offset);
     } else {
-      enable_gather_on_use(member.parameter);
+      units::enable_gather_on_use(member.parameter, kMemoryErrors);
     }
   }
   free();
@@ -111,13 +120,13 @@ c10::TensorOptions ShardedUnit::gradient_options() const {
 void ShardedUnit::give_memory_to_members() {
   for (const UnitMember& member : members_) {
     void* memory = static_cast<char*>(whole_.mutable_data_ptr()) + member.offset * whole_.element_size();
-    set_storage_memory(member.storage, memory, member.gathered);
+    units::set_storage_memory(member.storage, memory, member.gathered);
   }
 }
 
 void ShardedUnit::take_memory_from_members() {
   for (const UnitMember& member : members_) {
-    set_storage_memory(member.storage, nullptr, member.gathered);
+    units::set_storage_memory(member.storage, nullptr, member.gathered);
   }
 }
 
@@ -182,8 +191,8 @@ void ShardedUnit::restore() {
     if (has_moved(member)) continue;
     at::Tensor own = at::empty_strided(parameter.sizes(), parameter.strides(), whole_.options());
     own.copy_(view_of(whole_, member));
-    own_parameter_memory(parameter, std::move(own));
-    disable_gather_on_use(parameter);
+    units::own_parameter_memory(parameter, std::move(own));
+    units::disable_gather_on_use(parameter);
   }
   part_.reset();
   master_.reset();
@@ -271,7 +280,7 @@ bool ShardedUnit::count_arrival(size_t member) {
 
 void ShardedUnit::before_operator(const std::string& name, bool writes) {
   const auto scheduler = scheduler_.lock();
-  if (!scheduler) fail_without_owner(name);
+  if (!scheduler) units::fail_without_owner(name, kMemoryErrors);
   scheduler->use(*this, name, writes);
 }
 

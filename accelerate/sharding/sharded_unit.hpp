@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "accelerate/comm/group.hpp"
-#include "accelerate/sharding/gather_on_use.hpp"
+#include "accelerate/units/gather_on_use.hpp"
 
 namespace accelerate::sharding {
 
@@ -29,7 +29,7 @@ struct UnitMember {
   std::string name{};
   at::Tensor parameter{};
   c10::Storage storage{};  ///< of the parameter when it was divided
-  std::shared_ptr<const GatheredParameter> gathered{};
+  std::shared_ptr<const units::GatheredParameter> gathered{};
   at::Tensor master{};        ///< whole float32 master, until adopt() takes this rank's part
   size_t item = 0;            ///< index of the parameter in the plan
   int64_t offset = 0;         ///< in the flat tensors of the unit, in elements
@@ -41,7 +41,7 @@ struct UnitMember {
 };
 
 /// Flat tensors of a unit, and the collectives on them. Not thread-safe: its scheduler locks.
-class ShardedUnit final : public GatherOnUse, public std::enable_shared_from_this<ShardedUnit> {
+class ShardedUnit final : public units::GatherOnUse, public std::enable_shared_from_this<ShardedUnit> {
  public:
   ShardedUnit(int64_t index, std::vector<UnitMember> members, int64_t numel, bool learns);
   ~ShardedUnit() override;

@@ -59,9 +59,9 @@ const std::map<std::string, Names>& table() {
   static const auto made = [] {
     const Names ground{"archive", "base", "env"};
     const Names doors = ground + Names{"comm", "device"};
-    const Names values = doors + Names{"state", "precision", "tree"};
-    const Names rooms{"data",     "gradient", "optim",           "pipeline", "sharding", "checkpoint",
-                      "tracking", "nn",       "tensor_parallel", "profile",  "job"};
+    const Names values = doors + Names{"state", "precision", "tree", "units"};
+    const Names rooms{"data", "gradient",        "optim",   "pipeline", "sharding", "checkpoint", "tracking",
+                      "nn",   "tensor_parallel", "profile", "job",      "deferred", "offload"};
     const Names data_wings{"data/sources", "data/combinators", "data/transforms"};
     std::map<std::string, Names> rows{
         {"base", {}},
@@ -85,6 +85,7 @@ const std::map<std::string, Names>& table() {
         {"state", doors},
         {"precision", doors},
         {"tree", doors},
+        {"units", ground + Names{"device"}},
         {"prepared", values + rooms},
         {"gradient/hooks", values + Names{"gradient"}},
         {"facade", values + rooms + data_wings + Names{"gradient/hooks", "prepared", "tracking/tensors", "launch"}},
@@ -98,6 +99,8 @@ const std::map<std::string, Names>& table() {
     // data only needs two integers about other ranks.
     rows["data"].erase("comm");
     for (const auto& wing : data_wings) rows[wing] = rows["data"] + Names{"data"};
+    rows["deferred"].erase("comm");
+    rows["offload"] = values + Names{"checkpoint", "deferred"};
     rows["optim"].erase("comm");
     rows["tracking"] = ground;
     rows["tracking/tensors"] = ground + Names{"tracking"};

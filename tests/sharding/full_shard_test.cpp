@@ -340,11 +340,12 @@ TEST_CASE("writes under no_grad, through data(), and in a scope with whole param
 }
 
 TEST_CASE("options: parameters stay whole until the backward, no prefetch, and units by name") {
-  for (int64_t variant = 0; variant < 3; ++variant) {
+  for (int64_t variant = 0; variant < 4; ++variant) {
     auto options = fully_sharded();
     if (variant == 0) options.fsdp_plugin.reshard_after_forward = false;
     if (variant == 1) options.fsdp_plugin.forward_prefetch = false;
     if (variant == 2) options.fsdp_plugin.shard_units = {"layers.2"};
+    if (variant == 3) options.fsdp_plugin.transformer_cls_names_to_wrap = {"Linear"};
     with_ranks(
         2,
         [&](Accelerator& accelerator) {

@@ -84,6 +84,19 @@ TEST_CASE("options come from the plugin, then from the environment, then from th
   CHECK(given.units.units == std::vector<std::string>{"blocks.*"});
 }
 
+TEST_CASE("classes of units are taken from the plugin, then from the environment if its policy uses them") {
+  const auto classes = [](const FullyShardedDataParallelPlugin& plugin, accelerate::env::Variables variables) {
+    variables["ACCELERATE_USE_FSDP"] = "1";
+    variables["FSDP_TRANSFORMER_CLS_TO_WRAP"] = "Block, Head";
+    return resolve({}, plugin, variables, {}).full_shard.units.classes;
+  };
+  const std::vector<std::string> from_environment{"Block", "Head"};
+  CHECK(classes({}, {}) == from_environment);
+  CHECK(classes({}, {{"FSDP_AUTO_WRAP_POLICY", "TRANSFORMER_BASED_WRAP"}}) == from_environment);
+  CHECK(classes({}, {{"FSDP_AUTO_WRAP_POLICY", "SIZE_BASED_WRAP"}}).empty());
+  CHECK(classes({.transformer_cls_names_to_wrap = {"Layer"}}, {}) == std::vector<std::string>{"Layer"});
+}
+
 TEST_CASE("the hybrid strategies divide within a machine or within dp_shard_size ranks") {
   const auto machine = resolve(hybrid_shard, {}, {}, {}).full_shard;
   CHECK(machine.is_hybrid);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: lets a parameter's memory be absent until an operator uses the parameter.
+// Private to the library: lets a parameter's memory be absent until an operator uses the parameter.
 //
 // A parameter keeps its TensorImpl and StorageImpl; only the pointer in the StorageImpl changes. Its TensorImpl has one
 // more dispatch key, which views inherit. A boxed fallback of that key runs before every operator that has the
@@ -12,9 +12,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 
-namespace accelerate::sharding {
+namespace accelerate::units {
 
 /// Owner of the memory of parameters. Its functions are called by the thread that runs an operator.
 class GatherOnUse {
@@ -29,16 +31,29 @@ class GatherOnUse {
   /// \param writes  True if the operator writes to the parameter.
   virtual void before_operator(const std::string& name, bool writes) = 0;
   virtual void after_operator() noexcept = 0;
+
+  /// If set, the operator's other arguments are copied to this device, and so are those of operators on its results.
+  [[nodiscard]] virtual std::optional<c10::Device> execution_device() const { return std::nullopt; }
+};
+
+/// The parts of error texts that depend on the component. Each must remain valid.
+struct MemoryErrors {
+  std::string_view operation;
+  std::string_view absent;         ///< after "parameter NAME ", for code that needs the memory and is no operator
+  std::string_view without_owner;  ///< after "parameter NAME "
+  std::string_view key_in_use;     ///< remedy if the dispatch key is in use, after "link one copy of this library, or "
 };
 
 /// A parameter and the owner of its memory. The storage of the parameter refers to it.
 struct GatheredParameter {
   std::weak_ptr<GatherOnUse> owner{};
   std::string name{};
+  const MemoryErrors* errors = nullptr;
 };
 
 /// Makes operators on the parameter, and on views that are created from now on, call its owner.
-void enable_gather_on_use(const at::Tensor& parameter);
+/// \throws Error (environment) if another library in this process uses the dispatch key.
+void enable_gather_on_use(const at::Tensor& parameter, const MemoryErrors& errors);
 void disable_gather_on_use(const at::Tensor& parameter);
 
 /// Sets the memory of a parameter's storage. If `memory` is null, every access that is not an operator, such as
@@ -54,10 +69,12 @@ void own_parameter_memory(const at::Tensor& parameter, const at::Tensor& values)
 /// \param offset  In elements.
 void share_parameter_memory(const at::Tensor& parameter, const at::Tensor& flat, int64_t offset);
 
-/// \throws Error (usage) that names a parameter and states that its Accelerator no longer exists.
-[[noreturn]] void fail_without_owner(const std::string& name);
+/// \throws Error (usage) that names a parameter and states that the owner of its memory no longer exists.
+[[noreturn]] void fail_without_owner(const std::string& name, const MemoryErrors& errors);
 
 /// Returns false if the parameter shares its storage with other tensors, or does not fill it.
 [[nodiscard]] bool fills_its_storage(const at::Tensor& parameter);
+/// True if a unit owns the memory of the tensor, a parameter or a view of one.
+[[nodiscard]] bool has_memory_owner(const at::Tensor& tensor);
 
-}  // namespace accelerate::sharding
+}  // namespace accelerate::units

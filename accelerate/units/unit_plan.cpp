@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerate/sharding/unit_plan.hpp"
+#include "accelerate/units/unit_plan.hpp"
 
 #include <algorithm>
 #include <cctype>
 #include <map>
 #include <string_view>
 
-namespace accelerate::sharding {
+namespace accelerate::units {
 namespace {
 
 std::vector<std::string_view> split(std::string_view name) {
@@ -112,4 +112,4 @@ std::vector<int64_t> find_units(std::span<const UnitItem> items, const UnitOptio
   return units;
 }
 
-}  // namespace accelerate::sharding
+}  // namespace accelerate::units

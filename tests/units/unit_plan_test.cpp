@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing.hpp"
 //
-#include "accelerate/sharding/unit_plan.hpp"
+#include "accelerate/units/unit_plan.hpp"
 
-using accelerate::sharding::find_units;
-using accelerate::sharding::UnitItem;
-using accelerate::sharding::UnitOptions;
+using accelerate::units::find_units;
+using accelerate::units::UnitItem;
+using accelerate::units::UnitOptions;
 
 namespace {
 

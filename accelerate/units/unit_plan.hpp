@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace accelerate::sharding {
+namespace accelerate::units {
 
 struct UnitItem {
   /// Name in named_parameters(): "blocks.3.norm.weight".
@@ -20,6 +20,9 @@ struct UnitOptions {
   /// Names of modules that are units, as in named_modules(); "*" replaces one component: {"blocks.*", "head"}. If
   /// empty, the children of the outermost ModuleList and Sequential are units.
   std::vector<std::string> units{};
+  /// Names of classes with modules that are units: {"Block"}. find_units() does not read them, because a class is not
+  /// part of a parameter's name.
+  std::vector<std::string> classes{};
   /// A child with fewer bytes is not a unit. Other parameters are packed in the order of the model until they have so
   /// many bytes.
   int64_t min_bytes = 1 << 20;
@@ -33,4 +36,4 @@ struct UnitOptions {
 /// (ParameterList) belongs to no child.
 [[nodiscard]] std::vector<int64_t> find_units(std::span<const UnitItem> items, const UnitOptions& options);
 
-}  // namespace accelerate::sharding
+}  // namespace accelerate::units

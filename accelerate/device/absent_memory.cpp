@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/device/absent_memory.hpp"
+
+#include <string_view>
+
+namespace accelerate::device {
+namespace {
+
+// key_set_ is protected: a derived class may form the pointer to the member.
+struct KeySetOfTensor : c10::TensorImpl {
+  static c10::DispatchKeySet c10::TensorImpl::*member() { return &KeySetOfTensor::key_set_; }
+};
+
+// StorageImpl can refuse data(), but public functions only set that flag and never clear it. Access checks do not apply
+// to the arguments of an explicit instantiation.
+template <typename Tag, typename Tag::type Member>
+struct PrivateMember {
+  friend typename Tag::type member_of(Tag) { return Member; }
+};
+struct RefusesData {
+  using type = bool c10::StorageImpl::*;
+  friend type member_of(RefusesData);
+};
+template struct PrivateMember<RefusesData, &c10::StorageImpl::throw_on_immutable_data_ptr_>;
+
+}  // namespace
+
+c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
+c10::DispatchKeySet& dispatch_keys_of(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->*KeySetOfTensor::member();
+}
+
+void refuse_data(c10::StorageImpl& storage, bool refused) { storage.*member_of(RefusesData()) = refused; }
+
+bool needs_values(const c10::FunctionSchema& schema) {
+  const std::string_view name = schema.name();
+  static constexpr std::string_view kQueries[] = {"aten::size",
+                                                  "aten::stride",
+                                                  "aten::sym_size",
+                                                  "aten::sym_stride",
+                                                  "aten::sym_numel",
+                                                  "aten::numel",
+                                                  "aten::dim",
+                                                  "aten::storage_offset",
+                                                  "aten::is_same_size",
+                                                  "aten::requires_grad_",
+                                                  "aten::_version",
+                                                  "aten::is_leaf",
+                                                  "aten::output_nr",
+                                                  "aten::retain_grad",
+                                                  "aten::cudnn_is_acceptable",
+                                                  "aten::_has_compatible_shallow_copy_type"};
+  if (name.ends_with("_like")) return false;
+  for (const std::string_view query : kQueries) {
+    if (name == query) return false;
+  }
+  for (const c10::Argument& result : schema.returns()) {
+    if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) return false;
+  }
+  return true;
+}
+
+}  // namespace accelerate::device

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private to the library: access to LibTorch's internals for tensors whose memory is absent for a while.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/function_schema.h>
+#include <c10/core/DispatchKeySet.h>
+#include <c10/core/StorageImpl.h>
+
+namespace accelerate::device {
+
+/// Returns the storage without a check of its memory.
+[[nodiscard]] c10::StorageImpl* storage_of(const at::Tensor& tensor);
+
+/// Returns the dispatch keys of the tensor, which may be changed.
+[[nodiscard]] c10::DispatchKeySet& dispatch_keys_of(const at::Tensor& tensor);
+
+/// If true, every access to the memory that is not an operator throws a c10::Error. Its text is
+/// `custom_data_ptr_error_msg_` of the storage's extra data.
+void refuse_data(c10::StorageImpl& storage, bool refused);
+
+/// Returns false if the operator needs only shapes of its arguments. If such an operator is a composite that copies
+/// after all, as flatten() of a tensor that is not contiguous, then the copy inside it is dispatched, too.
+[[nodiscard]] bool needs_values(const c10::FunctionSchema& schema);
+
+}  // namespace accelerate::device

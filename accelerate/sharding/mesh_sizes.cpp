@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/sharding/mesh_sizes.hpp"
+
+#include <utility>
+
+#include "accelerate/base/error.hpp"
+
+namespace accelerate::sharding {
+
+void apply_mesh_sizes(const env::ParallelismConfig& mesh, ShardingSettings& settings, const RankContext& place) {
+  using enum ShardingStrategy;
+  if (mesh.total_size() == 1) return;
+  const auto fail = [&]<typename... Args>(fmt::format_string<Args...> format, Args&&... args) {
+    base::fail(ErrorKind::usage, place, "parallelism_config", format, std::forward<Args>(args)...);
+  };
+  const int64_t replicate = mesh.size(env::MeshDimension::dp_replicate),
+                shard = mesh.size(env::MeshDimension::dp_shard);
+  if (settings.strategy == no_shard) {
+    if (shard > 1) fail("dp_shard_size is {}, and sharding is no_shard; set sharding to full_shard", shard);
+    return;
+  }
+  if (mesh.non_data_parallel_size() > 1) {
+    fail("sharding {} is not supported yet with tp_size {} and pp_size {}; use no_shard", name_of(settings.strategy),
+         mesh.size(env::MeshDimension::tp), mesh.size(env::MeshDimension::pp));
+  }
+  FullShardOptions& options = settings.full_shard;
+  if (is_hybrid(settings.strategy) && options.dp_shard_size != 0 && options.dp_shard_size != shard) {
+    fail("dp_shard_size is {}, and fsdp_plugin.dp_shard_size is {}; set one of them, or both to the same value", shard,
+         options.dp_shard_size);
+  }
+  if (shard == 1) {
+    fail(
+        "dp_shard_size is 1, and sharding is {}; set dp_shard_size to the number of ranks that divide the model, or "
+        "use no_shard",
+        name_of(settings.strategy));
+  }
+  if (replicate > 1 && settings.strategy == shard_optim_op) {
+    fail("dp_replicate_size is {}, and shard_optim_op divides over all ranks; use full_shard or shard_grad_op",
+         replicate);
+  }
+  if (replicate > 1 && settings.strategy == full_shard) settings.strategy = hybrid_shard;
+  if (replicate > 1 && settings.strategy == shard_grad_op) settings.strategy = hybrid_shard_zero2;
+  if (!is_hybrid(settings.strategy)) return;
+  options.is_hybrid = true;
+  options.dp_shard_size = shard;
+}
+
+}  // namespace accelerate::sharding
