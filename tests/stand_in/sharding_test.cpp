@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sharded training on the device: the CPU's numbers, no race, and no wait of the host for the device.
+#include "accelerate/deferred/deferred_tensor.hpp"
 #include "tests/stand_in/ranks.hpp"
 
 using accelerate::Accelerator;
@@ -21,6 +22,11 @@ struct UnnormalizedNetImpl : torch::nn::Module {
   torch::nn::Linear last = register_module("last", torch::nn::Linear(16, 5));
 };
 TORCH_MODULE(UnnormalizedNet);
+
+/// Has no memory before prepare() moves it to the device.
+struct DeferredNet : stand_in::SmallNet {
+  DeferredNet() : SmallNet(accelerate::init_empty_weights([] { return stand_in::SmallNet(); })) {}
+};
 
 template <typename Optimizer, typename Net = stand_in::SmallNet, typename Options>
 auto trains_sharded(const Options& options) {
@@ -48,6 +54,26 @@ TEST_CASE("sharded training on 1 to 3 devices has the CPU's numbers without a ra
     same_as_on_cpu(trains_sharded<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-2)), sharded(strategy), {1, 2, 3},
                    200);
   }
+}
+
+TEST_CASE("modules built without memory get it on their device, one unit after another") {
+  same_as_on_cpu(trains_sharded<torch::optim::AdamW, DeferredNet>(torch::optim::AdamWOptions(1e-2)),
+                 sharded(ShardingStrategy::full_shard), {1, 2, 3}, 200);
+  stand_in::on_devices(2, [](Accelerator& accelerator) {
+    if (accelerator.process_index() > 0) return;  // ranks share the generator
+    auto module = accelerate::init_empty_weights([&] {
+      torch::manual_seed(1);
+      return torch::nn::Linear(4, 3);
+    });
+    module->to(accelerator.device());
+    for (const auto& parameter : module->parameters()) {
+      CHECK(parameter.device() == accelerator.device());
+      CHECK(accelerate::deferred::is_deferred(parameter));
+    }
+    accelerate::materialize(*module);
+    torch::manual_seed(1);
+    CHECK(module->weight.cpu().equal(torch::nn::Linear(4, 3)->weight));
+  });
 }
 
 TEST_CASE("fp16 with loss scaling skips the same steps on every device") {

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private: modules and their direct tensors as a list with dotted names.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace accelerate::offload {
+
+/// A submodule, or a parameter or buffer.
+struct ModuleItem {
+  std::string name{};
+  const torch::nn::Module* module = nullptr;  ///< null for a tensor
+};
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+/// Returns parameters, then buffers, each tensor once, under its first name.
+[[nodiscard]] NamedTensors distinct_tensors(const torch::nn::Module& module);
+
+/// The same for the parameters alone, and for the buffers alone.
+[[nodiscard]] NamedTensors distinct_parameters(const torch::nn::Module& module);
+[[nodiscard]] NamedTensors distinct_buffers(const torch::nn::Module& module, bool recurse = true);
+
+/// Returns the direct parameters and then the children of a module, each once, under its first name.
+[[nodiscard]] std::vector<ModuleItem> parts_of(const torch::nn::Module& module, const std::string& name);
+
+/// True if the item has children and its class may be split.
+[[nodiscard]] bool can_be_split(const ModuleItem& item, std::span<const std::string> no_split_module_classes);
+/// True if the class is in the list: "ns::BlockImpl" matches "Block", "BlockImpl" and "ns::BlockImpl".
+[[nodiscard]] bool is_of_class(const torch::nn::Module& module, std::span<const std::string> classes);
+
+/// "a.b" is inside "a" and inside "a.b".
+[[nodiscard]] bool is_inside(const std::string& name, const std::string& module);
+
+struct LargestLayers {
+  int64_t bytes = 0;
+  std::vector<std::string> names{};
+};
+
+/// Returns the largest of the modules that are not split, and the tensors.
+[[nodiscard]] LargestLayers find_largest_layers(std::span<const ModuleItem> items,
+                                                const std::map<std::string, int64_t>& sizes,
+                                                std::span<const std::string> no_split_module_classes);
+
+}  // namespace accelerate::offload

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/offload/saved_values.hpp"
+
+#include <ATen/ops/empty.h>
+#include <fmt/ranges.h>
+#include <torch/nn/module.h>
+
+#include <unordered_map>
+
+#include "accelerate/base/error.hpp"
+#include "accelerate/checkpoint/weights.hpp"
+
+namespace accelerate::offload {
+
+std::map<std::string, std::vector<std::string>> names_of_tensors(const torch::nn::Module& module) {
+  std::map<std::string, std::vector<std::string>> names;
+  std::unordered_map<const void*, std::string> first;
+  for (const auto& list : {module.named_parameters(), module.named_buffers()}) {
+    for (const auto& tensor : list) {
+      if (!tensor.value().defined()) continue;
+      const auto entry = first.try_emplace(tensor.value().unsafeGetTensorImpl(), tensor.key()).first;
+      names[entry->second].push_back(tensor.key());
+    }
+  }
+  return names;
+}
+
+SavedValues::SavedValues(const std::filesystem::path& path, std::string_view operation)
+    : path_(path), operation_(operation) {
+  if (has_safetensors(path)) {
+    files_ = open_safetensors(path, operation);
+    return;
+  }
+  for (auto& [name, tensor] : checkpoint::read_weights(path, operation)) tensors_.emplace(name, std::move(tensor));
+}
+
+void SavedValues::ensure_files(const std::filesystem::path& folder) {
+  if (tensors_.empty()) return;
+  const std::filesystem::path file = folder / "model.safetensors";
+  checkpoint::save_file(file, {tensors_.begin(), tensors_.end()}, operation_);
+  tensors_.clear();
+  files_ = open_safetensors(file, operation_);
+}
+
+std::optional<WeightSource> SavedValues::find(const std::vector<std::string>& names, const at::Tensor& tensor) const {
+  for (const std::string& name : names) {
+    WeightSource source;
+    at::IntArrayRef sizes;
+    c10::ScalarType dtype{};
+    const auto file = files_.find(name);
+    const auto read = tensors_.find(name);
+    if (file != files_.end()) {
+      source = {.file = file->second.file, .begin = file->second.begin};
+      sizes = file->second.sizes;
+      dtype = file->second.dtype;
+    } else if (read != tensors_.end()) {
+      source = {.tensor = read->second.contiguous()};
+      sizes = read->second.sizes();
+      dtype = read->second.scalar_type();
+    } else {
+      continue;
+    }
+    if (sizes != tensor.sizes() || dtype != tensor.scalar_type()) {
+      base::fail(ErrorKind::data, {}, operation_,
+                 "{} of {} is {} [{}], the model has {} [{}]; build the model as saved", name, path_.string(),
+                 c10::toString(dtype), fmt::join(sizes, ", "), c10::toString(tensor.scalar_type()),
+                 fmt::join(tensor.sizes(), ", "));
+    }
+    return source;
+  }
+  return std::nullopt;
+}
+
+WeightSource SavedValues::require(const std::vector<std::string>& names, const at::Tensor& tensor) const {
+  if (auto source = find(names, tensor)) return *std::move(source);
+  base::fail(ErrorKind::data, {}, operation_, "{} lacks the parameter {}", path_.string(), fmt::join(names, " or "));
+}
+
+std::vector<std::string> SavedValues::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, file] : files_) names.push_back(name);
+  for (const auto& [name, tensor] : tensors_) names.push_back(name);
+  return names;
+}
+
+at::Tensor read_source(const WeightSource& source, const at::Tensor& tensor) {
+  if (!source.file) return source.tensor.clone();
+  at::Tensor values = at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()));
+  if (values.nbytes() > 0) source.file->read(source.begin, values.mutable_data_ptr(), values.nbytes());
+  return values;
+}
+
+}  // namespace accelerate::offload

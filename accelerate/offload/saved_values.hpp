@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Private: the weights of a file or checkpoint, compared with the parameters of a module.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "accelerate/offload/module_items.hpp"
+#include "accelerate/offload/offloaded_units.hpp"
+#include "accelerate/offload/weight_file.hpp"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace accelerate::offload {
+
+/// All names of each distinct tensor of a module, by the first one.
+[[nodiscard]] std::map<std::string, std::vector<std::string>> names_of_tensors(const torch::nn::Module& module);
+
+/// Weights by name. Their values are not read before they are needed.
+class SavedValues {
+ public:
+  /// \param operation  Name of the user's call for errors.
+  SavedValues(const std::filesystem::path& path, std::string_view operation);
+
+  /// \param names  All names of the tensor.
+  /// \returns      The source, unset if the weights lack the tensor.
+  /// \throws Error (data) if it has another shape or dtype.
+  [[nodiscard]] std::optional<WeightSource> find(const std::vector<std::string>& names, const at::Tensor& tensor) const;
+  /// \throws Error (data) if the weights lack it, too.
+  [[nodiscard]] WeightSource require(const std::vector<std::string>& names, const at::Tensor& tensor) const;
+  /// Returns the names of all weights.
+  [[nodiscard]] std::vector<std::string> names() const;
+  /// Writes weights that are not in safetensors files into a folder, and uses these instead.
+  void ensure_files(const std::filesystem::path& folder);
+
+ private:
+  std::filesystem::path path_;
+  std::string operation_;
+  FileTensors files_{};
+  std::map<std::string, at::Tensor> tensors_{};  // of a checkpoint in another format
+};
+
+/// Reads a source into new memory on the CPU.
+[[nodiscard]] at::Tensor read_source(const WeightSource& source, const at::Tensor& tensor);
+
+}  // namespace accelerate::offload
