@@ -35,7 +35,7 @@ struct FsdpSettings {
   std::optional<std::string> state_dict_type{};
   std::optional<std::string> backward_prefetch{};
   std::optional<std::string> auto_wrap_policy{};
-  std::optional<std::string> transformer_layer_cls_to_wrap{};
+  std::optional<std::vector<std::string>> transformer_layer_cls_to_wrap{};
   std::optional<std::string> ignored_modules{};
 
   bool operator==(const FsdpSettings&) const = default;

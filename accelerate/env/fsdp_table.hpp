@@ -106,9 +106,7 @@ void for_each_fsdp_setting(Each&& each) {
   further("auto_wrap_policy", "fsdp_auto_wrap_policy", "FSDP_AUTO_WRAP_POLICY", NumberedName{kAutoWrapPolicies},
           [](auto& all) { return &all.auto_wrap_policy; });
   further("transformer_layer_cls_to_wrap", "fsdp_transformer_layer_cls_to_wrap", "FSDP_TRANSFORMER_CLS_TO_WRAP",
-          NotSupported{"modules in C++ have no class names; set fsdp_plugin.shard_units in the program, or use the "
-                       "default, the children of ModuleList and Sequential"},
-          [](auto& all) { return &all.transformer_layer_cls_to_wrap; });
+          NameList{}, [](auto& all) { return &all.transformer_layer_cls_to_wrap; });
   further("ignored_modules", "fsdp_ignored_modules", "FSDP_IGNORED_MODULES",
           NotSupported{"all parameters of a prepared model are sharded"},
           [](auto& all) { return &all.ignored_modules; });

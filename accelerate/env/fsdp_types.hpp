@@ -2,12 +2,15 @@
 // Types of values in the table of FSDP settings, of the form that value_types.hpp describes.
 #pragma once
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cctype>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "accelerate/env/value_types.hpp"
 
@@ -79,6 +82,30 @@ struct NumberedName {
   }
   static std::string text(const std::string& value) { return value; }
   static std::string show(const std::string& value) { return value; }
+};
+
+/// Names separated by commas, of which none is empty.
+struct NameList {
+  using Value = std::vector<std::string>;
+
+  static std::optional<Value> parse(std::string_view text) {
+    Value names;
+    for (size_t begin = 0; begin <= text.size();) {
+      const size_t end = std::min(text.find(',', begin), text.size());
+      std::string_view name = text.substr(begin, end - begin);
+      name.remove_prefix(std::min(name.find_first_not_of(' '), name.size()));
+      name = name.substr(0, name.find_last_not_of(' ') + 1);
+      names.emplace_back(name);
+      begin = end + 1;
+    }
+    return allows(names) ? std::optional(names) : std::nullopt;
+  }
+  static bool allows(const Value& names) {
+    return !names.empty() && std::ranges::none_of(names, [](const std::string& name) { return name.empty(); });
+  }
+  static std::string expected() { return "names separated by commas"; }
+  static std::string text(const Value& names) { return fmt::format("{}", fmt::join(names, ",")); }
+  static std::string show(const Value& names) { return text(names); }
 };
 
 /// An option of Accelerate that must not be given.

@@ -10,6 +10,7 @@
 #include "accelerate/base/closest_match.hpp"
 #include "accelerate/env/config_keys.hpp"
 #include "accelerate/env/fsdp_table.hpp"
+#include "accelerate/env/parallelism_table.hpp"
 #include "accelerate/env/precedence.hpp"
 
 namespace accelerate::env {
@@ -44,7 +45,7 @@ constexpr std::array<DeepSpeedKey, 13> kDeepSpeedKeys{
      {"offload_param_device", kOffload},
      {"deepspeed_config_file",
       "files of DeepSpeed are not read; write zero_stage into deepspeed_config and remove the key"},
-     {"deepspeed_moe_layer_cls_names", "modules in C++ have no class names, and all parameters are divided; remove it"},
+     {"deepspeed_moe_layer_cls_names", "all parameters are divided; remove it"},
      {"deepspeed_hostfile", kHosts},
      {"deepspeed_exclusion_filter", kHosts},
      {"deepspeed_inclusion_filter", kHosts},
@@ -83,6 +84,27 @@ void add_fsdp_config(const ConfigGroup& group, Config& config) {
       refuse_unknown(given, "fsdp_config", known, config.path);
     }
     if (!config.values.emplace(key, value).second) refuse_group("{} has {} twice in fsdp_config", config.path, key);
+  }
+}
+
+void add_parallelism_config(const ConfigGroup& group, Config& config) {
+  constexpr std::string_view prefix = "parallelism_config_";
+  // Options of context and sequence parallelism, which `accelerate config` writes only for sizes above 1.
+  constexpr std::array<std::string_view, 6> unused{
+      "cp_backend",    "cp_comm_strategy",          "sp_backend",
+      "sp_seq_length", "sp_seq_length_is_variable", "sp_attn_implementation"};
+  std::vector<std::string> known;
+  for_each_parallelism_setting([&](const auto& row) { known.emplace_back(row.key); });
+  config.values.emplace("use_parallelism_config", "true");
+  for (const auto& [given, value] : group) {
+    const std::string key = given.starts_with(prefix) ? given : std::string(prefix) + given;
+    if (std::find(unused.begin(), unused.end(), key.substr(prefix.size())) != unused.end()) {
+      config.values.emplace("parallelism_config." + key, value);
+    } else if (std::find(known.begin(), known.end(), key) == known.end()) {
+      refuse_unknown(given, "parallelism_config", known, config.path);
+    } else if (!config.values.emplace(key, value).second) {
+      refuse_group("{} has {} twice in parallelism_config", config.path, key);
+    }
   }
 }
 

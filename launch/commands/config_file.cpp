@@ -74,7 +74,7 @@ YAML::Node node_of(const ClusterConfig& config) {
   YAML::Node map;
   map["compute_environment"] = "LOCAL_MACHINE";
   map["debug"] = config.debug;
-  map["distributed_type"] = quoted(config.distributed_type);
+  map["distributed_type"] = quoted(config.sharding_strategy ? "FSDP" : config.distributed_type);
   map["enable_cpu_affinity"] = config.enable_cpu_affinity;
   map["machine_rank"] = config.machine_rank;
   map["main_training_function"] = "main";
@@ -88,6 +88,10 @@ YAML::Node node_of(const ClusterConfig& config) {
   if (config.main_process_port) map["main_process_port"] = *config.main_process_port;
   if (config.gpu_ids) map["gpu_ids"] = quoted(*config.gpu_ids);
   if (config.mpirun_hostfile) map["mpirun_config"]["mpirun_hostfile"] = quoted(*config.mpirun_hostfile);
+  if (config.sharding_strategy) {
+    map["fsdp_config"]["fsdp_sharding_strategy"] = quoted(*config.sharding_strategy);
+    map["fsdp_config"]["fsdp_version"] = 1;  // in version 2 Accelerate has no strategies
+  }
   return map;
 }
 

@@ -13,7 +13,7 @@
 
 namespace accelerate::launch {
 
-/// The keys for data-parallel training; members have the names of the keys.
+/// The keys for data-parallel and sharded training; members have the names of the keys.
 struct ClusterConfig {
   std::string distributed_type = "NO";  ///< "NO", "MULTI_CPU", "MULTI_GPU"
   std::string mixed_precision = "no";
@@ -23,6 +23,8 @@ struct ClusterConfig {
   std::optional<int64_t> main_process_port{};
   std::optional<std::string> gpu_ids{};
   std::optional<std::string> mpirun_hostfile{};
+  /// Name of fsdp_sharding_strategy. If set, the file has FSDP in place of distributed_type.
+  std::optional<std::string> sharding_strategy{};
 
   bool operator==(const ClusterConfig&) const = default;
 };

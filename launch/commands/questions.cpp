@@ -49,6 +49,13 @@ void ask_for_ranks(Questions& questions, const Machine& machine, ClusterConfig& 
   config.enable_cpu_affinity = questions.yes("Shall each process keep to its share of the processors?", false);
   config.debug =
       questions.yes("Compare every collective across the processes first? Slower, and finds what hangs.", false);
+  const std::vector<std::string> strategies{"no", "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD"};
+  const size_t strategy = questions.choose(
+      "Shard the training? FULL_SHARD divides optimizer state, gradients and parameters over the processes, "
+      "SHARD_GRAD_OP "
+      "all but the parameters, HYBRID_SHARD everything over the processes of each machine.",
+      strategies, 0);
+  if (strategy > 0) config.sharding_strategy = strategies.at(strategy);
 }
 
 }  // namespace

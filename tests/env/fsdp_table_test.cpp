@@ -25,6 +25,7 @@ std::string sample(const env::Flag& /*type*/) { return "false"; }
 std::string sample(const env::Integer& type) { return std::to_string(type.lowest + 1); }
 std::string sample(const env::NumberedName& type) { return std::string(type.rows.back().name); }
 std::string sample(const env::NotSupported& /*type*/) { return ""; }
+std::string sample(const env::NameList& /*type*/) { return "Block,nets::Head"; }
 
 const Variables on{{"ACCELERATE_USE_FSDP", "true"}};
 const env::Config file{.path = "job.yaml", .values = {{"use_fsdp", "true"}}};
@@ -164,10 +165,8 @@ TEST_CASE("values that would change the training are refused with the replacemen
   check_refused("activation_checkpointing_offload", "true", "false; activations stay on the device");
   check_refused("ignored_modules", "head", "absent; all parameters of a prepared model are sharded");
   check_refused("offload_params", "some", env::Flag::expected());
-  const Refusals classes = refusals("transformer_layer_cls_to_wrap", "Block");
-  const std::string reason =
-      " is 'Block', must be absent; modules in C++ have no class names; set fsdp_plugin.shard_units in the program, or "
-      "use the default, the children of ModuleList and Sequential";
+  const Refusals classes = refusals("transformer_layer_cls_to_wrap", "Block,");
+  const std::string reason = " is 'Block,', must be names separated by commas";
   CHECK(classes.variable == "settings: FSDP_TRANSFORMER_CLS_TO_WRAP" + reason);
   CHECK(classes.file == "settings: fsdp_transformer_layer_cls_to_wrap in job.yaml" + reason);
   CHECK(classes.option == "accelerate_launch: --fsdp_transformer_layer_cls_to_wrap" + reason);

@@ -124,8 +124,8 @@ TEST_CASE("keys of DeepSpeed that would change the training are refused with the
         "settings: f.yaml has deepspeed_config_file ds.json in deepspeed_config, but files of DeepSpeed are not read; "
         "write zero_stage into deepspeed_config and remove the key");
   CHECK(refusal(deepspeed("deepspeed_moe_layer_cls_names: Moe")) ==
-        "settings: f.yaml has deepspeed_moe_layer_cls_names Moe in deepspeed_config, but modules in C++ have no class "
-        "names, and all parameters are divided; remove it");
+        "settings: f.yaml has deepspeed_moe_layer_cls_names Moe in deepspeed_config, but all parameters are divided; "
+        "remove it");
   for (const std::string key : {"deepspeed_hostfile", "deepspeed_exclusion_filter", "deepspeed_inclusion_filter"}) {
     CHECK(refusal(deepspeed(key + ": h")) ==
           "settings: f.yaml has " + key +

@@ -53,7 +53,7 @@ class ConfigInPython(unittest.TestCase):
         self.assertEqual(self.write("default").mixed_precision, "no")
 
     def test_several_machines_on_cpus(self):
-        config = self.write(answers="1\n2\n1\n10.0.0.1\n4000\n8\nyes\n/etc/hosts\nyes\nyes\nfp16\n")
+        config = self.write(answers="1\n2\n1\n10.0.0.1\n4000\n8\nyes\n/etc/hosts\nyes\nyes\n\nfp16\n")
         self.assertIs(config.distributed_type, DistributedType.MULTI_CPU)
         self.assertEqual((config.num_processes, config.num_machines, config.machine_rank), (8, 2, 1))
         self.assertEqual((config.main_process_ip, config.main_process_port), ("10.0.0.1", 4000))
@@ -61,9 +61,14 @@ class ConfigInPython(unittest.TestCase):
         self.assertEqual((config.enable_cpu_affinity, config.debug, config.mixed_precision), (True, True, "fp16"))
 
     def test_gpus(self):
-        config = self.write(answers="2\n\n4\n0,1,2,3\n\n\n\n")
+        config = self.write(answers="2\n\n4\n0,1,2,3\n\n\n\n\n")
         self.assertIs(config.distributed_type, DistributedType.MULTI_GPU)
         self.assertEqual((config.num_processes, config.gpu_ids, config.use_cpu, config.same_network), (4, "0,1,2,3", False, True))
+
+    def test_sharded_training(self):
+        config = self.write(answers="1\n1\n2\nno\nno\nHYBRID_SHARD\nbf16\n")
+        self.assertIs(config.distributed_type, DistributedType.FSDP)
+        self.assertEqual(config.fsdp_config, {"fsdp_sharding_strategy": "HYBRID_SHARD", "fsdp_version": 1})
 
     def test_update_keeps_all_values_of_accelerates_own_files(self):
         write_basic_config("bf16", str(self.path.with_suffix(".json")))

@@ -42,7 +42,7 @@ std::string refusal_of(const std::string& text) {
 
 TEST_CASE("empty answers select the defaults: one process on the CPU, or one per GPU") {
   CHECK(answered("\n\n", {.gpus = 0}) == ClusterConfig{.use_cpu = true});
-  const auto gpus = answered("\n\n\n\n\n\n\n", {.gpus = 4});
+  const auto gpus = answered("\n\n\n\n\n\n\n\n", {.gpus = 4});
   CHECK(gpus == ClusterConfig{.distributed_type = "MULTI_GPU", .num_processes = 4, .gpu_ids = "all"});
   CHECK(default_config({.gpus = 4}, "bf16") ==
         ClusterConfig{.distributed_type = "MULTI_GPU", .mixed_precision = "bf16", .num_processes = 4});
@@ -52,7 +52,7 @@ TEST_CASE("empty answers select the defaults: one process on the CPU, or one per
 
 TEST_CASE("every answer is written to the file: two machines on CPUs, by mpirun") {
   std::string screen;
-  const auto config = answered("1\n2\n1\n10.0.0.1\n4000\n8\nyes\n/etc/hosts\nyes\nno\nbf16\n", {.gpus = 0}, &screen);
+  const auto config = answered("1\n2\n1\n10.0.0.1\n4000\n8\nyes\n/etc/hosts\nyes\nno\n\nbf16\n", {.gpus = 0}, &screen);
   CHECK(config == ClusterConfig{.distributed_type = "MULTI_CPU",
                                 .mixed_precision = "bf16",
                                 .use_cpu = true,
@@ -88,9 +88,27 @@ TEST_CASE("every answer is written to the file: two machines on CPUs, by mpirun"
         "use_cpu: true\n");
 }
 
+TEST_CASE("sharded training is written as Accelerate's FSDP, and the launcher reads it") {
+  std::string screen;
+  const auto config = answered("1\n1\n2\nno\nno\nSHARD_GRAD_OP\nbf16\n", {.gpus = 0}, &screen);
+  CHECK(config.sharding_strategy == "SHARD_GRAD_OP");
+  CHECK(screen.find("Shard the training? FULL_SHARD divides") != std::string::npos);
+  const std::string yaml = yaml_of(config);
+  CHECK(yaml.find("distributed_type: 'FSDP'\n") != std::string::npos);
+  CHECK(yaml.find("fsdp_config:\n  fsdp_sharding_strategy: 'SHARD_GRAD_OP'\n  fsdp_version: 1\n") != std::string::npos);
+  const TemporaryFolder at;
+  write_file(at.path / "c.yaml", yaml);
+  const auto ran =
+      testing::launch({"--config_file", at / "c.yaml", "--backend", "gloo", "sh", "-c",
+                       "[ $RANK = 1 ] || echo $ACCELERATE_USE_FSDP $FSDP_SHARDING_STRATEGY of $WORLD_SIZE"});
+  CHECK(ran.code == 0);
+  CHECK(ran.out == "true SHARD_GRAD_OP of 2\n");
+}
+
 TEST_CASE("an invalid answer repeats the question with the valid answers") {
   std::string screen;
-  const auto config = answered("7\ncpu\n1\n0\nmany\n2\n3\n\n\n99999\n\n\nno thanks\nno\n\n\n2\n", {.gpus = 0}, &screen);
+  const auto config =
+      answered("7\ncpu\n1\n0\nmany\n2\n3\n\n\n99999\n\n\nno thanks\nno\n\n\n\n2\n", {.gpus = 0}, &screen);
   CHECK(config.num_machines == 2);
   CHECK(screen.find("'7' is none of them; give a number from 0 to 2\n") != std::string::npos);
   CHECK(screen.find("'cpu' is none of them; give a number from 0 to 2\n") != std::string::npos);
@@ -218,7 +236,7 @@ TEST_CASE("the offered host file is in the home folder, where accelerate_launch 
   write_file(at.path / "hostfile", "gpu-a slots=2\n");
   const std::string path = at / "c.yaml";
   const auto asked = testing::Child({"sh", "-c",
-                                     "printf '1\\n2\\n\\ngpu-a\\n\\n2\\nyes\\n\\n\\n\\n\\n' | " TEST_BINARY_DIR
+                                     "printf '1\\n2\\n\\ngpu-a\\n\\n2\\nyes\\n\\n\\n\\n\\n\\n' | " TEST_BINARY_DIR
                                      "/bin/accelerate_config --config_file " +
                                          path},
                                     home)
