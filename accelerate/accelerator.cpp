@@ -10,11 +10,14 @@
 #include "accelerate/env/settings_table.hpp"
 #include "accelerate/gradient/clip.hpp"
 #include "accelerate/gradient/non_finite.hpp"
+#include "accelerate/job/mesh_groups.hpp"
 #include "accelerate/prepared/memory_inventory.hpp"
 #include "accelerate/prepared/sharded_optimizer_state.hpp"
 #include "accelerate/prepared/sharding_support.hpp"
 #include "accelerate/prepared/split_parameters.hpp"
 #include "accelerate/sharding/fully_sharded_parameters.hpp"
+#include "accelerate/sharding/mesh_sizes.hpp"
+#include "accelerate/tensor_parallel/clip.hpp"
 
 namespace accelerate {
 namespace {
@@ -25,7 +28,7 @@ env::GivenSettings given(const AcceleratorOptions& options) {
   return settings;
 }
 
-prepared::PrepareOptions prepare_options(const AcceleratorOptions& options, int64_t num_processes,
+prepared::PrepareOptions prepare_options(const AcceleratorOptions& options, int64_t data_parallel_size,
                                          env::MemoryFormat memory_format) {
   const bool per_process = options.scheduler_unit == SchedulerUnit::processes && !options.split_batches;
   return {.model = {.gradient_reducer = {.buckets = options.buckets,
@@ -38,7 +41,7 @@ prepared::PrepareOptions prepare_options(const AcceleratorOptions& options, int6
                      .dispatch_batches = options.dispatch_batches,
                      .memory_format = memory_format},
           .scheduler = {.step_with_optimizer = options.step_scheduler_with_optimizer,
-                        .steps_per_optimizer_step = per_process ? num_processes : 1},
+                        .steps_per_optimizer_step = per_process ? data_parallel_size : 1},
           .device_placement = options.device_placement,
           .memory_format = memory_format};
 }
@@ -56,8 +59,14 @@ std::shared_ptr<prepared::AcceleratorState> shared_by_all(const job::JobContext&
     base::fail(ErrorKind::usage, job.place, "check_synchronized_every", "is {}, must be 0 (never) or more",
                options.check_synchronized_every);
   }
+  const auto variables = env::current_variables();
+  const auto config = env::read_config(variables);
+  const auto sizes = job::resolve_parallelism(options.parallelism_config, variables, config, job.place);
+  auto sharding = sharding::resolve(options.sharding, options.fsdp_plugin, variables, job.place, config);
+  sharding::apply_mesh_sizes(sizes, sharding, job.place);
   auto shared = std::make_shared<prepared::AcceleratorState>();
-  shared->group = job.group;
+  shared->mesh = job::make_mesh_groups(job.group, sizes);
+  shared->group = shared->mesh.data;
   shared->device = job.device;
   shared->place = job.place;
   shared->debug = job.settings.debug;
@@ -68,9 +77,6 @@ std::shared_ptr<prepared::AcceleratorState> shared_by_all(const job::JobContext&
                             .short_window = options.accumulation.short_window};
   shared->check_synchronized_every = options.check_synchronized_every;
   shared->fused_optimizer = options.fused_optimizer;
-  const auto variables = env::current_variables();
-  const auto sharding =
-      sharding::resolve(options.sharding, options.fsdp_plugin, variables, job.place, env::read_config(variables));
   shared->sharding = sharding.strategy;
   shared->state_dict_type = sharding.state_dict_type;
   shared->full_shard = sharding.full_shard;
@@ -99,7 +105,7 @@ Accelerator::Accelerator(const job::JobContext& job, const std::shared_ptr<prepa
     : ProcessInfo(shared, job.process.local_rank),
       Checkpoints(std::make_unique<prepared::Checkpointing>(shared, options.project)),
       TrackingFacade(tracking_options(options), job.place),
-      options_(prepare_options(options, job.group.size(), job.settings.memory_format)),
+      options_(prepare_options(options, shared->mesh.data.size(), job.settings.memory_format)),
       mixed_precision_(job.settings.mixed_precision),
       stop_at_nan_loss_(options.stop_at_nan_loss) {
   set_gradient_accumulation_steps(job.settings.gradient_accumulation_steps);
@@ -185,6 +191,9 @@ at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameter
   gradient::check_norm_limit(max_norm, norm_type);
   prepared::refuse_split_parameters(*accelerator_state_, parameters, "clip_grad_norm_",
                                     "the norm would lack the other parts; use nn::clip_split_grad_norm_()");
+  if (accelerator_state_->mesh.tensor.size() > 1 && prepared::has_split(parameters)) {
+    return clip_split(parameters, max_norm, norm_type, error_if_nonfinite);
+  }
   const auto gradients = prepared::flat_gradients(models_of(), parameters);
   const comm::Group* over = prepared::group_of_sharded_gradients(models_of(), parameters);
   if (!sync_gradients()) {
@@ -197,6 +206,22 @@ at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameter
     gradient::require_finite(gradient::norm_of(gradients, norm_type, over), pieces, place());
   }
   return gradient::clip_norm_of(gradients, max_norm, norm_type, over);
+}
+
+at::Tensor Accelerator::clip_split(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
+                                   bool error_if_nonfinite) {
+  const comm::Group& group = accelerator_state_->mesh.tensor;
+  const auto distinct = prepared::unique_tensors(parameters);
+  if (!sync_gradients()) {
+    const at::Tensor norm = nn::split_grad_norm(distinct, group, norm_type);
+    return accelerator_state_->scaling ? accelerator_state_->scaling->unscaled_norm(norm, parameters) : norm;
+  }
+  if (accelerator_state_->scaling) accelerator_state_->scaling->unscale_owners(parameters);
+  if (error_if_nonfinite) {
+    auto pieces = prepared::named_shards(models_of(), distinct);
+    gradient::require_finite(nn::split_grad_norm(distinct, group, norm_type), pieces, place());
+  }
+  return nn::clip_split_grad_norm_(distinct, max_norm, group, norm_type);
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
@@ -244,9 +269,9 @@ void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
 }
 
 void Accelerator::set_seed(uint64_t seed, const SeedOptions& options) const {
-  device::set_seed(seed, options, process_index());
+  device::set_seed(seed, options, data_parallel_group().rank());
 }
 
-void Accelerator::synchronize_rng_states() const { job::synchronize_rng_states(accelerator_state_->group, device()); }
+void Accelerator::synchronize_rng_states() const { job::synchronize_rng_states(group(), device()); }
 
 }  // namespace accelerate

@@ -143,7 +143,8 @@ class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacad
 
   /// Returns parameters and buffers by the module's own names, without copies. With full_shard the parameters are
   /// gathered one at a time in the memory of rank 0's host, as in Hugging Face Accelerate: other ranks get an empty
-  /// dict, and all ranks must call it.
+  /// dict, and all ranks must call it. The same holds for a model with tensor parallel layers, of which the parts are
+  /// joined.
   template <typename Model>
   [[nodiscard]] static torch::OrderedDict<std::string, at::Tensor> get_state_dict(const PreparedModel<Model>& model) {
     return prepared::state_dict(model.core());
@@ -152,13 +153,13 @@ class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacad
   /// Replaces the stock BatchNorm layers of a module or module holder by SyncBatchNorm, before or after prepare().
   /// nn/convert.hpp lists the layers that cannot be replaced. Modules that declare nn::SyncBatchNorm members do not
   /// need this call, because prepare() connects them to the group.
-  /// \returns the number of layers that are synchronised over all ranks afterwards.
+  /// \returns the number of layers that are synchronised over all data parallel ranks afterwards.
   template <typename Model>
   int64_t convert_sync_batchnorm(Model&& model) const {
     if constexpr (std::derived_from<std::remove_cvref_t<Model>, torch::nn::Module>) {
-      return nn::convert_sync_batchnorm(model, group());
+      return nn::convert_sync_batchnorm(model, data_parallel_group());
     } else {
-      return nn::convert_sync_batchnorm(*model, group());
+      return nn::convert_sync_batchnorm(*model, data_parallel_group());
     }
   }
 
@@ -310,7 +311,9 @@ class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacad
   }
 
   /// Scales the gradients so that their total norm is at most max_norm. Inside an accumulation window nothing is
-  /// scaled.
+  /// scaled. The norm counts each element of the whole model once: with sharding it runs over the sharded ranks, with
+  /// parts of tensor parallel layers over the tensor parallel group. Both are collective. The stages of a pipeline are
+  /// clipped by nn::Pipeline.
   ///
   /// \param parameters  Parameters of prepared models. If all parameters of one model are given, its flat buckets are
   ///   scaled by a few operations. A parameter that is listed twice (a shared weight) counts once.
@@ -380,8 +383,9 @@ class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacad
 
   // Random numbers ----------------------------------------------------------------------------------------------------
   using SeedOptions = device::SeedOptions;
-  /// Seeds the default CPU and GPU generators of this rank. Parameters are equal after prepare() in any case, because
-  /// rank 0 broadcasts them.
+  /// Seeds the default CPU and GPU generators of this rank. With device_specific, data parallel ranks get different
+  /// seeds; ranks of one tensor or pipeline parallel group always get the same. Parameters are equal after prepare() in
+  /// any case, because rank 0 broadcasts them.
   void set_seed(uint64_t seed, const SeedOptions& options = {}) const;
   /// Broadcasts the generator states of rank 0 to all ranks. Collective.
   void synchronize_rng_states() const;
@@ -401,6 +405,9 @@ class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacad
       return {};
     }
   }
+  /// clip_grad_norm_() for parameters of which some are parts of tensor parallel layers.
+  at::Tensor clip_split(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
+                        bool error_if_nonfinite);
   /// Checks the loss, and the events since the last backward.
   void begin_backward(const at::Tensor& loss);
   /// \param weight  Factor of the loss.

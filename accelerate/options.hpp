@@ -11,6 +11,7 @@
 #include "accelerate/checkpoint/project.hpp"
 #include "accelerate/comm/group.hpp"
 #include "accelerate/env/memory_format.hpp"
+#include "accelerate/env/parallelism_config.hpp"
 #include "accelerate/env/precision.hpp"
 #include "accelerate/gradient/bucket_plan.hpp"
 #include "accelerate/gradient/bucket_reducer.hpp"
@@ -112,6 +113,11 @@ struct AcceleratorOptions {
   /// torch.backends.cudnn.benchmark does. The constructor sets it for the whole process, and it stays set.
   /// ACCELERATE_CUDNN_BENCHMARK; if unset everywhere, it is not changed.
   std::optional<bool> cudnn_benchmark{};
+  /// The mesh of the job: sizes of data, tensor and pipeline parallelism, whose product must be the number of ranks.
+  /// Gradients are averaged, batches divided and metrics gathered over the data parallel ranks only. If unset, or for
+  /// an unset size, PARALLELISM_CONFIG_TP_SIZE and its kin if ACCELERATE_USE_PARALLELISM_CONFIG is true; default: all
+  /// ranks are data parallel.
+  std::optional<ParallelismConfig> parallelism_config{};
   /// The parts of the training state that are divided over the ranks, for float32 and float64 parameters on the CPU
   /// with SGD, Adam, AdamW, Adagrad and RMSprop. With shard_optim_op each rank keeps the optimizer state of an equal
   /// part of the parameters, steps on it and receives the other parts; with shard_grad_op it also keeps only that part

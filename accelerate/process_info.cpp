@@ -18,19 +18,20 @@ DistributedType ProcessInfo::distributed_type() const {
 bool ProcessInfo::check_trigger() {
   const auto set = at::full({1}, trigger_ ? 1 : 0, at::kLong);
   comm::with_operation_context("check_trigger", "whether any rank set it is not known", place(),
-                               [&] { accelerator_state_->group.all_reduce(set, comm::ReduceOp::max); });
+                               [&] { accelerator_state_->mesh.world.all_reduce(set, comm::ReduceOp::max); });
   trigger_ = false;
   return set.item<int64_t>() != 0;
 }
 
 std::vector<std::string> ProcessInfo::gather_object(std::string_view bytes) const {
   return comm::with_operation_context("gather_object", "the ranks' objects are not put together", place(),
-                                      [&] { return accelerator_state_->group.all_gather_bytes(bytes); });
+                                      [&] { return accelerator_state_->mesh.world.all_gather_bytes(bytes); });
 }
 
 std::string ProcessInfo::broadcast_object(std::string_view bytes, int64_t from_process) const {
-  return comm::with_operation_context("broadcast_object", "the object is not handed out", place(),
-                                      [&] { return accelerator_state_->group.broadcast_bytes(bytes, from_process); });
+  return comm::with_operation_context("broadcast_object", "the object is not handed out", place(), [&] {
+    return accelerator_state_->mesh.world.broadcast_bytes(bytes, from_process);
+  });
 }
 
 std::vector<std::string> ProcessInfo::broadcast_object_list(std::vector<std::string> objects,

@@ -28,8 +28,8 @@ namespace accelerate {
 class ProcessInfo {
  public:
   // Ranks -------------------------------------------------------------------------------------------------------------
-  [[nodiscard]] int64_t num_processes() const { return accelerator_state_->group.size(); }
-  [[nodiscard]] int64_t process_index() const { return accelerator_state_->group.rank(); }
+  [[nodiscard]] int64_t num_processes() const { return accelerator_state_->mesh.world.size(); }
+  [[nodiscard]] int64_t process_index() const { return accelerator_state_->mesh.world.rank(); }
   [[nodiscard]] int64_t local_process_index() const { return local_rank_; }
   [[nodiscard]] bool is_main_process() const { return process_index() == 0; }
   [[nodiscard]] bool is_local_main_process() const { return local_process_index() == 0; }
@@ -37,11 +37,40 @@ class ProcessInfo {
   [[nodiscard]] bool use_distributed() const { return num_processes() > 1; }
   [[nodiscard]] DistributedType distributed_type() const;
   [[nodiscard]] at::Device device() const { return accelerator_state_->device; }
-  /// The process group of the job; Group::backend() returns the backend.
-  [[nodiscard]] const comm::Group& group() const { return accelerator_state_->group; }
+  /// The process group of all ranks of the job; Group::backend() returns the backend.
+  [[nodiscard]] const comm::Group& group() const { return accelerator_state_->mesh.world; }
   [[nodiscard]] const RankContext& place() const { return accelerator_state_->place; }
 
+  // The mesh ----------------------------------------------------------------------------------------------------------
+  /// The sizes of all dimensions; their product is num_processes(). Without a configured mesh, all ranks are data
+  /// parallel: dp_replicate_size is num_processes().
+  [[nodiscard]] const ParallelismConfig& parallelism_config() const { return accelerator_state_->mesh.config; }
+  /// Index of this rank in its tensor parallel group; 0 if tp_size is 1.
+  [[nodiscard]] int64_t tensor_parallel_rank() const { return accelerator_state_->mesh.coordinates.tp; }
+  /// Pipeline stage of this rank; 0 if pp_size is 1.
+  [[nodiscard]] int64_t pipeline_parallel_rank() const { return accelerator_state_->mesh.coordinates.pp; }
+  /// Index of this rank in its context parallel group: 0, because cp_size is 1.
+  [[nodiscard]] int64_t context_parallel_rank() const { return accelerator_state_->mesh.coordinates.cp; }
+  /// Index of this rank in the dimension dp_replicate, as in Hugging Face Accelerate. The index among all ranks that
+  /// read different batches is data_parallel_group().rank().
+  [[nodiscard]] int64_t data_parallel_rank() const { return accelerator_state_->mesh.coordinates.dp_replicate; }
+  /// Index of this rank in the dimension dp_shard.
+  [[nodiscard]] int64_t data_parallel_shard_rank() const { return accelerator_state_->mesh.coordinates.dp_shard; }
+  /// True on the ranks that together have one copy of the model: their index in dp_replicate and cp is 0. For files
+  /// that a program writes by itself; save_model() and save_state() need no such condition.
+  [[nodiscard]] bool should_save_model() const { return data_parallel_rank() == 0 && context_parallel_rank() == 0; }
+  /// Ranks that read different batches, over which gradients are averaged. Without a mesh: all ranks.
+  [[nodiscard]] const comm::Group& data_parallel_group() const { return accelerator_state_->mesh.data; }
+  /// Ranks that read the same batches and have parts of the same layers, for nn::ColumnParallelLinear and
+  /// nn::tensor_parallel(). One rank without a connection if tp_size is 1.
+  [[nodiscard]] const comm::Group& tensor_parallel_group() const { return accelerator_state_->mesh.tensor; }
+  /// Ranks that read the same batches and have different stages, for nn::Pipeline. One rank without a connection if
+  /// pp_size is 1.
+  [[nodiscard]] const comm::Group& pipeline_parallel_group() const { return accelerator_state_->mesh.pipeline; }
+
   // Collectives -------------------------------------------------------------------------------------------------------
+  // They run over all ranks of the job, except for gather_for_metrics(), which runs over the data parallel ranks.
+
   /// Joins the tensors [n_r, ...] of every rank r along the first dimension to [sum n_r, ...] on every rank. With
   /// several ranks a 0-dim tensor counts as [1].
   ///
@@ -49,9 +78,10 @@ class ProcessInfo {
   ///   collectives of this class.
   template <typename Value>
   [[nodiscard]] Value gather(const Value& value) const {
-    return tree::gather(value, accelerator_state_->group);
+    return tree::gather(value, accelerator_state_->mesh.world);
   }
-  /// As gather(), without the samples that only pad the last batch of a loader. The position in the loop over the
+  /// As gather(), but over the data parallel ranks, so that each sample counts once on a mesh with tensor or pipeline
+  /// parallelism, and without the samples that only pad the last batch of a loader. The position in the loop over the
   /// loader of a batch decides for tensors of that batch, for views of them, and for the other tensors in the same
   /// `value`. For all other tensors the innermost open loop decides, so an evaluation loop inside the training loop
   /// counts its own samples. A second loader that is advanced by hand inside a loop does not count as a loop, unless
@@ -68,7 +98,7 @@ class ProcessInfo {
   /// \param scale  Factor of the result.
   template <typename Value>
   [[nodiscard]] Value reduce(const Value& value, comm::ReduceOp op = comm::ReduceOp::sum, double scale = 1.0) const {
-    return tree::reduce(value, accelerator_state_->group, op, scale);
+    return tree::reduce(value, accelerator_state_->mesh.world, op, scale);
   }
   /// \param reduction  "sum", "mean", "max", "min" or "product".
   template <typename Value>
@@ -78,12 +108,12 @@ class ProcessInfo {
   /// Overwrites the tensors in place, as torch.distributed does, and returns the value.
   template <typename Value>
   Value broadcast(const Value& value, int64_t from_process = 0) const {
-    return tree::broadcast(value, accelerator_state_->group, from_process);
+    return tree::broadcast(value, accelerator_state_->mesh.world, from_process);
   }
   /// Pads one dimension of every tensor to the length of the longest rank's.
   template <typename Value>
   [[nodiscard]] Value pad_across_processes(const Value& value, const tree::PadOptions& options = {}) const {
-    return tree::pad_across_processes(value, accelerator_state_->group, options);
+    return tree::pad_across_processes(value, accelerator_state_->mesh.world, options);
   }
   /// Returns the bytes of every rank on every rank, in rank order.
   [[nodiscard]] std::vector<std::string> gather_object(std::string_view bytes) const;
@@ -100,7 +130,7 @@ class ProcessInfo {
     return tree::split_between_processes(inputs, process_index(), num_processes(), apply_padding);
   }
   /// Blocks until all ranks have called it.
-  void wait_for_everyone() const { job::barrier_for_call(accelerator_state_->group, "wait_for_everyone"); }
+  void wait_for_everyone() const { job::barrier_for_call(accelerator_state_->mesh.world, "wait_for_everyone"); }
 
   /// A flag that any rank may set. check_trigger() is collective: it returns true once on every rank after any rank has
   /// called set_trigger().
@@ -110,12 +140,12 @@ class ProcessInfo {
   /// Runs the function on the main process first, then on the other ranks. The local version does so on each machine.
   template <std::invocable Function>
   void main_process_first(Function&& function) const {
-    job::run_rank_first(accelerator_state_->group, "main_process_first", is_main_process(),
+    job::run_rank_first(accelerator_state_->mesh.world, "main_process_first", is_main_process(),
                         std::forward<Function>(function));
   }
   template <std::invocable Function>
   void local_main_process_first(Function&& function) const {
-    job::run_rank_first(accelerator_state_->group, "local_main_process_first", is_local_main_process(),
+    job::run_rank_first(accelerator_state_->mesh.world, "local_main_process_first", is_local_main_process(),
                         std::forward<Function>(function));
   }
   template <std::invocable Function>

@@ -126,6 +126,7 @@ std::string write_manifest(const Manifest& manifest) {
                              {"files", files},
                              {"parts", parts},
                              {"ranges", ranges}};
+  if (!manifest.mesh.empty()) all["mesh"] = manifest.mesh;
   if (!manifest.id.empty()) all["id"] = manifest.id;
   const std::string checksum = checksum_of(manifest_text(all));
   all["checksum"] = checksum;
@@ -153,6 +154,7 @@ Manifest parse_manifest_file(std::string_view text, const Origin& origin) {
   manifest.world_size = static_cast<int64_t>(all.natural("world_size"));
   manifest.step = static_cast<int64_t>(all.natural("step"));
   manifest.epoch = static_cast<int64_t>(all.natural("epoch"));
+  if (parsed.contains("mesh")) manifest.mesh = all.text("mesh");
   if (parsed.contains("id")) manifest.id = all.text("id");
   all.each("files", [&](const Members& file) {
     manifest.files.push_back(

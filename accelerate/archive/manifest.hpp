@@ -42,6 +42,8 @@ struct Manifest {
   int64_t version = kCurrentVersion;  ///< of the format
   std::string library{};              ///< writer of the checkpoint
   int64_t world_size = 1, step = 0, epoch = 0;
+  /// "dp_replicate 2 x tp 2": the mesh of the saving job if some of its ranks read the same batches; otherwise empty.
+  std::string mesh{};
   std::string id{};  ///< if each machine has its own folder, equal in all folders of a save; otherwise empty
   std::vector<ManifestFile> files{};
   std::vector<ManifestPart> parts{};

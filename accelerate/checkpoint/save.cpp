@@ -247,8 +247,11 @@ void CheckpointWriter::save(const CheckpointContent& content, const SaveRequest&
           if (request.hook) request.hook(making->folder);
         }),
         "a hook");
-  making->manifest = {
-      .library = std::string(library()), .world_size = group_.size(), .step = content.step, .epoch = content.epoch};
+  making->manifest = {.library = std::string(library()),
+                      .world_size = group_.size(),
+                      .step = content.step,
+                      .epoch = content.epoch,
+                      .mesh = request.mesh};
   // Folders of the same name on several machines can be from different saves.
   if (!making->is_all) making->manifest.id = of_leader(group_, base::random_id());
   if (request.options.async) {

@@ -47,6 +47,8 @@ struct SaveRequest {
   /// Number of newest folders "checkpoint_N" in the parent folder to keep, including this one. If unset, all are kept.
   std::optional<int64_t> total_limit{};
   c10::DeviceType accelerator = c10::DeviceType::CPU;
+  /// archive::Manifest::mesh
+  std::string mesh{};
   /// Called on every rank with the unfinished folder. It may write its own files there.
   std::function<void(const std::filesystem::path&)> hook{};
 };

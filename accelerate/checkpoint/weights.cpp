@@ -247,7 +247,7 @@ std::string index_text(const std::vector<Shard>& shards) {
 
 std::string index_name(std::string_view whole) { return std::string(whole) + ".index.json"; }
 
-uint64_t parse_size(std::string_view text, std::string_view operation) {
+uint64_t parse_size(std::string_view text, std::string_view operation, std::string_view option) {
   struct Unit {
     std::string_view name;
     double bytes;
@@ -268,7 +268,7 @@ uint64_t parse_size(std::string_view text, std::string_view operation) {
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   if (error != std::errc() || end != digits.data() + digits.size() || !(number >= 0) || number * factor > 9e18) {
     base::fail(ErrorKind::usage, {}, operation,
-               "max_shard_size is {}, must be a number of bytes, or one with KB, MB, GB, KiB, MiB or GiB (\"5GB\")",
+               "{} is {}, must be a number of bytes, or one with KB, MB, GB, KiB, MiB or GiB (\"5GB\")", option,
                archive::quote_for_terminal(text));
   }
   return static_cast<uint64_t>(number * factor);

@@ -19,8 +19,9 @@ struct WeightsOptions {
   bool safe_serialization = true;
 };
 
-/// Bytes of a size text as in WeightsOptions. \throws Error (usage) for an invalid text.
-[[nodiscard]] uint64_t parse_size(std::string_view text, std::string_view operation = "save_model");
+/// Bytes of a size text as in WeightsOptions. \throws Error (usage) that names the option for an invalid text.
+[[nodiscard]] uint64_t parse_size(std::string_view text, std::string_view operation = "save_model",
+                                  std::string_view option = "max_shard_size");
 
 /// One of the files that weights are split into.
 struct Shard {

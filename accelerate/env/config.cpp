@@ -14,6 +14,7 @@
 #include "accelerate/env/config_file.hpp"
 #include "accelerate/env/config_keys.hpp"
 #include "accelerate/env/fsdp_table.hpp"
+#include "accelerate/env/parallelism_table.hpp"
 #include "accelerate/env/parse.hpp"
 #include "accelerate/env/settings.hpp"
 #include "accelerate/env/settings_table.hpp"
@@ -28,12 +29,15 @@ template <typename... Args>
   base::fail(ErrorKind::environment, {}, "settings", format, std::forward<Args>(args)...);
 }
 
-/// Keys of sharded training belong to a group.
+/// Keys of sharded training and of the mesh belong to a group.
 void check_not_grouped(const std::string& key, const std::string& path) {
   if (key == "use_fsdp") refuse("{} has the key use_fsdp; set distributed_type to FSDP instead", path);
   for_each_fsdp_setting([&](const auto& row) {
     if (row.key != key) return;
     refuse("{} has {} at the top level, must be in fsdp_config, with distributed_type FSDP", path, key);
+  });
+  for_each_parallelism_setting([&](const auto& row) {
+    if (row.key == key) refuse("{} has {} at the top level, must be in parallelism_config", path, key);
   });
   if (key != "zero_stage") return;
   refuse("{} has {} at the top level, must be in deepspeed_config, with distributed_type DEEPSPEED", path, key);
@@ -112,6 +116,14 @@ void read_sharding(const YAML::Node& root, Config& config) {
   }
 }
 
+/// Reads the group parallelism_config, which belongs to every kind of training.
+void read_parallelism(const YAML::Node& root, Config& config) {
+  const std::string name = "parallelism_config";
+  if (config.values.erase(name) == 0) return;  // an empty group counts as not given
+  if (!root[name].IsMap()) refuse("{} of {} is '{}', must be a map of sizes", name, config.path, root[name].Scalar());
+  add_parallelism_config(group_of(root[name], name, config.path), config);
+}
+
 /// The kind of training is checked first, because the other keys may belong to that kind.
 void check_kind(const YAML::Node& root, const std::string& path) {
   std::map<std::string, std::string> kind;
@@ -158,6 +170,7 @@ Config parse_config(std::string_view text, const std::string& path) {
   read_map(root, config);
   check_distributed_type(config.values, path);
   read_sharding(root, config);
+  read_parallelism(root, config);
   rename(config, "use_cpu", "cpu");
   read_fp16(config);
   drop_unchosen(config);

@@ -25,7 +25,7 @@ inline auto use_parallelism_row() {
                  .member = [](auto& all) { return &all.use_parallelism_config; }};
 }
 
-/// Calls each(row) for every size, in the order of ParallelismConfig.
+/// Calls each(row) for every size, in the order of ParallelismConfig. A size that must be 1 has no help text.
 template <typename Each>
 void for_each_parallelism_setting(Each&& each) {
   const auto size = [&](std::string_view name, std::string_view key, std::string_view variable, std::string_view help,
@@ -44,9 +44,9 @@ void for_each_parallelism_setting(Each&& each) {
        "Data parallel ranks over which parameters are sharded.", [](auto& all) { return &all.dp_shard_size; });
   size("tp_size", "parallelism_config_tp_size", "PARALLELISM_CONFIG_TP_SIZE", "Ranks of a tensor parallel group.",
        [](auto& all) { return &all.tp_size; });
-  size("cp_size", "parallelism_config_cp_size", "PARALLELISM_CONFIG_CP_SIZE", "Ranks of a context parallel group.",
+  size("cp_size", "parallelism_config_cp_size", "PARALLELISM_CONFIG_CP_SIZE", "",
        [](auto& all) { return &all.cp_size; });
-  size("sp_size", "parallelism_config_sp_size", "PARALLELISM_CONFIG_SP_SIZE", "Ranks of a sequence parallel group.",
+  size("sp_size", "parallelism_config_sp_size", "PARALLELISM_CONFIG_SP_SIZE", "",
        [](auto& all) { return &all.sp_size; });
   size("pp_size", "parallelism_config_pp_size", "PARALLELISM_CONFIG_PP_SIZE", "Pipeline stages.",
        [](auto& all) { return &all.pp_size; });

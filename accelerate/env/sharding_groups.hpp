@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: the groups of a config file for sharded training, fsdp_config and deepspeed_config.
+// Private: the groups of a config file: fsdp_config, deepspeed_config and parallelism_config.
 #pragma once
 
 #include <map>
@@ -22,5 +22,9 @@ void add_fsdp_config(const ConfigGroup& group, Config& config);
 /// Error (environment) for an unknown key, an invalid zero_stage, or a key that would change the training, with
 ///         the replacement.
 void add_deepspeed_config(const ConfigGroup& group, Config& config);
+
+/// Adds the sizes of parallelism_config and use_parallelism_config to the config's values. A key may lack the prefix
+/// parallelism_config_. \throws Error (environment) for an unknown key.
+void add_parallelism_config(const ConfigGroup& group, Config& config);
 
 }  // namespace accelerate::env

@@ -9,6 +9,7 @@
 
 #include "accelerate/comm/group.hpp"
 #include "accelerate/gradient/sync_schedule.hpp"
+#include "accelerate/job/mesh_groups.hpp"
 #include "accelerate/precision/policy.hpp"
 #include "accelerate/prepared/active_loaders.hpp"
 #include "accelerate/prepared/loss_count.hpp"
@@ -91,7 +92,10 @@ struct AccumulationState {
 };
 
 struct AcceleratorState {
+  /// The data parallel ranks: gradients, initial values, loaders and metrics. The same as mesh.data.
   comm::Group group{};
+  /// All dimensions. mesh.world is for checkpoints and for everything that all ranks do once.
+  job::MeshGroups mesh{};
   at::Device device = at::kCPU;
   RankContext place{};
   /// The dtypes of all prepared models.

@@ -18,6 +18,7 @@
 #include "accelerate/prepared/named_optimizer_state.hpp"
 #include "accelerate/prepared/optimizer.hpp"
 #include "accelerate/prepared/scheduler.hpp"
+#include "accelerate/prepared/split_state.hpp"
 
 namespace accelerate::prepared {
 
@@ -30,6 +31,16 @@ optim::StateDtype state_dtype(AcceleratorState& shared) {
     const bool has_master = shared.masters.has(parameter) || sharding_of_master(shared, parameter) != nullptr;
     return has_master ? c10::ScalarType::Float : parameter.scalar_type();
   };
+}
+
+bool saved_on_this_mesh(const AcceleratorState& shared, const checkpoint::CheckpointReader& read) {
+  return read.manifest && read.manifest->world_size == shared.mesh.world.size() &&
+         read.manifest->mesh == shared.mesh.text();
+}
+
+// "4 ranks", or "4 ranks (dp_replicate 2 x tp 2)".
+std::string ranks_text(int64_t world_size, const std::string& mesh) {
+  return fmt::format("{} ranks{}", world_size, mesh.empty() ? "" : " (" + mesh + ")");
 }
 
 template <typename Core>
@@ -88,18 +99,19 @@ void check_length(const AcceleratorState& shared, const checkpoint::OpenWindow& 
 
 void check_window(const AcceleratorState& shared, const checkpoint::CheckpointReader& read) {
   if (!read.content.window) return;
-  const int64_t saved_by = read.manifest ? read.manifest->world_size : 0;
-  if (saved_by == shared.group.size()) {
+  if (saved_on_this_mesh(shared, read)) {
     if (read.has_own_part) return check_length(shared, *read.content.window);
     base::fail(ErrorKind::usage, shared.place, "load_state",
                "the checkpoint was saved within an accumulation window, and this rank's gradients are not in its "
                "folder; start the ranks on the machines where they were, or load one that was saved while "
                "sync_gradients() was true");
   }
+  const auto saved_by =
+      ranks_text(read.manifest ? read.manifest->world_size : 0, read.manifest ? read.manifest->mesh : "");
   base::fail(ErrorKind::usage, shared.place, "load_state",
-             "the checkpoint was saved by {} ranks within an accumulation window, and its gradients belong to single "
-             "ranks; resume with {} ranks instead of {}, or load one that was saved while sync_gradients() was true",
-             saved_by, saved_by, shared.group.size());
+             "the checkpoint was saved by {} within an accumulation window, and its gradients belong to single ranks; "
+             "resume with {} instead of {}, or load one that was saved while sync_gradients() was true",
+             saved_by, saved_by, ranks_text(shared.mesh.world.size(), shared.mesh.text()));
 }
 
 void resume_window(AcceleratorState& shared, const CheckpointContent& content) {
@@ -147,15 +159,11 @@ void load_schedulers(AcceleratorState& shared, const std::vector<std::optional<s
   }
 }
 
-bool saved_by_as_many(const AcceleratorState& shared, const checkpoint::CheckpointReader& read) {
-  return read.manifest && read.manifest->world_size == shared.group.size();
-}
-
 // If all ranks have rank 0's buffers, a broadcast before the next forward is always correct.
 void resume_buffers(AcceleratorState& shared, const checkpoint::CheckpointReader& read) {
   const auto& local = read.content.local_buffers;
   for (ModelCore& model : shared.registry.of<ModelCore>()) {
-    const bool is_local = saved_by_as_many(shared, read) && std::ranges::find(local, model.index()) != local.end();
+    const bool is_local = saved_on_this_mesh(shared, read) && std::ranges::find(local, model.index()) != local.end();
     model.resume_buffers(/*next_forward_broadcasts=*/!is_local);
   }
 }
@@ -164,7 +172,7 @@ void load_models(AcceleratorState& shared, const ValidatedLoad& fit) {
   std::unordered_map<std::string_view, const at::Tensor*> masters;
   for (const auto& [name, master] : fit.read.content.masters) masters.emplace(name, &master);
   std::unordered_map<std::string_view, const at::Tensor*> own;
-  if (saved_by_as_many(shared, fit.read)) {
+  if (saved_on_this_mesh(shared, fit.read)) {
     for (const auto& [name, buffer] : fit.read.content.buffers) own.emplace(name, &buffer);
   }
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
@@ -172,7 +180,7 @@ void load_models(AcceleratorState& shared, const ValidatedLoad& fit) {
     for (auto& pair : pairs) {
       const auto fitting = [&](const std::unordered_map<std::string_view, const at::Tensor*>& tensors) {
         const auto found = tensors.find(name_in(model, pair.name));
-        const bool fits = found != tensors.end() && found->second->sizes() == pair.here.sizes();
+        const bool fits = found != tensors.end() && found->second->sizes() == pair.saved.sizes();
         return fits ? found->second : nullptr;
       };
       if (const auto* buffer = fitting(own)) pair.saved = *buffer;
@@ -247,7 +255,7 @@ void load_loader_generators(AcceleratorState& shared, const checkpoint::Checkpoi
 // Compression errors belong to one rank. They are dropped if the number of ranks differs or this rank's part is
 // missing.
 void load_comm_hooks(AcceleratorState& shared, const checkpoint::CheckpointReader& read) {
-  const bool own = read.has_own_part && (!read.manifest || read.manifest->world_size == shared.group.size());
+  const bool own = read.has_own_part && (!read.manifest || saved_on_this_mesh(shared, read));
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
     if (model.gradient_reducer() == nullptr) continue;
     gradient::ReducerState state;
@@ -303,6 +311,7 @@ ValidatedLoad validate_content(AcceleratorState& shared, const std::vector<Custo
   for (const OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
     auto& saved = fit.read.content.optimizers[static_cast<size_t>(optimizer.index())];
     number_by_name(shared, optimizer, saved);
+    take_own_parts(optimizer, saved, fit.read.elements);
     optim::check_state(optimizer.optimizer(), saved, shared.place);
   }
   for (size_t i = 0; i < customs.size(); ++i) customs[i].check(fit.read.content.customs[i]);

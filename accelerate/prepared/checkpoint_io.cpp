@@ -21,6 +21,7 @@
 #include "accelerate/prepared/model.hpp"
 #include "accelerate/prepared/sharding_support.hpp"
 #include "accelerate/prepared/split_parameters.hpp"
+#include "accelerate/prepared/split_state.hpp"
 #include "accelerate/sharding/fully_sharded_parameters.hpp"
 
 namespace accelerate::prepared {
@@ -141,7 +142,7 @@ std::string what_differs(const comm::Group& group, const std::string& mark) {
 }  // namespace
 
 Checkpointing::Checkpointing(std::shared_ptr<AcceleratorState> shared, ProjectConfiguration project)
-    : accelerator_state_(std::move(shared)), project_(std::move(project)), saver_(accelerator_state_->group) {}
+    : accelerator_state_(std::move(shared)), project_(std::move(project)), saver_(accelerator_state_->mesh.world) {}
 
 HookHandle Checkpointing::add(const Hooks& hooks, StateHook hook) {
   const auto place = hooks->insert(hooks->end(), std::move(hook));
@@ -184,7 +185,8 @@ fs::path Checkpointing::numbered_folder() const {
 
 std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const checkpoint::SaveOptions& options) {
   refuse_split_models(*accelerator_state_, "save_state");
-  check_alike(accelerator_state_->group, options);
+  refuse_stages(*accelerator_state_, "save_state");
+  check_alike(accelerator_state_->mesh.world, options);
   if (options.share_work) {
     refuse_with_sharding(*accelerator_state_, "save_state with share_work",
                          "each rank writes its parts, and rank 0 everything else");
@@ -193,10 +195,10 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
   fs::path place = folder;
   if (place.empty()) {
     std::string named;
-    together(accelerator_state_->group, "save_state", [&] {
-      if (accelerator_state_->group.rank() == 0) named = numbered_folder().string();
+    together(accelerator_state_->mesh.world, "save_state", [&] {
+      if (accelerator_state_->mesh.world.rank() == 0) named = numbered_folder().string();
     });
-    place = broadcast_text(accelerator_state_->group, "save_state", named);
+    place = broadcast_text(accelerator_state_->mesh.world, "save_state", named);
   } else if (!place.has_filename()) {
     place = place.parent_path();
   }
@@ -207,19 +209,25 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
   const auto failed = base::capture_exception(
       [&] { buffers = buffers_with_rank_0(*accelerator_state_); });  // thrown on all ranks below
   OptimizerStates states;
-  together(accelerator_state_->group, "save_state", [&] {
+  together(accelerator_state_->mesh.world, "save_state", [&] {
     if (failed) std::rethrow_exception(failed);
     states = sharded_states(*accelerator_state_);
   });
   ShardedContent sharded = sharded_content(*accelerator_state_, std::move(states));
-  together(accelerator_state_->group, "save_state",
-           [&] { content = content_of(*accelerator_state_, customs_, buffers, std::move(sharded)); });
+  together(accelerator_state_->mesh.world, "save_state", [&] {
+    content = content_of(*accelerator_state_, customs_, buffers, std::move(sharded));
+    check_can_be_joined(*accelerator_state_, content);
+  });
+  if (accelerator_state_->mesh.tensor.size() > 1) {
+    join_parts(*accelerator_state_, content, disk_role("save_state").accesses);
+  }
   content.random.python = python_random_;
   content.random.numpy = numpy_random_;
   auto alike = options;
+  if (accelerator_state_->mesh.tensor.size() > 1) alike.share_work = false;  // writers have the joined tensors
   if (accelerator_state_->local_steps > 0) {
     alike.share_work = false;  // local SGD: weights differ between ranks
-    if (accelerator_state_->group.size() > 1 && accelerator_state_->group.rank() == 0) {
+    if (accelerator_state_->mesh.world.size() > 1 && accelerator_state_->mesh.world.rank() == 0) {
       base::log_once(base::LogLevel::warning, accelerator_state_->place,
                      "save_state: within local_sgd() rank 0's weights are saved; save after its finish(), or right "
                      "after a step() that averaged");
@@ -230,12 +238,13 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
                         .on_each_node = project_.save_on_each_node,
                         .total_limit = folder.empty() ? project_.total_limit : std::nullopt,
                         .accelerator = accelerator_state_->device.type(),
+                        .mesh = accelerator_state_->mesh.text(),
                         .hook = [this](const fs::path& making) { call(save_hooks_, making); }});
   return place;
 }
 
 Checkpointing::DiskRole Checkpointing::disk_role(std::string_view operation) const {
-  const comm::Group& group = accelerator_state_->group;
+  const comm::Group& group = accelerator_state_->mesh.world;
   const auto rank = static_cast<size_t>(group.rank());
   if (group.size() == 1 || !project_.save_on_each_node) {
     return {.accesses = rank == 0, .verified = {.index = rank, .count = static_cast<size_t>(group.size())}};
@@ -250,15 +259,23 @@ std::string Checkpointing::find_damage(const fs::path& folder) const {
   if (!is_of_accelerate(folder)) return archive::find_damage(folder, /*verify=*/false).value_or("");
   try {
     const auto read =
-        checkpoint::read(folder, accelerator_state_->group.rank(), accelerator_state_->device.type(), "load_state");
+        checkpoint::read(folder, rank_of_own_part(folder), accelerator_state_->device.type(), "load_state");
     return missing_file(*accelerator_state_, customs_.size(), read);
   } catch (const std::exception& error) {
     return error.what();
   }
 }
 
+// On another mesh, the ranks of a tensor parallel group would read random states that differ.
+int64_t Checkpointing::rank_of_own_part(const fs::path& folder) const {
+  constexpr int64_t none = -1;
+  const job::MeshGroups& mesh = accelerator_state_->mesh;
+  const bool fits = (has_manifest(folder) ? archive::manifest_of(folder, "load_state").mesh : "") == mesh.text();
+  return fits ? mesh.world.rank() : none;
+}
+
 std::string Checkpointing::find_damage_together(const fs::path& folder, bool verify, const DiskRole& role) const {
-  const comm::Group& group = accelerator_state_->group;
+  const comm::Group& group = accelerator_state_->mesh.world;
   auto wrong = find_damage_on_any_rank(group, role.accesses ? find_damage(folder) : "");
   if (!wrong.empty() || !verify) return wrong;
   // A rank without the folder finds no damage: check_visible_on_all_ranks() describes that.
@@ -268,7 +285,7 @@ std::string Checkpointing::find_damage_together(const fs::path& folder, bool ver
 }
 
 LoadedState Checkpointing::newest(const fs::path& parent, const LoadOptions& options, const DiskRole& role) const {
-  const comm::Group& group = accelerator_state_->group;
+  const comm::Group& group = accelerator_state_->mesh.world;
   std::string all;
   together(group, "load_state", [&] {
     if (role.accesses) archive::recover_numbered(parent);
@@ -313,7 +330,7 @@ LoadedState Checkpointing::choose(const fs::path& folder, const LoadOptions& opt
   const DiskRole role = disk_role("load_state");
   fs::path parent = folder;
   bool by_name = false;
-  together(accelerator_state_->group, "load_state", [&] {
+  together(accelerator_state_->mesh.world, "load_state", [&] {
     if (folder.empty()) parent = checkpoints_folder("load_state");
     if (!role.accesses || folder.empty()) return;
     const fs::path place = folder.has_filename() ? folder : folder.parent_path();
@@ -325,17 +342,17 @@ LoadedState Checkpointing::choose(const fs::path& folder, const LoadOptions& opt
     by_name = is_checkpoint(place);
     if (by_name) check_is_complete(place, /*verify=*/false, {});
   });
-  by_name = broadcast_text(accelerator_state_->group, "load_state", by_name ? "1" : "0") == "1";
-  parent = broadcast_text(accelerator_state_->group, "load_state", parent.string());
+  by_name = broadcast_text(accelerator_state_->mesh.world, "load_state", by_name ? "1" : "0") == "1";
+  parent = broadcast_text(accelerator_state_->mesh.world, "load_state", parent.string());
   if (!by_name) return newest(parent, options, role);
-  together(accelerator_state_->group, "load_state", [&] {
+  together(accelerator_state_->mesh.world, "load_state", [&] {
     if (options.verify && has_manifest(parent)) check_is_complete(parent, /*verify=*/true, role.verified);
   });
   return {.path = parent};
 }
 
 void Checkpointing::check_visible_on_all_ranks(const fs::path& folder) const {
-  const comm::Group& group = accelerator_state_->group;
+  const comm::Group& group = accelerator_state_->mesh.world;
   const std::string host = broadcast_text(group, "load_state", base::host_name());
   together(group, "load_state", [&] {
     std::error_code error;
@@ -349,7 +366,7 @@ void Checkpointing::check_visible_on_all_ranks(const fs::path& folder) const {
 
 // Machines with separate disks may have different checkpoints with the same name.
 void Checkpointing::check_one_save(const fs::path& folder, const std::string& mark) const {
-  const comm::Group& group = accelerator_state_->group;
+  const comm::Group& group = accelerator_state_->mesh.world;
   if (group.size() == 1) return;
   const auto differs = what_differs(group, mark);
   if (differs.empty()) return;
@@ -364,16 +381,16 @@ LoadedState Checkpointing::load_state(const fs::path& folder, const LoadOptions&
   if (loaded.path.empty()) return loaded;
   check_visible_on_all_ranks(loaded.path);
   ValidatedLoad fit;
-  together(accelerator_state_->group, "load_state", [&] {
-    auto read = checkpoint::read(loaded.path, accelerator_state_->group.rank(), accelerator_state_->device.type(),
-                                 "load_state");
+  together(accelerator_state_->mesh.world, "load_state", [&] {
+    auto read =
+        checkpoint::read(loaded.path, rank_of_own_part(loaded.path), accelerator_state_->device.type(), "load_state");
     fit = validate_content(*accelerator_state_, customs_, std::move(read), options);
     call(load_hooks_, loaded.path);
   });
   check_one_save(loaded.path, fit.read.manifest ? mark_of(*fit.read.manifest) : "");
   PositionRestore places(*accelerator_state_);
   try {
-    together(accelerator_state_->group, "load_state", [&] {
+    together(accelerator_state_->mesh.world, "load_state", [&] {
       places.load(fit.read.content);
       load_fallible_state(*accelerator_state_, customs_, fit.read);
     });
@@ -381,14 +398,14 @@ LoadedState Checkpointing::load_state(const fs::path& folder, const LoadOptions&
     places.undo();
     throw;
   }
-  together(accelerator_state_->group, "load_state", [&] { apply_validated(*accelerator_state_, fit); });
+  together(accelerator_state_->mesh.world, "load_state", [&] { apply_validated(*accelerator_state_, fit); });
   replace_sharded_values(fully_sharded_models(*accelerator_state_));
   const checkpoint::CheckpointContent& content = fit.read.content;
   python_random_ = content.random.python;
   numpy_random_ = content.random.numpy;
   loaded.step = content.step;
   loaded.step_is_known = fit.read.knows_step;
-  if (!loaded.step_is_known && accelerator_state_->group.rank() == 0) {
+  if (!loaded.step_is_known && accelerator_state_->mesh.world.rank() == 0) {
     base::log(
         base::LogLevel::warning, accelerator_state_->place,
         "load_state: {} does not contain the number of optimizer steps; LoadedState::step is 0 and counts from here",
@@ -401,7 +418,7 @@ LoadedState Checkpointing::load_state(const fs::path& folder, const LoadOptions&
 
 void Checkpointing::write(const std::function<void()>& write, std::string_view operation) const {
   const bool writes = disk_role(operation).accesses;
-  together(accelerator_state_->group, operation, [&] {
+  together(accelerator_state_->mesh.world, operation, [&] {
     if (writes) write();
   });
 }
@@ -410,26 +427,28 @@ void Checkpointing::save_model(const ModelCore& model, const fs::path& folder,
                                const checkpoint::WeightsOptions& options) {
   constexpr std::string_view operation = "save_model";
   refuse_split_model(*accelerator_state_, model, operation);
+  refuse_stages(*accelerator_state_, operation);
   auto weights = weights_of(model);
+  if (has_split(model)) PartJoiner(*accelerator_state_, disk_role(operation).accesses).join(weights);
   StreamedWeights streamed(model.sharded_in_forward());
   streamed.replace(weights);
   std::vector<at::Tensor> order;
-  together(accelerator_state_->group, operation,
+  together(accelerator_state_->mesh.world, operation,
            [&] { order = checkpoint::placeholders_in_order(weights, options, operation); });
   if (order.empty()) return write([&] { checkpoint::save_weights(folder, weights, options, operation); }, operation);
   StreamedWeights::Write write_values;
-  if (accelerator_state_->group.rank() == 0) {
+  if (accelerator_state_->mesh.world.rank() == 0) {
     write_values = [&](const checkpoint::ProvideValues& provide) {
       checkpoint::save_weights(folder, weights, options, operation, provide);
     };
   }
-  checkpoint::rethrow_on_all_ranks(accelerator_state_->group, streamed.run(order, write_values), operation);
+  checkpoint::rethrow_on_all_ranks(accelerator_state_->mesh.world, streamed.run(order, write_values), operation);
 }
 
 LoadedModel Checkpointing::load_model(const ModelCore& model, const fs::path& path, bool strict) {
   refuse_split_model(*accelerator_state_, model, "load_model");
   LoadedModel loaded;
-  together(accelerator_state_->group, "load_model", [&] {
+  together(accelerator_state_->mesh.world, "load_model", [&] {
     loaded =
         load_weights(model, *accelerator_state_, checkpoint::open_weights(path, "load_model"), strict, "load_model");
   });

@@ -117,6 +117,9 @@ class Checkpointing {
   void check_one_save(const std::filesystem::path& folder, const std::string& mark) const;
   /// Returns the damage of a folder, or "" if it is complete. A folder without a manifest, from Hugging Face
   /// Accelerate, is complete if it contains everything that a load needs.
+  /// Returns the rank of the saving job with this rank's random states and buffers, or -1 if it has none, because its
+  /// mesh was another one.
+  [[nodiscard]] int64_t rank_of_own_part(const std::filesystem::path& folder) const;
   [[nodiscard]] std::string find_damage(const std::filesystem::path& folder) const;
   /// find_damage() on the ranks that access the disk, then the checksums if `verify`. Collective.
   [[nodiscard]] std::string find_damage_together(const std::filesystem::path& folder, bool verify,

@@ -129,7 +129,7 @@ GraphedStepCore::~GraphedStepCore() = default;
 // Each reason is something that the host does, or must know, during a step.
 std::string GraphedStepCore::why_not() const {
   if (!failed_.empty()) return failed_;
-  const comm::Group& group = accelerator_state_->group;
+  const comm::Group& group = accelerator_state_->mesh.world;
   std::string why =
       graphs_unsupported_reason(accelerator_state_->device, device::find_graphs(accelerator_state_->device.type()),
                                 group.backend(), group.size());
@@ -214,11 +214,11 @@ Tensors GraphedStepCore::record(size_t graph, const Tensors& inputs, const Step&
   auto recorded = std::make_unique<Recorded>();
   std::string why = try_capture(*recorded, inputs, step);
   // The captured step has not run on any rank yet. If one rank fails to capture it, no rank uses it.
-  if (accelerator_state_->group.size() > 1) {
+  if (accelerator_state_->mesh.world.size() > 1) {
     const auto all = at::full({1}, why.empty() ? 1 : 0, at::kLong);
     comm::with_operation_context("graphed_step", "whether all ranks recorded the step is not known",
                                  accelerator_state_->place,
-                                 [&] { accelerator_state_->group.all_reduce(all, comm::ReduceOp::min); });
+                                 [&] { accelerator_state_->mesh.world.all_reduce(all, comm::ReduceOp::min); });
     if (why.empty() && all.item<int64_t>() == 0) why = "it could not be recorded on another rank";
   }
   if (!why.empty()) take_back(*recorded);
@@ -291,7 +291,7 @@ void GraphedStepCore::take_back(const Recorded& recorded) {
 Tensors GraphedStepCore::replay(const Recorded& recorded, const Tensors& inputs) {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < inputs.size(); ++i) copy_input(recorded.inputs[i], inputs[i]);
-  accelerator_state_->group.check("graphed_step");
+  accelerator_state_->mesh.world.check("graphed_step");
   accelerator_state_->watch.release_all();
   if (accelerator_state_->scaling)
     accelerator_state_->scaling->run_deferred_schedules();  // a scheduler may set the learning rate of this step

@@ -99,9 +99,9 @@ class ShardedPass {
  public:
   ShardedPass(Loader& loader, const LoaderOptions& options, const AcceleratorState& shared,
               const std::optional<PassStart>& resumed)
-      : walk_(loader, shared.group, resumed) {
+      : walk_(loader, shared.mesh.world, resumed) {
     if constexpr (data::HasSamplerFingerprint<position_t<Loader>>) {
-      if (shared.debug) check_same_sampler_order(walk_.position().sampler_fingerprint(), shared.group);
+      if (shared.debug) check_same_sampler_order(walk_.position().sampler_fingerprint(), shared.mesh.world);
     }
     for (int64_t i = 0; i < options.skipped && next(); ++i) continue;
     walk_.skipped();
@@ -145,7 +145,7 @@ class UnshardedPass {
   UnshardedPass(Loader& loader, const LoaderOptions& options, const AcceleratorState& shared,
                 const std::optional<PassStart>& resumed)
       : loader_(loader),
-        walk_(loader, shared.group, resumed),
+        walk_(loader, shared.mesh.world, resumed),
         sharder_(sharding_options(options, shared.group), shared.place),
         skipped_(options.skipped),
         ranks_(shared.group.size()) {

@@ -137,6 +137,12 @@ at::Tensor LossScaling::skip_flag(OptimizerCore& optimizer) {
     comm::with_operation_context("optimizer.step", "whether gradients overflowed on any rank is not known",
                                  accelerator_state_.place, [&] { scaled.agree(accelerator_state_.group); });
   }
+  // The ranks of a model skip a step together, because each has a part of its gradients.
+  for (const comm::Group* group : {&accelerator_state_.mesh.tensor, &accelerator_state_.mesh.pipeline}) {
+    if (group->size() == 1) continue;
+    comm::with_operation_context("optimizer.step", "whether gradients overflowed on any rank is not known",
+                                 accelerator_state_.place, [&] { scaled.agree(*group); });
+  }
   return scaled.skip();
 }
 

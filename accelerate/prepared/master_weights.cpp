@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "accelerate/deferred/deferred_tensor.hpp"
 #include "accelerate/gradient/coalesced.hpp"
 
 namespace accelerate::prepared {
@@ -17,6 +18,7 @@ void MasterWeights::keep(const std::vector<gradient::NamedTensor>& parameters) {
   for (const auto& [name, parameter] : parameters) {
     if (!parameter.requires_grad() || !parameter.is_floating_point() || find(parameter) != nullptr) continue;
     if (handed_over_.contains(parameter.unsafeGetTensorImpl())) continue;
+    deferred::materialize_tensor(parameter);
     Entry entry{parameter, parameter.detach().to(at::kFloat, /*non_blocking=*/false, /*copy=*/true),
                 gradient::write_stamp_of(parameter)};
     entries_.emplace(parameter.unsafeGetTensorImpl(), std::move(entry));

@@ -9,6 +9,8 @@
 #include "accelerate/comm/error_context.hpp"
 #include "accelerate/prepared/padding.hpp"
 #include "accelerate/prepared/sharded_optimizer_state.hpp"
+#include "accelerate/prepared/split_parameters.hpp"
+#include "accelerate/prepared/split_state.hpp"
 
 namespace accelerate::prepared {
 namespace {
@@ -58,6 +60,10 @@ comm::ReduceOp reduce_op_of(std::string_view name, const RankContext& place) {
 torch::OrderedDict<std::string, at::Tensor> state_dict(const ModelCore& model) {
   auto weights = weights_of(model);
   torch::OrderedDict<std::string, at::Tensor> dict;
+  if (model.shared().mesh.tensor.size() > 1 && has_split(model)) {
+    PartJoiner(model.shared(), /*keeps=*/model.place().rank == 0).join(weights);
+    if (model.place().rank != 0) return dict;
+  }
   if (!gather_on_rank_0(model, weights)) return dict;
   for (const auto& [name, tensor] : weights) dict.insert(name, tensor.detach());
   return dict;

@@ -12,6 +12,7 @@
 
 #include "accelerate/base/log.hpp"
 #include "accelerate/comm/error_context.hpp"
+#include "accelerate/deferred/deferred_tensor.hpp"
 #include "accelerate/gradient/clip.hpp"
 #include "accelerate/gradient/verify_parameters.hpp"
 #include "accelerate/nn/synchronized.hpp"
@@ -33,6 +34,17 @@ std::string describe(const gradient::NamedTensor& parameter) {
   return fmt::format("{} on {}", gradient::describe_tensor(parameter, "parameter"), parameter.tensor.device().str());
 }
 
+void materialize(const std::vector<gradient::NamedTensor>& tensors) {
+  for (const auto& [name, tensor] : tensors) deferred::materialize_tensor(tensor);
+}
+
+void check_not_deferring(const RankContext& place) {
+  if (!deferred::is_deferring()) return;
+  base::fail(ErrorKind::usage, place, "prepare",
+             "init_empty_weights() is still running, so that new tensors have no memory; call prepare() after it "
+             "returned");
+}
+
 }  // namespace
 
 ModelCore::ModelCore(AcceleratorState& shared, const void* identity, std::vector<gradient::NamedTensor> parameters,
@@ -42,9 +54,19 @@ ModelCore::ModelCore(AcceleratorState& shared, const void* identity, std::vector
       parameters_(std::move(parameters)),
       buffers_(std::move(buffers)),
       options_(options) {
+  check_not_deferring(place());
   check_dtypes();
   check_split_parameters(*accelerator_state_, parameters_);
   for (const auto& parameter : parameters_) described_.push_back(describe(parameter));
+  // Sharding materializes the parameters of one unit after another.
+  const bool shards_units = !options.evaluation_mode && accelerator_state_->group.size() > 1 &&
+                            accelerator_state_->sharding != ShardingStrategy::no_shard &&
+                            accelerator_state_->sharding != ShardingStrategy::shard_optim_op;
+  materialize(buffers_);
+  if (!shards_units) materialize(parameters_);
+  if (!options.evaluation_mode) {
+    make_equal_in_tensor_group(*accelerator_state_, parameters_, buffers_, options_.gradient_reducer.buckets.cap_bytes);
+  }
   if (accelerator_state_->group.size() == 1 && accelerator_state_->group.backend() == "single") return;
   if (options.evaluation_mode) {
     // The training model of the same module may have sharded the parameters.
@@ -63,6 +85,7 @@ ModelCore::ModelCore(AcceleratorState& shared, const void* identity, std::vector
   comm::with_operation_context(
       "prepare", fmt::format("the model ({}) is not made equal", comm::first_name_and_count(first, parameters_.size())),
       accelerator_state_->place, [&] { synchronize_initial_values(); });
+  materialize(parameters_);  // those that are in no unit
 }
 
 ModelCore::~ModelCore() = default;
@@ -110,9 +133,14 @@ void ModelCore::synchronize_initial_values() {
   }
   const bool shards = learns && group.size() > 1 && accelerator_state_->sharding != ShardingStrategy::no_shard;
   const bool shards_gradients = shards && accelerator_state_->sharding != ShardingStrategy::shard_optim_op;
-  if (shards_gradients) {
-    for (const auto& parameter : own) rest.push_back(parameter.tensor);
+  // Parameters of units are made equal when their unit is divided, so that only one unit has whole memory at a time.
+  // Masters are compared with whole parameters before.
+  const bool units_make_equal = shards_gradients && accelerator_state_->masters.empty();
+  for (const auto& [name, parameter] : own) {
+    const bool is_in_unit = accelerator_state_->full_shard.shard_parameters || parameter.requires_grad();
+    if (shards_gradients && !(units_make_equal && is_in_unit)) rest.push_back(parameter);
   }
+  for (const at::Tensor& tensor : rest) deferred::materialize_tensor(tensor);
   gradient::broadcast_tensors(group, rest, 0, options_.gradient_reducer.buckets.cap_bytes);
   if (learns && !shards_gradients)
     gradient_reducer_ = std::make_unique<gradient::GradientReducer>(group, own, options_.gradient_reducer);
@@ -130,6 +158,7 @@ void ModelCore::shard(const std::vector<gradient::NamedTensor>& own) {
     if (sharding::shards_parameters(strategy) || parameter.requires_grad())
       parameters.push_back(state::whole_parameter(name, parameter));
   }
+  const bool units_make_equal = accelerator_state_->masters.empty();  // as in synchronize_initial_values()
   // The masters are divided, too: each rank keeps its part of them.
   accelerator_state_->masters.make_equal(accelerator_state_->group, own);
   accelerator_state_->masters.attach_masters(parameters);
@@ -145,9 +174,15 @@ void ModelCore::shard(const std::vector<gradient::NamedTensor>& own) {
                                                                         options_.gradient_reducer.buckets.cap_bytes);
     return;
   }
-  const sharding::FullShardOptions& options = accelerator_state_->full_shard;
+  sharding::FullShardOptions options = accelerator_state_->full_shard;
+  options.units.units.insert(options.units.units.end(), options_.shard_units.begin(), options_.shard_units.end());
+  const auto make_equal = [&](const std::vector<at::Tensor>& unit) {
+    if (!units_make_equal) return;
+    for (const at::Tensor& parameter : unit) deferred::materialize_tensor(parameter);
+    gradient::broadcast_tensors(group, unit, 0, options_.gradient_reducer.buckets.cap_bytes);
+  };
   auto fully_sharded = std::make_unique<sharding::FullyShardedParameters>(sharding::make_mesh(group, options),
-                                                                          std::move(parameters), options);
+                                                                          std::move(parameters), options, make_equal);
   accelerator_state_->masters.hand_over(own);
   fully_sharded_ = fully_sharded.get();
   parameter_sharding_ = std::move(fully_sharded);
@@ -381,6 +416,10 @@ void ModelCore::check_synchronized(std::string_view when) const {
     for (const auto& buffer : buffers()) all.push_back({"buffer " + buffer.name, buffer.tensor});
   }
   nn::check_synchronized(accelerator_state_->group, all, when);
+  if (accelerator_state_->mesh.tensor.size() > 1) {
+    std::erase_if(all, [](const auto& checked) { return has_split({checked.tensor}); });
+    nn::check_synchronized(accelerator_state_->mesh.tensor, all, when);
+  }
   for (sharding::FullyShardedParameters* sharded : sharded_in_forward()) check_replicas(*sharded, when);
 }
 

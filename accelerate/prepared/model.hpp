@@ -43,6 +43,8 @@ struct ModelOptions {
   bool broadcast_buffers = true;
   /// If true, the model is for evaluation only: it is moved to the device, and its gradients are never reduced.
   bool evaluation_mode = false;
+  /// Modules that are units of sharding besides UnitOptions::units. prepare() finds them by class.
+  std::vector<std::string> shard_units{};
   bool operator==(const ModelOptions&) const = default;
 };
 
@@ -71,6 +73,7 @@ class ModelCore : public Entry {
                         const ModelOptions& options) const;
   [[nodiscard]] const ModelOptions& options() const { return options_; }
   [[nodiscard]] const RankContext& place() const { return accelerator_state_->place; }
+  [[nodiscard]] const AcceleratorState& shared() const { return *accelerator_state_; }
   [[nodiscard]] const std::vector<gradient::NamedTensor>& parameters() const { return parameters_; }
   [[nodiscard]] const std::vector<gradient::NamedTensor>& buffers() const {
     follow_buffers();
@@ -290,13 +293,14 @@ class PreparedModel {
 
   template <typename Forward>
   decltype(auto) run(const Forward& forward) const {
-    check_result<std::invoke_result_t<const Forward&>>(core().output_dtype(), core_->place());
-    core_->before_forward();
-    const AfterForward ends(*core_);
+    ModelCore& core = this->core();  // before its uses, because the order of arguments is unspecified
+    check_result<std::invoke_result_t<const Forward&>>(core.output_dtype(), core.place());
+    core.before_forward();
+    const AfterForward ends(core);
     return device::with_out_of_memory_report(
-        core_->place(), "forward",
-        [&]() -> decltype(auto) { return forward_in_precision(core_->autocast(), core_->output_dtype(), forward); },
-        [this] { return core_->memory_inventory(); });
+        core.place(), "forward",
+        [&]() -> decltype(auto) { return forward_in_precision(core.autocast(), core.output_dtype(), forward); },
+        [&] { return core.memory_inventory(); });
   }
 
   std::shared_ptr<Module> module_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/prepared/prepare.hpp"
 
+#include "accelerate/prepared/split_parameters.hpp"
+
 namespace accelerate::prepared {
 
 std::shared_ptr<ModelCore> register_model(AcceleratorState& shared, const ModelOptions& options, const void* identity,
@@ -18,7 +20,12 @@ std::shared_ptr<ModelCore> register_model(AcceleratorState& shared, const ModelO
   const size_t place = known ? registry.remove(*known) : registry.entries().size();
   auto model = std::make_shared<ModelCore>(shared, identity, std::move(parameters), std::move(buffers), options);
   registry.insert(place, model);
-  if (!options.evaluation_mode && !shared.masters.empty()) shared.masters.make_equal(shared.group, model->parameters());
+  if (!options.evaluation_mode && !shared.masters.empty()) {
+    if (shared.mesh.tensor.size() > 1) {
+      shared.masters.make_equal(shared.mesh.tensor, without_split(model->parameters()));
+    }
+    shared.masters.make_equal(shared.group, model->parameters());
+  }
   return model;
 }
 

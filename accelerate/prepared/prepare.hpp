@@ -11,6 +11,7 @@
 #include "accelerate/prepared/concepts.hpp"
 #include "accelerate/prepared/distributed_samplers.hpp"
 #include "accelerate/prepared/memory_format.hpp"
+#include "accelerate/prepared/module_classes.hpp"
 #include "accelerate/prepared/module_tensors.hpp"
 #include "accelerate/prepared/pipeline_refusal.hpp"
 #include "accelerate/prepared/prepare_diagnostics.hpp"
@@ -84,7 +85,9 @@ auto prepare_model(const SharedPtr& shared, const PrepareOptions& options, Model
     if (options.device_placement) held->to(shared->device);  // recurrent layers flatten their weights again
   }
   if constexpr (std::derived_from<Module, torch::nn::Module>) nn::connect_sync_batchnorm(*held, shared->group);
-  auto core = register_model(*shared, options.model, identity_of(*held), named_parameters(*held), named_buffers(*held));
+  ModelOptions model_options = options.model;
+  model_options.shard_units = modules_of_classes(*held, shared->full_shard.units.classes, shared->place);
+  auto core = register_model(*shared, model_options, identity_of(*held), named_parameters(*held), named_buffers(*held));
   if constexpr (std::same_as<Module, torch::jit::Module>) {
     core->exchanges_buffers([module = *held] { return named_buffers(module); });
   }

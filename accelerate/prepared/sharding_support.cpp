@@ -3,11 +3,13 @@
 
 #include <c10/util/StringUtil.h>
 #include <fmt/format.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 
 #include <typeinfo>
 
 #include "accelerate/optim/fused_step.hpp"
+#include "accelerate/prepared/split_parameters.hpp"
 
 namespace accelerate::prepared {
 
@@ -38,6 +40,12 @@ void check_sharding(const AcceleratorState& shared, bool save_on_each_node) {
 }
 
 void check_shardable(const AcceleratorState& shared, torch::optim::Optimizer& optimizer) {
+  if (dynamic_cast<torch::optim::LBFGS*>(&optimizer) != nullptr && has_split(optimizer.parameters())) {
+    base::fail(
+        ErrorKind::usage, shared.place, "prepare",
+        "torch::optim::LBFGS combines all elements of the parameters, and this rank has parts of tensor parallel "
+        "layers; use an optimizer that steps on each element");
+  }
   if (shared.sharding == ShardingStrategy::no_shard) return;
   if (optim::FusedStep::for_optimizer(optimizer) != nullptr) return;
   base::fail(ErrorKind::usage, shared.place, "prepare",

@@ -17,7 +17,8 @@ namespace accelerate::prepared {
 /// \throws Error (usage) if the strategy, or another option together with it, is not supported.
 void check_sharding(const AcceleratorState& shared, bool save_on_each_node);
 
-/// \throws Error (usage) if optimizer state is sharded and the optimizer cannot step on ranges of parameters.
+/// \throws Error (usage) if optimizer state is sharded and the optimizer cannot step on ranges of parameters, or if it
+///         combines all elements and this rank has parts of tensor parallel layers.
 void check_shardable(const AcceleratorState& shared, torch::optim::Optimizer& optimizer);
 
 /// \param reason  Continues the sentence "with sharding shard_optim_op it is not supported, because ...".

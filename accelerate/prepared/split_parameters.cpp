@@ -3,13 +3,30 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/comm/error_context.hpp"
+#include "accelerate/gradient/coalesced.hpp"
+#include "accelerate/gradient/verify_parameters.hpp"
 #include "accelerate/prepared/model.hpp"
 #include "accelerate/tensor_parallel/split_record.hpp"
 
 namespace accelerate::prepared {
+namespace {
+
+// Layers that were made with another group would be joined with the wrong parts.
+void check_part(const AcceleratorState& shared, const std::string& name, const nn::RecordedPart& part) {
+  const comm::Group& tensor = shared.mesh.tensor;
+  if (tensor.size() == 1 || (part.part == tensor.rank() && part.parts == tensor.size())) return;
+  base::fail(ErrorKind::usage, shared.place, "prepare",
+             "{} is part {} of {} of a tensor parallel layer, and this rank is {} of {} in its tensor parallel group; "
+             "make the layers with accelerator.tensor_parallel_group()",
+             name, part.part + 1, part.parts, tensor.rank() + 1, tensor.size());
+}
+
+}  // namespace
 
 void check_split_parameters(const AcceleratorState& shared, const std::vector<gradient::NamedTensor>& parameters) {
   std::string parts, first;
@@ -17,6 +34,7 @@ void check_split_parameters(const AcceleratorState& shared, const std::vector<gr
     const auto part = nn::recorded_part(parameter.tensor);
     if (!part) continue;
     if (first.empty()) first = parameter.name;
+    check_part(shared, parameter.name, *part);
     parts += fmt::format("{} {}/{} ", parameter.name, part->part, part->parts);
   }
   if (first.empty()) return;
@@ -28,18 +46,51 @@ void check_split_parameters(const AcceleratorState& shared, const std::vector<gr
   const auto all = shared.group.all_gather_bytes(parts);
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
-    base::fail(ErrorKind::usage, shared.place, "prepare",
-               "{} is a part of a tensor parallel layer, and ranks 0 and {} of this Accelerator have different parts, "
-               "whose gradients must not be averaged; construct the Accelerator with the data parallel group",
-               first, rank);
+    base::fail(
+        ErrorKind::usage, shared.place, "prepare",
+        "{} is a part of a tensor parallel layer, and ranks 0 and {} of this Accelerator have different parts, "
+        "whose gradients must not be averaged; set AcceleratorOptions::parallelism_config, and make the layers with "
+        "accelerator.tensor_parallel_group()",
+        first, rank);
   }
+}
+
+void make_equal_in_tensor_group(const AcceleratorState& shared, const std::vector<gradient::NamedTensor>& parameters,
+                                const std::vector<gradient::NamedTensor>& buffers, int64_t bucket_bytes) {
+  const comm::Group& group = shared.mesh.tensor;
+  if (group.size() == 1) return;
+  auto equal = without_split(parameters);
+  for (const auto& buffer : without_split(buffers)) equal.push_back(buffer);
+  comm::with_operation_context("prepare", "the parameters that are not split are not made equal", shared.place, [&] {
+    gradient::verify_parameters(group, "parameter", equal);
+    std::vector<at::Tensor> tensors;
+    for (const auto& each : equal) tensors.push_back(each.tensor);
+    gradient::broadcast_tensors(group, tensors, 0, bucket_bytes);
+  });
+}
+
+std::vector<gradient::NamedTensor> without_split(const std::vector<gradient::NamedTensor>& parameters) {
+  std::vector<gradient::NamedTensor> whole;
+  for (const auto& parameter : parameters) {
+    if (!nn::recorded_part(parameter.tensor)) whole.push_back(parameter);
+  }
+  return whole;
+}
+
+bool has_split(const std::vector<at::Tensor>& tensors) {
+  return std::ranges::any_of(tensors, [](const at::Tensor& one) { return nn::recorded_part(one).has_value(); });
+}
+
+bool has_split(const ModelCore& model) {
+  return std::ranges::any_of(model.parameters(),
+                             [](const auto& one) { return nn::recorded_part(one.tensor).has_value(); });
 }
 
 void refuse_split_parameters(const AcceleratorState& shared, const std::vector<at::Tensor>& parameters,
                              std::string_view operation, std::string_view reason) {
   for (const at::Tensor& parameter : parameters) {
     const auto part = nn::recorded_part(parameter);
-    if (!part) continue;
+    if (!part || part->parts == shared.mesh.tensor.size()) continue;
     base::fail(ErrorKind::usage, shared.place, operation,
                "a parameter is part {} of {} of a tensor parallel layer, and {}", part->part + 1, part->parts, reason);
   }
@@ -51,6 +102,16 @@ void refuse_split_model(const AcceleratorState& shared, const ModelCore& model, 
   refuse_split_parameters(shared, tensors, operation,
                           "files would contain this part only; use nn::whole_state_dict() and "
                           "nn::load_whole_state_dict()");
+}
+
+void refuse_stages(const AcceleratorState& shared, std::string_view operation) {
+  const int64_t stages = shared.mesh.pipeline.size();
+  if (stages == 1) return;
+  base::fail(
+      ErrorKind::usage, shared.place, operation,
+      "with pp_size {} every rank of a pipeline has other layers, and the files would contain those of one rank; "
+      "save the modules of each stage on its own rank",
+      stages);
 }
 
 void refuse_split_models(AcceleratorState& shared, std::string_view operation) {

@@ -11,6 +11,7 @@
 #include "accelerate/device/copy_all.hpp"
 #include "accelerate/optim/state_ranges.hpp"
 #include "accelerate/prepared/model.hpp"
+#include "accelerate/prepared/split_state.hpp"
 #include "accelerate/sharding/fully_sharded_parameters.hpp"
 
 namespace accelerate::prepared {
@@ -73,7 +74,9 @@ class SavedCopies {
     }
   }
 
-  void add(const at::Tensor& here, const at::Tensor& saved) {
+  /// \param whole  Whole tensor, also if `here` is a part of a tensor parallel layer.
+  void add(const at::Tensor& here, const at::Tensor& whole) {
+    const at::Tensor saved = own_part_of(here, whole, read_);
     const void* const key = here.unsafeGetTensorImpl();
     if (accelerator_state_.masters.has(here)) {
       accelerator_state_.masters.set(here, state::whole_of(saved, read_));
@@ -122,9 +125,10 @@ WeightMatch match_weights(const ModelCore& model, const NamedTensors& saved) {
     }
     const at::Tensor& other = *found->second;
     by_name.erase(found);
-    if (other.sizes() != tensor.sizes()) {
+    const at::Tensor whole = whole_shape_of(tensor);
+    if (other.sizes() != whole.sizes()) {
       match.misshapen.push_back(
-          fmt::format("{} ({} saved, {} here)", name, checkpoint::shape_of(other), checkpoint::shape_of(tensor)));
+          fmt::format("{} ({} saved, {} here)", name, checkpoint::shape_of(other), checkpoint::shape_of(whole)));
     } else {
       match.pairs.push_back({name, tensor, other});
     }

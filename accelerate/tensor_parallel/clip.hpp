@@ -10,6 +10,9 @@
 
 namespace accelerate::nn {
 
+/// Returns the norm of clip_split_grad_norm_() without scaling. Collective over the group.
+at::Tensor split_grad_norm(const std::vector<at::Tensor>& parameters, const comm::Group& group, double norm_type = 2.0);
+
 /// torch::nn::utils::clip_grad_norm_ for a model with split layers: the norm counts each element of the whole model
 /// once, and is equal on all ranks. One all-reduce of one number.
 ///

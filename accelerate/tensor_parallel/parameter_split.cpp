@@ -30,7 +30,7 @@ at::Tensor whole_of(const std::vector<at::Tensor>& parts, const ParameterSplit& 
 at::Tensor SplitLayer::part(const at::Tensor& whole, const ParameterSplit& split) const {
   if (!whole.defined()) return {};
   at::Tensor own = part_of(whole, split, group_.rank(), group_.size());
-  if (group_.size() > 1) record_part(own, {.part = group_.rank(), .parts = group_.size()});
+  if (group_.size() > 1) record_part(own, {.part = group_.rank(), .parts = group_.size(), .split = split});
   return own;
 }
 

@@ -7,12 +7,15 @@
 #include <cstdint>
 #include <optional>
 
+#include "accelerate/tensor_parallel/parameter_split.hpp"
+
 namespace accelerate::nn {
 
 /// Part of a parameter that a rank has.
 struct RecordedPart {
   int64_t part = 0;   ///< from 0 to parts - 1
   int64_t parts = 1;  ///< at least 2
+  ParameterSplit split{};
 
   bool operator==(const RecordedPart&) const = default;
 };

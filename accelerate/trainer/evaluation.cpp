@@ -103,13 +103,22 @@ Metrics prefixed(const Metrics& metrics, const std::string& prefix) {
   return named;
 }
 
+/// Joins the rows of the ranks that read different batches. Collective.
+std::vector<at::Tensor> gathered_once(std::vector<at::Tensor> rows, const Accelerator& accelerator) {
+  const comm::Group& group = accelerator.data_parallel_group();
+  if (group.size() == accelerator.num_processes()) return accelerator.gather(rows);
+  for (at::Tensor& tensor : rows) tensor = group.all_gather(tensor);
+  return rows;
+}
+
 /// Number of rows of this rank's batch without padding. Collective for the last batch.
 int64_t valid_rows(const state::BatchInfo& info, int64_t rows, const Accelerator& accelerator) {
-  if (!info.last || info.remainder <= 0 || !accelerator.use_distributed()) return rows;
-  const int64_t rank = accelerator.process_index(), ranks = accelerator.num_processes();
+  const comm::Group& group = accelerator.data_parallel_group();
+  if (!info.last || info.remainder <= 0 || group.size() == 1) return rows;
+  const int64_t rank = group.rank(), ranks = group.size();
   if (info.strided) return std::clamp<int64_t>((info.remainder - rank + ranks - 1) / ranks, 0, rows);
   // A user-defined sampler can give ranks batches of different sizes.
-  const at::Tensor of_all = accelerator.gather(at::full({1}, rows, at::kLong));
+  const at::Tensor of_all = group.all_gather(at::full({1}, rows, at::kLong));
   const int64_t real = info.remainder - of_all.slice(0, 0, rank).sum().item<int64_t>();
   return std::clamp<int64_t>(real, 0, rows);
 }
@@ -193,7 +202,7 @@ std::vector<at::Tensor> TrainerBase::gathered_step(const Inputs& inputs, int64_t
       tensor = accelerator_.pad_across_processes(tensor, {.dim = 1, .pad_index = kFilling});
     }
   }
-  auto all = accelerator_.gather(mine);
+  auto all = gathered_once(mine, accelerator_);
   for (auto& tensor : all) tensor = tensor.cpu();
   return all;
 }

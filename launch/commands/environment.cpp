@@ -11,6 +11,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "accelerate/env/config_file.hpp"
+#include "accelerate/env/parallelism_config.hpp"
 #include "launch/commands/build_info.hpp"
 #include "launch/commands/config_file.hpp"
 #include "launch/commands/text.hpp"
@@ -88,10 +90,10 @@ std::string found_in_path(const std::string& program, const std::string& path) {
 }
 
 bool is_training_variable(const std::string& name) {
-  constexpr std::array<std::string_view, 21> prefixes{
-      "ACCELERATE_", "FSDP_",      "CUDA_", "NCCL_",  "GLOO_",   "OMPI_",     "PMIX_",
-      "PMI_",        "SLURM_",     "TORCH", "OMP_",   "MKL_",    "MALLOC_",   "GLIBC_TUN",
-      "MASTER_",     "WORLD_SIZE", "RANK",  "LOCAL_", "HF_HOME", "XDG_CACHE", "LD_LIBRARY_PATH"};
+  constexpr std::array<std::string_view, 22> prefixes{
+      "ACCELERATE_", "PARALLELISM_", "FSDP_",  "CUDA_",   "NCCL_",     "GLOO_",          "OMPI_",     "PMIX_",
+      "PMI_",        "SLURM_",       "TORCH",  "OMP_",    "MKL_",      "MALLOC_",        "GLIBC_TUN", "MASTER_",
+      "WORLD_SIZE",  "RANK",         "LOCAL_", "HF_HOME", "XDG_CACHE", "LD_LIBRARY_PATH"};
   return std::any_of(prefixes.begin(), prefixes.end(),
                      [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
@@ -119,7 +121,23 @@ std::string config_in_words(const fs::path& path) {
   return text;
 }
 
+// An existing file at the default path may belong to a job without a mesh, so it need not exist.
+env::Config config_at(const fs::path& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error) ? env::read_config_file(path.string(), "--config_file") : env::Config{};
+}
+
 }  // namespace
+
+std::string mesh_in_words(const env::Variables& variables, const env::Config& config) {
+  const auto mesh = env::weigh_parallelism({}, variables, config).config;
+  if (!mesh) {
+    return "no mesh: all ranks are data parallel (ACCELERATE_USE_PARALLELISM_CONFIG and parallelism_config are not "
+           "set)\n";
+  }
+  return fmt::format("mesh of {} rank{}: {}\n{}", mesh->total_size(), mesh->total_size() == 1 ? "" : "s", mesh->text(),
+                     mesh->ranks_text());
+}
 
 Facts facts_of_machine(const fs::path& root, const env::Variables& variables) {
   const Machine machine = this_machine(variables);
@@ -156,12 +174,17 @@ Answer environment(const Arguments& arguments) {
   CommandLine line("accelerate_env",
                    "Prints the facts for a bug report: versions, system, processors, GPUs, programs that were found, "
                    "settings.\n",
-                   {"accelerate_env", "accelerate_env --config_file train.yaml > report.txt"});
+                   {"accelerate_env", "accelerate_env --config_file train.yaml > report.txt",
+                    "accelerate_env --mesh --config_file train.yaml"});
   std::string config = default_config_path(variables).string();
   line.app()
       .add_option(option_spellings("config_file"), config, fmt::format("Shown too; else {}", config))
       ->type_name("FILE");
+  bool is_mesh = false;
+  line.app().add_flag(option_spellings("mesh"), is_mesh,
+                      "Print the coordinates of each rank in the mesh of the settings, and nothing else");
   if (auto answer = line.parse(arguments)) return *answer;
+  if (is_mesh) return {mesh_in_words(variables, config_at(config))};
   std::string text = text_of_facts(build_info());
   text += text_of_facts(facts_of_machine("/", variables));
   text += text_of_facts(facts_of_programs(variables));

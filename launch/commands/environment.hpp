@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "accelerate/env/process_env.hpp"
+#include "accelerate/env/settings.hpp"
 #include "launch/commands/command.hpp"
 
 namespace accelerate::launch {
@@ -24,6 +25,10 @@ Facts facts_of_programs(const env::Variables& variables);
 
 /// Returns the environment variables that affect training. Values of secrets are hidden.
 Facts facts_of_variables(const env::Variables& variables);
+
+/// Returns the sizes of the mesh that the variables and the config file configure, and one line for each rank with its
+/// coordinates. \throws Error (environment) for an invalid value.
+std::string mesh_in_words(const env::Variables& variables, const env::Config& config);
 
 /// The program: accelerate_env [options].
 Answer environment(const Arguments& arguments);

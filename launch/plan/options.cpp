@@ -11,6 +11,7 @@
 
 #include "accelerate/base/closest_match.hpp"
 #include "accelerate/env/fsdp_table.hpp"
+#include "accelerate/env/parallelism_table.hpp"
 #include "accelerate/env/settings_table.hpp"
 #include "launch/plan/option_types.hpp"
 #include "launch/plan/options_table.hpp"
@@ -62,8 +63,8 @@ class OnePage : public CLI::Formatter {
         "\nOptions may be spelled --num-processes too. Arguments after the program belong to the program; -- may stand "
         "before it.\nAll but those under Other, --use_deepspeed and --zero_stage have a variable too:\n"
         "ACCELERATE_NUM_PROCESSES and the like, with another name\n{},\n"
-        "FSDP_VERSION (--fsdp_version) and the like. All --fsdp_ options of Accelerate are accepted, or refused with a "
-        "reason.\n",
+        "FSDP_VERSION (--fsdp_version), PARALLELISM_CONFIG_TP_SIZE (--parallelism_config_tp_size) and the like.\n"
+        "All --fsdp_ and --parallelism_config_ options of Accelerate are accepted, or refused with a reason.\n",
         other_variables());
   }
 };
@@ -121,6 +122,16 @@ void declare_sharding(CLI::App& app, LaunchOptions& o, DeepSpeedOptions& deepspe
       ->group(group);
 }
 
+void declare_mesh(CLI::App& app, LaunchOptions& o) {
+  const std::string group = "Mesh";
+  const auto use = env::use_parallelism_row();
+  add(app, use.option, use.type, use.default_text(), use.of(o))->group(group);
+  env::for_each_parallelism_setting([&](const auto& row) {
+    const bool is_hidden = row.option.help.empty();
+    add(app, row.option, row.type, row.default_text(), row.of(o.parallelism))->group(is_hidden ? "" : group);
+  });
+}
+
 void translate(const DeepSpeedOptions& deepspeed, LaunchOptions& o) {
   if (deepspeed.use_deepspeed && o.fsdp.use_fsdp) {
     fail(ErrorKind::usage, "--use_deepspeed and --use_fsdp are given, must be one of them; both shard the training");
@@ -142,6 +153,7 @@ void declare(CLI::App& app, LaunchOptions& o, DeepSpeedOptions& deepspeed, bool&
     add(app, row.option, row.type, row.default_text(), row.of(o.settings))->group("Settings of the ranks");
   });
   declare_sharding(app, o, deepspeed);
+  declare_mesh(app, o);
   const std::string rest = "Other";
   add(app, {"config_file", "FILE", "YAML, as `accelerate config` writes it."}, Text{"a file's name"},
       "ACCELERATE_CONFIG_FILE", o.config_file)

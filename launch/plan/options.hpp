@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "accelerate/env/fsdp_settings.hpp"
+#include "accelerate/env/parallelism_config.hpp"
 #include "accelerate/env/settings.hpp"
 #include "launch/plan/error.hpp"
 
@@ -24,8 +25,10 @@ inline constexpr std::chrono::milliseconds kDefaultGrace = std::chrono::seconds(
 /// Options of the command line; unset means "not given". Options that are not library settings are documented in
 /// options_table.hpp.
 struct LaunchOptions {
-  env::GivenSettings settings{};           ///< settings that are passed to the ranks
-  env::FsdpSettings fsdp{};                ///< settings of sharded training, which are passed to the ranks too
+  env::GivenSettings settings{};         ///< settings that are passed to the ranks
+  env::FsdpSettings fsdp{};              ///< settings of sharded training, which are passed to the ranks too
+  env::ParallelismConfig parallelism{};  ///< sizes of the mesh, which are passed to the ranks too
+  std::optional<bool> use_parallelism_config{};
   std::optional<int64_t> num_processes{};  ///< 1 to 4096, of the whole job; unset: on each machine one per visible GPU,
                                            ///< one on the CPU, without GPUs or on a device by number
   std::optional<int64_t> num_machines{};

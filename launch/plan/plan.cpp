@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "accelerate/env/fsdp_table.hpp"
+#include "accelerate/env/parallelism_table.hpp"
 #include "accelerate/env/settings_table.hpp"
 #include "launch/plan/cpu_affinity.hpp"
 #include "launch/plan/machine_placement.hpp"
@@ -47,6 +48,9 @@ void add_settings(env::Variables& variables, const LaunchOptions& options) {
   };
   env::for_each_setting([&](const auto& row) { add(row, row.of(options.settings)); });
   env::for_each_fsdp_setting([&](const auto& row) { add(row, row.of(options.fsdp)); });
+  const auto use_mesh = env::use_parallelism_row();
+  add(use_mesh, use_mesh.of(options));
+  env::for_each_parallelism_setting([&](const auto& row) { add(row, row.of(options.parallelism)); });
 }
 
 /// Passed between launchers.

@@ -9,6 +9,7 @@
 #include "accelerate/env/config_keys.hpp"
 #include "accelerate/env/precedence.hpp"
 #include "launch/plan/options_table.hpp"
+#include "launch/plan/resolve_mesh.hpp"
 #include "launch/plan/resolve_sharding.hpp"
 
 namespace accelerate::launch {
@@ -91,6 +92,7 @@ Resolved resolve(const LaunchOptions& options, const env::Variables& inherited, 
   resolve_own(inherited, config, result);
   drop_overridden_settings(options, result);
   resolve_sharding(inherited, config, result);
+  resolve_mesh(inherited, config, result);
   const auto unused = env::keys_without_meaning(config.values);
   if (!unused.empty()) {
     result.conflicts.push_back(

@@ -19,7 +19,9 @@ constexpr std::string_view kOffload =
     "optimizer state and parameters stay on the device; --zero_stage 3 on more ranks needs less memory";
 constexpr std::string_view kZero3 =
     "prepare() divides a whole model, and save_model() writes whole tensors in the dtype of the model";
-constexpr std::string_view kModelParallel = "model parallel training is not here; data parallel is";
+constexpr std::string_view kModelParallel =
+    "Megatron-LM is Python's; --use_parallelism_config with --parallelism_config_tp_size N is tensor parallelism";
+constexpr std::string_view kSequence = "context parallelism and DeepSpeed's sequence parallelism are not here yet";
 constexpr std::string_view kCompiler = "it compiles Python; there is none in a step here";
 constexpr std::string_view kPrecision = "fp8 is not here yet; --mixed_precision takes bf16 and fp16";
 constexpr std::string_view kTpu = "LibTorch has no TPUs; ranks run on GPUs or CPUs";
@@ -27,14 +29,13 @@ constexpr std::string_view kPython = "programs here are executables; give the pr
 constexpr std::string_view kCloud = "this launcher starts no machines; it runs on those that are there";
 constexpr std::string_view kInCode = "that is the program's: accelerator.clip_grad_norm_()";
 
-constexpr std::array<Foreign, 26> kForeign{
+constexpr std::array<Foreign, 25> kForeign{
     {{"deepspeed_", kDeepSpeed},
      {"zero3_", kZero3},
      {"offload_", kOffload},
      {"use_megatron_lm", kModelParallel},
      {"megatron_lm_", kModelParallel},
-     {"use_parallelism_config", kModelParallel},
-     {"parallelism_config_", kModelParallel},
+     {"parallelism_config_", kSequence},
      {"dynamo_", kCompiler},
      {"fp8_", kPrecision},
      {"tpu", kTpu},

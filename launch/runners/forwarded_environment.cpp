@@ -8,6 +8,7 @@
 #include <cctype>
 
 #include "accelerate/env/fsdp_table.hpp"
+#include "accelerate/env/parallelism_table.hpp"
 #include "launch/plan/options_table.hpp"
 
 namespace accelerate::launch {
@@ -54,6 +55,9 @@ std::vector<std::string> arguments_of(const LaunchOptions& options) {
   for_each_option([&](std::string_view /*group*/, const auto& row) { add(row, row.of(options)); });
   env::for_each_setting([&](const auto& row) { add(row, row.of(options.settings)); });
   env::for_each_fsdp_setting([&](const auto& row) { add(row, row.of(options.fsdp)); });
+  const auto use_mesh = env::use_parallelism_row();
+  add(use_mesh, use_mesh.of(options));
+  env::for_each_parallelism_setting([&](const auto& row) { add(row, row.of(options.parallelism)); });
   return words;
 }
 

@@ -58,12 +58,14 @@ inline Sequential filled(Sequential layers) {
 /// Nine layers, so that 4 ranks can have 2 stages each. The first layer of a stage may be the ReLU in place.
 inline Sequential mlp() {
   using namespace torch::nn;
+  using torch::nn::Linear;  // not accelerate::nn::Linear, which other tests use
   return filled(Sequential(Linear(7, 9), Tanh(), Linear(9, 8), ReLU(ReLUOptions().inplace(true)), Linear(8, 8), Tanh(),
                            Checkpointed(8), Linear(8, 6), Linear(6, 3)));
 }
 
 inline Sequential conv_net() {
   using namespace torch::nn;
+  using torch::nn::Linear;  // not accelerate::nn::Linear, which other tests use
   return filled(Sequential(Conv2d(2, 6, 3), GroupNorm(2, 6), ReLU(), Conv2d(6, 4, 3), Flatten(), Linear(4 * 4, 3)));
 }
 

@@ -128,6 +128,7 @@ TEST_CASE("a weight of the first and the last stage has the sum of both gradient
 TEST_CASE("BatchNorm normalises each micro-batch and updates its statistics once per micro-batch") {
   with_pipeline_ranks([](const Group& group) {
     using namespace torch::nn;
+    using torch::nn::Linear;  // not accelerate::nn::Linear, which other tests use
     const auto make = [] { return filled(Sequential(Linear(7, 9), BatchNorm1d(9), Linear(9, 4), Linear(4, 3))); };
     auto reference = make();
     Pipeline pipeline(group, make(), {.micro_batches = 3});

@@ -77,6 +77,27 @@ TEST_CASE("relevant variables are printed, a job's secret is not") {
                        {"SLURM_JOB_ID", "7"}});
 }
 
+TEST_CASE("the mesh of the settings is a line for each rank") {
+  CHECK(
+      mesh_in_words({}, {}) ==
+      "no mesh: all ranks are data parallel (ACCELERATE_USE_PARALLELISM_CONFIG and parallelism_config are not set)\n");
+  const TemporaryFolder at;
+  write_file(at.path / "c.yaml", "parallelism_config: {dp_replicate_size: 2, tp_size: 2}\n");
+  const auto ran = testing::run_program("accelerate_env", {"--mesh", "--config_file", at / "c.yaml"});
+  CHECK(ran.code == 0);
+  CHECK(ran.err.empty());
+  CHECK(ran.out ==
+        "mesh of 4 ranks: dp_replicate 2 x tp 2\n"
+        "rank 0: dp_replicate 0, tp 0\n"
+        "rank 1: dp_replicate 0, tp 1\n"
+        "rank 2: dp_replicate 1, tp 0\n"
+        "rank 3: dp_replicate 1, tp 1\n");
+  const auto by_variables =
+      testing::run_program("accelerate_env", {"--mesh", "--config_file", "/no/such.yaml"},
+                           {{"ACCELERATE_USE_PARALLELISM_CONFIG", "1"}, {"PARALLELISM_CONFIG_PP_SIZE", "2"}});
+  CHECK(by_variables.out == "mesh of 2 ranks: pp 2\nrank 0: pp 0\nrank 1: pp 1\n");
+}
+
 TEST_CASE("the program prints a block with the build, the machine, the config file and the variables") {
   const TemporaryFolder at;
   write_file(at.path / "c.yaml", "num_processes: 2\nuse_cpu: true\n");

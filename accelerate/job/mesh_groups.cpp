@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "accelerate/job/mesh_groups.hpp"
+
+#include <fmt/ranges.h>
+
+#include <vector>
+
+#include "accelerate/base/error.hpp"
+#include "accelerate/base/log.hpp"
+#include "accelerate/comm/error_context.hpp"
+
+namespace accelerate::job {
+namespace {
+
+using env::MeshDimension;
+
+comm::Group split_by(const comm::Group& world, const env::ParallelismConfig& config,
+                     std::span<const MeshDimension> dimensions) {
+  if (config.size(dimensions) == 1) return {};
+  if (config.size(dimensions) == world.size()) return world;
+  return comm::with_operation_context("parallelism_config", "the groups of the mesh are not made", world.place(),
+                                      [&] { return world.split(config.group(world.rank(), dimensions).front()); });
+}
+
+std::string place_text(const MeshGroups& mesh) {
+  std::vector<std::string> numbers;
+  for (const auto dimension : mesh.config.active_mesh_dims()) {
+    numbers.push_back(fmt::format("{} {}", env::name_of(dimension), mesh.coordinates.at(dimension)));
+  }
+  return fmt::to_string(fmt::join(numbers, ", "));
+}
+
+}  // namespace
+
+env::ParallelismConfig resolve_parallelism(const std::optional<env::ParallelismConfig>& given,
+                                           const env::Variables& variables, const env::Config& config,
+                                           const RankContext& place) {
+  const auto [resolved, conflicts] = env::weigh_parallelism(given, variables, config);
+  if (place.rank == 0) {
+    for (const std::string& conflict : conflicts) base::log_once(base::LogLevel::warning, place, "{}", conflict);
+  }
+  const env::ParallelismConfig mesh = resolved.value_or(env::ParallelismConfig{});
+  if (mesh.size(MeshDimension::cp) > 1) {
+    base::fail(ErrorKind::usage, place, "parallelism_config",
+               "cp_size is {}, and context parallelism is not available yet; set it to 1, and split the sequence with "
+               "tensor parallel layers (sequence_dim)",
+               mesh.size(MeshDimension::cp));
+  }
+  if (mesh.size(MeshDimension::sp) > 1) {
+    base::fail(ErrorKind::usage, place, "parallelism_config",
+               "sp_size is {}, and DeepSpeed's sequence parallelism is not supported; set it to 1, and split the "
+               "sequence with tensor parallel layers (sequence_dim)",
+               mesh.size(MeshDimension::sp));
+  }
+  return mesh;
+}
+
+MeshGroups make_mesh_groups(const comm::Group& world, const env::ParallelismConfig& config) {
+  MeshGroups mesh{.config = config.completed(world.size(), world.place()), .world = world};
+  mesh.coordinates = mesh.config.coordinates(world.rank());
+  mesh.data = split_by(world, mesh.config, env::mesh::dp);
+  mesh.tensor = split_by(world, mesh.config, std::array{MeshDimension::tp});
+  mesh.pipeline = split_by(world, mesh.config, std::array{MeshDimension::pp});
+  if (!mesh.is_model_parallel()) {
+    mesh.data = world;
+  } else {
+    base::log(base::LogLevel::info, world.place(), "parallelism_config: {}; this rank: {}", mesh.config.text(),
+              place_text(mesh));
+  }
+  return mesh;
+}
+
+}  // namespace accelerate::job
