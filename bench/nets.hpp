@@ -108,6 +108,18 @@ struct TransformerImpl : torch::nn::Module {
 };
 TORCH_MODULE(Transformer);
 
+/// Draws the initial weights that draw_weights() of peers/nets.py draws: normal numbers for matrices, zero for biases.
+///
+/// \param parameters  In the order of the peer's network; replaced in place.
+inline void draw_weights(torch::OrderedDict<std::string, torch::Tensor>& parameters, double deviation) {
+  const torch::NoGradGuard no_grad;
+  torch::manual_seed(1);
+  for (auto& parameter : parameters) {
+    if (parameter->dim() > 1) torch::nn::init::normal_(*parameter, 0.0, deviation);
+    if (parameter.key().ends_with("bias")) parameter->zero_();
+  }
+}
+
 /// A GPU works on after the last step returned.
 inline std::function<void()> finish(const accelerate::Accelerator& accelerator) {
   if (!accelerator.device().is_cuda()) return {};

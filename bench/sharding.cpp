@@ -17,7 +17,7 @@ using accelerate::ShardingStrategy;
 using Step = std::function<torch::Tensor()>;
 
 struct ModelOptions {
-  /// Standard deviation of the initial weights; peers/sharding.py draws the same numbers.
+  /// Standard deviation of the initial weights.
   double deviation = 0.02;
   /// If empty, units as the library finds them.
   std::vector<std::string> units{};
@@ -26,14 +26,8 @@ struct ModelOptions {
 template <typename Net, typename Loss>
 Step training_step(ShardingStrategy strategy, const Net& net, const torch::Tensor& x, const torch::Tensor& y,
                    const Loss& loss, const ModelOptions& options) {
-  {
-    const torch::NoGradGuard no_grad;
-    torch::manual_seed(1);
-    for (const auto& parameter : net->named_parameters()) {
-      if (parameter->dim() > 1) torch::nn::init::normal_(*parameter, 0.0, options.deviation);
-      if (parameter.key().ends_with("bias")) parameter->zero_();
-    }
-  }
+  auto weights = net->named_parameters();
+  bench::draw_weights(weights, options.deviation);
   auto accelerator = std::make_shared<Accelerator>(
       accelerate::AcceleratorOptions{.cpu = true, .sharding = strategy, .fsdp_plugin = {.shard_units = options.units}});
   // The loss of a fixed batch hardly changes at this rate, so that every round has the same numbers to compute with.

@@ -64,3 +64,14 @@ class Transformer(nn.Module):
         for block in self.blocks:
             x = block(x)
         return F.linear(self.norm(x), self.token.weight)
+
+
+def draw_weights(net, deviation):
+    """Those of bench::draw_weights()."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, deviation)
+            if name.endswith("bias"):
+                parameter.zero_()

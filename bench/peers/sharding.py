@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from accelerate.utils import DistributedDataParallelKwargs
-from nets import Block, Transformer
+from nets import Block, Transformer, draw_weights
 from resident import peak_bytes_of, resident_bytes, resident_bytes_after
 from serve import answer, seconds_per_step
 from torch.distributed.device_mesh import init_device_mesh
@@ -24,13 +24,7 @@ rank, ranks = accelerator.process_index, accelerator.num_processes
 
 def training_step(net, x, y, loss, deviation, units=()):
     """units: types of the modules that are units of fsdp2"""
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for name, parameter in net.named_parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(0, deviation)
-            if name.endswith("bias"):
-                parameter.zero_()
+    draw_weights(net, deviation)
     if strategy == "fsdp2":
         mesh = init_device_mesh("cpu", (ranks,))
         for module in [*(m for m in net.modules() if isinstance(m, units)), net]:

@@ -16,6 +16,7 @@
 #include "accelerate/base/error.hpp"
 #include "tests/temporary_folder.hpp"
 
+// Internal linkage, because FAULT_RANKS is another program in each file that includes this header.
 namespace faults {
 
 struct Ended {
@@ -47,10 +48,10 @@ class Listener {
   int port_ = 0;
 };
 
-inline int free_port() { return Listener().port(); }
+static inline int free_port() { return Listener().port(); }
 
 /// Runs command lines concurrently, each for at most 60 s.
-inline std::vector<Ended> run(const std::vector<std::string>& commands) {
+static inline std::vector<Ended> run(const std::vector<std::string>& commands) {
   const testing::TemporaryFolder folder;
   std::string script = "unset ACCELERATE_BACKEND RANK WORLD_SIZE GLOO_SOCKET_IFNAME; ";
   for (size_t i = 0; i < commands.size(); ++i) {
@@ -68,7 +69,7 @@ inline std::vector<Ended> run(const std::vector<std::string>& commands) {
 }
 
 /// \param extra  Variables that are set last and therefore have precedence.
-inline std::string rank_command(int rank, int world, int port, const std::string& scenario,
+static inline std::string rank_command(int rank, int world, int port, const std::string& scenario,
                                 const std::string& address = "127.0.0.1", const std::string& extra = "") {
   return fmt::format(
       "env RANK={} WORLD_SIZE={} LOCAL_RANK={} LOCAL_WORLD_SIZE={} MASTER_ADDR={} MASTER_PORT={} "
@@ -77,17 +78,17 @@ inline std::string rank_command(int rank, int world, int port, const std::string
 }
 
 /// Runs both ranks of a gloo job of two.
-inline std::vector<Ended> run_gloo(const std::string& scenario, int port, const std::string& address = "127.0.0.1") {
+static inline std::vector<Ended> run_gloo(const std::string& scenario, int port, const std::string& address = "127.0.0.1") {
   return run({rank_command(0, 2, port, scenario, address), rank_command(1, 2, port, scenario, address)});
 }
-inline std::vector<Ended> run_gloo(const std::string& scenario) { return run_gloo(scenario, free_port()); }
+static inline std::vector<Ended> run_gloo(const std::string& scenario) { return run_gloo(scenario, free_port()); }
 
-inline std::string at_rank(int rank, const std::string& text) {
+static inline std::string at_rank(int rank, const std::string& text) {
   return fmt::format("peer: [rank {} of 2, {}] {}\n", rank, accelerate::base::host_name(), text);
 }
 
 /// Checks rank 0's errors in the scenario "late_to_all": one line per operation that waits for rank 1.
-inline void check_all_name_rank_1(const std::string& out, const std::string& end) {
+static inline void check_all_name_rank_1(const std::string& out, const std::string& end) {
   const std::vector<std::pair<std::string, std::string>> waits{
       {"all_gather", "all_gather: waited 2 s in operation 1 ([2] float32)"},
       {"all_gather_async", "all_gather: waited 2 s in operation 1 ([2] float32)"},
@@ -113,7 +114,7 @@ inline void check_all_name_rank_1(const std::string& out, const std::string& end
 }
 
 /// No backtrace and no retry messages: the error is complete.
-inline void check_quiet(const Ended& rank) {
+static inline void check_quiet(const Ended& rank) {
   CAPTURE(rank.err);
   CHECK(rank.err.find("frame #") == std::string::npos);
   CHECK(rank.err.find("[W") == std::string::npos);
@@ -123,16 +124,16 @@ inline void check_quiet(const Ended& rank) {
 
 /// Error texts in debug mode for an operation that only rank 1 calls: between two steps with a barrier, and before the
 /// last.
-inline const std::string kBarrierBesideExtra =
+static inline const std::string kBarrierBesideExtra =
     "barrier: this rank calls barrier (no tensor), rank 1 calls all_reduce ([2] float32); all ranks must call the same "
     "operations in the same order.";
-inline const std::string kExtraBesideBarrier =
+static inline const std::string kExtraBesideBarrier =
     "all_reduce: this rank calls all_reduce ([2] float32), rank 0 calls barrier (no tensor); all ranks must call the "
     "same operations in the same order.";
-inline const std::string kStepBesideExtra =
+static inline const std::string kStepBesideExtra =
     "all_reduce: this rank calls all_reduce ([6] float32) on a duplicate of the group, rank 1 calls all_reduce ([2] "
     "float32); all ranks must call the same operations in the same order.";
-inline const std::string kExtraBesideStep =
+static inline const std::string kExtraBesideStep =
     "all_reduce: this rank calls all_reduce ([2] float32), rank 0 calls all_reduce ([6] float32) on a duplicate of the "
     "group; all ranks must call the same operations in the same order.";
 

@@ -2,8 +2,8 @@
 // Compiles and runs the C++ blocks of the page about tensor parallelism, on ranks that are threads.
 #include "tests/testing.hpp"
 //
+#include "accelerate/accelerate.hpp"
 #include "accelerate/comm/group.hpp"
-#include "accelerate/env/parallelism_config.hpp"
 #include "accelerate/tensor_parallel/attention.hpp"
 #include "accelerate/tensor_parallel/linear.hpp"
 #include "accelerate/tensor_parallel/plan.hpp"
@@ -44,11 +44,12 @@ TEST_CASE("the plan of the page splits an existing model") {
   });
 }
 
-TEST_CASE("the groups of the page form a mesh of 2 x 2 ranks") {
-  accelerate::comm::run_threads(4, [](const accelerate::comm::Group& world) {
+TEST_CASE("the Accelerator of the page has a mesh of 2 x 2 ranks") {
+  accelerate::simulate(4, [] {
+    using parallelism_page::BlockImpl;
     // block: docs/how_to/tensor_parallel.md: Use it with data parallelism
-    CHECK(tensor.size() == 2);
-    CHECK(tensor.rank() == world.rank() % 2);
-    CHECK(data.rank() == world.rank() / 2);
+    CHECK(accelerator.tensor_parallel_rank() == accelerator.process_index() % 2);
+    CHECK(accelerator.data_parallel_rank() == accelerator.process_index() / 2);
+    CHECK(block.up->weight.size(0) == 3072 / 2);
   });
 }

@@ -201,6 +201,8 @@ TEST_CASE("sharded parameters") {
     float largest = 0;
     // block: docs/how_to/sharded_training.md: Use whole parameters
     CHECK(largest > 0);
+    // block: docs/how_to/sharded_training.md: Build a model that is larger than the memory
+    CHECK(accelerator.sharding_plan(large_model).find(" on 2 ranks, ") != std::string::npos);
   });
   CHECK(std::filesystem::exists(run_folder / "optimizer.bin"));
   // block: docs/how_to/sharded_training.md: Choose the units

@@ -10,8 +10,9 @@ NAMES = {"plain_libtorch/mnist": "plain_mnist"}
 FEATURES = sorted(path.stem for path in (examples / "by_feature").glob("*.cpp") if path.stem != "programs")
 # Options of each program besides --help. Every program has an entry, so that a new one is not forgotten.
 LISTED = {
-    "checkpoint": ["--project-dir", "--resume"], "cifar10": ["FOLDER"], "custom_dataset": [],
+    "big_model": ["FOLDER", "--memory", "--blocks"], "checkpoint": ["--project-dir", "--resume"], "cifar10": ["FOLDER"], "custom_dataset": [],
     "fashion_resnet": ["--num_devices", "--lr"], "mnist": ["--data-dir", "--lr"], "pipeline": [],
+    "model_parallel": ["--devices", "--micro_batches"], "tensor_parallel": [],
     "plain_mnist": ["--data-dir", "--lr"],
     "text_blocks": ["FILE"], "tracking": ["FOLDER"], "trainer": ["--learning_rate"],
 }
