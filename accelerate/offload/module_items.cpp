@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "accelerate/units/class_name.hpp"
+
 namespace accelerate::offload {
 namespace {
 
@@ -62,13 +64,8 @@ std::vector<ModuleItem> parts_of(const torch::nn::Module& module, const std::str
 }
 
 bool is_of_class(const torch::nn::Module& module, std::span<const std::string> classes) {
-  const std::string& full = module.name();
-  const size_t colons = full.rfind("::");
-  std::string last = colons == std::string::npos ? full : full.substr(colons + 2);
-  const bool is_impl = last.ends_with("Impl");
-  return std::ranges::any_of(classes, [&](const std::string& name) {
-    return name == full || name == last || (is_impl && name + "Impl" == last);
-  });
+  return std::ranges::any_of(classes,
+                             [&](const std::string& name) { return units::is_class_named(module.name(), name); });
 }
 
 bool can_be_split(const ModuleItem& item, std::span<const std::string> no_split_module_classes) {

@@ -37,7 +37,7 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 /// True if the item has children and its class may be split.
 [[nodiscard]] bool can_be_split(const ModuleItem& item, std::span<const std::string> no_split_module_classes);
-/// True if the class is in the list: "ns::BlockImpl" matches "Block", "BlockImpl" and "ns::BlockImpl".
+/// True if the list names the class, as units::is_class_named().
 [[nodiscard]] bool is_of_class(const torch::nn::Module& module, std::span<const std::string> classes);
 
 /// "a.b" is inside "a" and inside "a.b".

@@ -8,6 +8,8 @@
 #include <set>
 #include <string_view>
 
+#include "accelerate/units/class_name.hpp"
+
 namespace accelerate::prepared {
 namespace {
 
@@ -16,29 +18,17 @@ struct NamedClass {
   std::string name{};
 };
 
-// Removes namespaces, which end at the last "::" before template arguments, and LibTorch's suffix of implementations.
-std::string_view short_name(std::string_view name) {
-  const size_t colons = name.substr(0, name.find('<')).rfind("::");
-  if (colons != std::string_view::npos) name.remove_prefix(colons + 2);
-  const size_t dot = name.rfind('.');  // TorchScript: __torch__.nets.Block
-  if (dot != std::string_view::npos) name.remove_prefix(dot + 1);
-  if (name.size() > 4 && name.ends_with("Impl")) name.remove_suffix(4);
-  return name;
-}
-
 std::vector<std::string> find_modules(const std::vector<NamedClass>& modules, const std::vector<std::string>& classes,
                                       const RankContext& place) {
   std::vector<std::string> found;
   for (const std::string& wanted : classes) {
     const size_t before = found.size();
     for (const NamedClass& module : modules) {
-      const std::string_view name = short_name(module.name);
-      if (wanted == module.name || wanted == name || wanted == std::string(name) + "Impl")
-        found.push_back(module.module);
+      if (units::is_class_named(module.name, wanted)) found.push_back(module.module);
     }
     if (found.size() > before) continue;
     std::set<std::string_view> all;
-    for (const NamedClass& module : modules) all.insert(short_name(module.name));
+    for (const NamedClass& module : modules) all.insert(units::short_class_name(module.name));
     base::fail(
         ErrorKind::usage, place, "prepare",
         "transformer_cls_names_to_wrap has {}, but no module within the model is of this class; its classes are {}",
