@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/deferred/deferred_tensor.hpp"
 
-#include <ATen/EmptyTensor.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
@@ -111,22 +110,12 @@ bool record_arithmetic(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
   return true;
 }
 
-// Allocates nothing. attach() gives the tensor memory.
-struct NoAllocator final : c10::Allocator {
-  explicit NoAllocator(c10::Device the_device) : device(the_device) {}
-  c10::DataPtr allocate(size_t) override { return {nullptr, device}; }
-  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
-  void copy_data(void*, const void*, size_t) const override {}
-  c10::Device device;
-};
-
+// attach() gives the tensor memory.
 at::Tensor without_memory(const EmptyLayout& layout) {
-  NoAllocator allocator(layout.device);
-  const c10::DispatchKeySet keys(c10::computeDispatchKey(layout.dtype, at::kStrided, layout.device));
+  at::OptionalIntArrayRef strides;
+  if (layout.strides) strides = *layout.strides;
   at::Tensor tensor =
-      layout.strides
-          ? at::Tensor(at::detail::empty_strided_generic(layout.sizes, *layout.strides, &allocator, keys, layout.dtype))
-          : at::Tensor(at::detail::empty_generic(layout.sizes, &allocator, keys, layout.dtype, layout.memory_format));
+      device::empty_without_memory(layout.sizes, strides, layout.dtype, layout.device, layout.memory_format);
   device::storage_of(tensor)->set_allocator(c10::GetAllocator(layout.device.type()));
   return tensor;
 }
@@ -178,7 +167,7 @@ void before_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, St
   if (deferring && create(op, *stack)) return;
   if (record_in_place(op, keys, *stack, deferring) || copy_deferred(op, rest, *stack)) return;
   if (deferring && record_arithmetic(op, keys, *stack)) return;
-  // The operators inside these pass this function themselves.
+  // Operators inside these are dispatched to this fallback.
   if (!device::needs_values(op.schema()) || consists_of_deferrable(op)) return op.redispatchBoxed(rest, stack);
   const c10::impl::ExcludeDispatchKeyGuard inside(kKey);
   materialize_arguments(arguments_of(op, *stack));

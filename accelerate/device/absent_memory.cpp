@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/device/absent_memory.hpp"
 
+#include <ATen/EmptyTensor.h>
+#include <c10/core/Allocator.h>
+
 #include <string_view>
 
 namespace accelerate::device {
@@ -23,7 +26,23 @@ struct RefusesData {
 };
 template struct PrivateMember<RefusesData, &c10::StorageImpl::throw_on_immutable_data_ptr_>;
 
+struct NoAllocator final : c10::Allocator {
+  explicit NoAllocator(c10::Device the_device) : device(the_device) {}
+  c10::DataPtr allocate(size_t) override { return {nullptr, device}; }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void*, const void*, size_t) const override {}
+  c10::Device device;
+};
+
 }  // namespace
+
+at::Tensor empty_without_memory(at::IntArrayRef sizes, at::OptionalIntArrayRef strides, c10::ScalarType dtype,
+                                c10::Device device, std::optional<c10::MemoryFormat> memory_format) {
+  NoAllocator allocator(device);
+  const c10::DispatchKeySet keys(c10::computeDispatchKey(dtype, c10::kStrided, device));
+  if (strides) return at::Tensor(at::detail::empty_strided_generic(sizes, *strides, &allocator, keys, dtype));
+  return at::Tensor(at::detail::empty_generic(sizes, &allocator, keys, dtype, memory_format));
+}
 
 c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();

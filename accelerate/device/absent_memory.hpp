@@ -1,13 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private to the library: access to LibTorch's internals for tensors whose memory is absent for a while.
+// Private to the library: access to LibTorch's internals for tensors that have no memory for a while.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/function_schema.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/StorageImpl.h>
+#include <c10/util/OptionalArrayRef.h>
+
+#include <optional>
 
 namespace accelerate::device {
+
+/// Returns a tensor whose storage has its size and no memory.
+/// \param strides  If unset, those of the memory format, which is contiguous by default.
+[[nodiscard]] at::Tensor empty_without_memory(at::IntArrayRef sizes, at::OptionalIntArrayRef strides,
+                                              c10::ScalarType dtype, c10::Device device,
+                                              std::optional<c10::MemoryFormat> memory_format = std::nullopt);
 
 /// Returns the storage without a check of its memory.
 [[nodiscard]] c10::StorageImpl* storage_of(const at::Tensor& tensor);
