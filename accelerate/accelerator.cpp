@@ -191,37 +191,28 @@ at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameter
   gradient::check_norm_limit(max_norm, norm_type);
   prepared::refuse_split_parameters(*accelerator_state_, parameters, "clip_grad_norm_",
                                     "the norm would lack the other parts; use nn::clip_split_grad_norm_()");
+  const auto clip = [&](const std::vector<at::Tensor>& clipped, const auto& norm, const auto& clip_by_norm) {
+    prepared::LossScaling* const scaling = accelerator_state_->scaling.get();
+    if (!sync_gradients()) return scaling != nullptr ? scaling->unscaled_norm(norm(), parameters) : norm();
+    if (scaling != nullptr) scaling->unscale_owners(parameters);
+    if (error_if_nonfinite) {
+      auto pieces = prepared::named_shards(models_of(), clipped);
+      gradient::require_finite(norm(), pieces, place());
+    }
+    return clip_by_norm();
+  };
   if (accelerator_state_->mesh.tensor.size() > 1 && prepared::has_split(parameters)) {
-    return clip_split(parameters, max_norm, norm_type, error_if_nonfinite);
+    const comm::Group& group = accelerator_state_->mesh.tensor;
+    const auto distinct = prepared::unique_tensors(parameters);
+    return clip(
+        distinct, [&] { return nn::split_grad_norm(distinct, group, norm_type); },
+        [&] { return nn::clip_split_grad_norm_(distinct, max_norm, group, norm_type); });
   }
   const auto gradients = prepared::flat_gradients(models_of(), parameters);
   const comm::Group* over = prepared::group_of_sharded_gradients(models_of(), parameters);
-  if (!sync_gradients()) {
-    const at::Tensor norm = gradient::norm_of(gradients, norm_type, over);
-    return accelerator_state_->scaling ? accelerator_state_->scaling->unscaled_norm(norm, parameters) : norm;
-  }
-  if (accelerator_state_->scaling) accelerator_state_->scaling->unscale_owners(parameters);
-  if (error_if_nonfinite) {
-    auto pieces = prepared::named_shards(models_of(), parameters);
-    gradient::require_finite(gradient::norm_of(gradients, norm_type, over), pieces, place());
-  }
-  return gradient::clip_norm_of(gradients, max_norm, norm_type, over);
-}
-
-at::Tensor Accelerator::clip_split(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
-                                   bool error_if_nonfinite) {
-  const comm::Group& group = accelerator_state_->mesh.tensor;
-  const auto distinct = prepared::unique_tensors(parameters);
-  if (!sync_gradients()) {
-    const at::Tensor norm = nn::split_grad_norm(distinct, group, norm_type);
-    return accelerator_state_->scaling ? accelerator_state_->scaling->unscaled_norm(norm, parameters) : norm;
-  }
-  if (accelerator_state_->scaling) accelerator_state_->scaling->unscale_owners(parameters);
-  if (error_if_nonfinite) {
-    auto pieces = prepared::named_shards(models_of(), distinct);
-    gradient::require_finite(nn::split_grad_norm(distinct, group, norm_type), pieces, place());
-  }
-  return nn::clip_split_grad_norm_(distinct, max_norm, group, norm_type);
+  return clip(
+      parameters, [&] { return gradient::norm_of(gradients, norm_type, over); },
+      [&] { return gradient::clip_norm_of(gradients, max_norm, norm_type, over); });
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {

@@ -405,9 +405,6 @@ class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacad
       return {};
     }
   }
-  /// clip_grad_norm_() for parameters of which some are parts of tensor parallel layers.
-  at::Tensor clip_split(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
-                        bool error_if_nonfinite);
   /// Checks the loss, and the events since the last backward.
   void begin_backward(const at::Tensor& loss);
   /// \param weight  Factor of the loss.

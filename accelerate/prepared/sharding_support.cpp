@@ -9,6 +9,7 @@
 #include <typeinfo>
 
 #include "accelerate/optim/fused_step.hpp"
+#include "accelerate/optim/parameter_groups.hpp"
 #include "accelerate/prepared/split_parameters.hpp"
 
 namespace accelerate::prepared {
@@ -40,7 +41,7 @@ void check_sharding(const AcceleratorState& shared, bool save_on_each_node) {
 }
 
 void check_shardable(const AcceleratorState& shared, torch::optim::Optimizer& optimizer) {
-  if (dynamic_cast<torch::optim::LBFGS*>(&optimizer) != nullptr && has_split(optimizer.parameters())) {
+  if (dynamic_cast<torch::optim::LBFGS*>(&optimizer) != nullptr && has_split(optim::parameters_of(optimizer))) {
     base::fail(
         ErrorKind::usage, shared.place, "prepare",
         "torch::optim::LBFGS combines all elements of the parameters, and this rank has parts of tensor parallel "
