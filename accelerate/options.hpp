@@ -113,10 +113,10 @@ struct AcceleratorOptions {
   /// torch.backends.cudnn.benchmark does. The constructor sets it for the whole process, and it stays set.
   /// ACCELERATE_CUDNN_BENCHMARK; if unset everywhere, it is not changed.
   std::optional<bool> cudnn_benchmark{};
-  /// The mesh of the job: sizes of data, tensor and pipeline parallelism, whose product must be the number of ranks.
-  /// Gradients are averaged, batches divided and metrics gathered over the data parallel ranks only. If unset, or for
-  /// an unset size, PARALLELISM_CONFIG_TP_SIZE and its kin if ACCELERATE_USE_PARALLELISM_CONFIG is true; default: all
-  /// ranks are data parallel.
+  /// The mesh of the job: sizes of data, tensor and pipeline parallelism. Their product must be the number of ranks.
+  /// Gradients are averaged, batches divided and metrics gathered over the data parallel ranks only. An unset size is
+  /// read from PARALLELISM_CONFIG_TP_SIZE and the other variables of this kind; without this option they count if
+  /// ACCELERATE_USE_PARALLELISM_CONFIG is true. By default all ranks are data parallel.
   std::optional<ParallelismConfig> parallelism_config{};
   /// The parts of the training state that are divided over the ranks, for float32 and float64 parameters on the CPU
   /// with SGD, Adam, AdamW, Adagrad and RMSprop. With shard_optim_op each rank keeps the optimizer state of an equal

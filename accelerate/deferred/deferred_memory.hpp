@@ -15,7 +15,7 @@
 
 namespace accelerate::deferred {
 
-/// Either address space whose pages get memory when they are written, or no memory and a recipe. Thread-safe.
+/// Either Pages, or no memory and a recipe. Thread-safe.
 class DeferredMemory : public std::enable_shared_from_this<DeferredMemory> {
  public:
   /// The memory is absent.

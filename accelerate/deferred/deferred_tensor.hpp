@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private to the library: tensors whose memory is absent until an operator needs their values.
+// Private to the library: tensors without memory until an operator needs their values.
 //
 // While a thread defers, a boxed fallback of a dispatch key runs before each of its operators. Tensors that it creates
 // have the same key, which views inherit, so that the fallback runs for them on every thread and at any time.

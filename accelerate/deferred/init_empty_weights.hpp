@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builds modules whose parameters and buffers get memory later.
+// Builds modules without memory for their parameters and buffers.
 #pragma once
 
 #include <functional>

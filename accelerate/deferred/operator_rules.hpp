@@ -14,7 +14,7 @@ enum class Change { unknown, fills, modifies };
 
 /// Returns how the operator changes its first argument. A fill does not depend on earlier values.
 [[nodiscard]] Change change_by(const c10::OperatorHandle& op);
-/// True for copy_(), whose second argument may be a deferred tensor of any shape.
+/// True for copy_(). Its second argument may be a deferred tensor of any shape.
 [[nodiscard]] bool is_fill_from_tensor(const c10::OperatorHandle& op);
 [[nodiscard]] bool is_random(const c10::OperatorHandle& op);
 /// True for functions that create a tensor by empty() and copy their argument to it: clone() and to().

@@ -6,7 +6,7 @@
 
 namespace accelerate::deferred {
 
-/// Address space whose pages get memory when they are written. All memory is returned to the system at once, while
+/// Address space. A page gets memory when it is written. All memory is returned to the system at once, while
 /// freed blocks of the heap are divided by later small ones, and the heap grows.
 class Pages {
  public:

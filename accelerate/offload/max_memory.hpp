@@ -38,8 +38,8 @@ using MaxMemory = std::map<std::string, MemorySize>;
 /// Memory by device in the order in which devices are filled: accelerator devices by number, "cpu", "disk".
 using MemoryList = std::vector<std::pair<std::string, int64_t>>;
 
-/// \param max_memory  If empty, the free memory of the accelerator devices and the available memory of the CPU are
-/// used. \throws Error (usage) for another device name or a negative size.
+/// \param max_memory  If empty, the free memory of the accelerator devices and the available memory of the CPU count.
+/// \throws Error (usage) for another device name or a negative size.
 [[nodiscard]] MemoryList get_max_memory(const MaxMemory& max_memory = {});
 
 /// Returns limits by which infer_auto_device_map() gives all accelerator devices about equal parts of the model.

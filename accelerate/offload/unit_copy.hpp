@@ -26,7 +26,7 @@ struct WeightSource {
 /// Memory of a unit on the device, and the streams that use it.
 struct UnitMemory {
   at::Tensor bytes{};                   // uint8
-  std::vector<c10::Stream> streams{};   // that wait for the copy and run operators
+  std::vector<c10::Stream> streams{};   // these waited for the copy and run operators
   std::vector<c10::Event> last_uses{};  // of the previous unit
   std::optional<c10::Event> copied{};   // unset on the CPU
 };
@@ -42,7 +42,7 @@ struct UnitContent {
   at::Tensor pinned{};  // all values in pinned memory, if they are on the CPU and the device is not
 };
 
-/// Copies units, one at a time. Its functions are called by one thread, except wait_on_current_stream().
+/// Copies units, one at a time. copy() is called by one thread; the caller serialises the other functions.
 class UnitCopies {
  public:
   explicit UnitCopies(c10::Device device);

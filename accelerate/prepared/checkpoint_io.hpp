@@ -106,20 +106,21 @@ class Checkpointing {
   [[nodiscard]] std::filesystem::path numbered_folder() const;
   [[nodiscard]] std::filesystem::path checkpoints_folder(std::string_view operation) const;
   struct DiskRole {
-    bool accesses =
-        true;  ///< One rank per disk does: rank 0, or the first rank of each machine with save_on_each_node.
-    archive::FileShare verified{};  ///< All ranks with the same disk verify checksums, each some of the files.
+    /// True for one rank per disk: rank 0, or the first rank of each machine with save_on_each_node.
+    bool accesses = true;
+    /// All ranks with the same disk verify checksums, each some of the files.
+    archive::FileShare verified{};
   };
   /// Collective.
   [[nodiscard]] DiskRole disk_role(std::string_view operation) const;
   /// \throws Error (io) on every rank if the folder does not exist on one of them. Collective.
   void check_visible_on_all_ranks(const std::filesystem::path& folder) const;
   void check_one_save(const std::filesystem::path& folder, const std::string& mark) const;
-  /// Returns the damage of a folder, or "" if it is complete. A folder without a manifest, from Hugging Face
-  /// Accelerate, is complete if it contains everything that a load needs.
   /// Returns the rank of the saving job with this rank's random states and buffers, or -1 if it has none, because its
   /// mesh was another one.
   [[nodiscard]] int64_t rank_of_own_part(const std::filesystem::path& folder) const;
+  /// Returns the damage of a folder, or "" if it is complete. A folder without a manifest, from Hugging Face
+  /// Accelerate, is complete if it contains everything that a load needs.
   [[nodiscard]] std::string find_damage(const std::filesystem::path& folder) const;
   /// find_damage() on the ranks that access the disk, then the checksums if `verify`. Collective.
   [[nodiscard]] std::string find_damage_together(const std::filesystem::path& folder, bool verify,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Private: files contain whole tensors. Joins the parts of tensor parallel layers for them, and takes this rank's parts
-// of what was loaded.
+// from loaded tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -52,8 +52,7 @@ void ask_for_ranks(Questions& questions, const Machine& machine, ClusterConfig& 
   const std::vector<std::string> strategies{"no", "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD"};
   const size_t strategy = questions.choose(
       "Shard the training? FULL_SHARD divides optimizer state, gradients and parameters over the processes, "
-      "SHARD_GRAD_OP "
-      "all but the parameters, HYBRID_SHARD everything over the processes of each machine.",
+      "SHARD_GRAD_OP all but the parameters, HYBRID_SHARD everything over the processes of each machine.",
       strategies, 0);
   if (strategy > 0) config.sharding_strategy = strategies.at(strategy);
 }

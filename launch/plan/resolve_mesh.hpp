@@ -10,9 +10,8 @@ namespace accelerate::launch {
 
 /// Completes `result.options.parallelism` and adds the sentences for overridden values. Nothing but
 /// use_parallelism_config is read unless it is true. Pure function.
-/// \throws LaunchError (2) if the command line has sizes, and no source enables them. \throws Error (environment) for
-/// an
-///         invalid value, with its source.
+/// \throws LaunchError (2) if the command line has sizes, and no source enables them.
+/// \throws Error (environment) for an invalid value, with its source.
 void resolve_mesh(const env::Variables& inherited, const env::Config& config, Resolved& result);
 
 }  // namespace accelerate::launch

@@ -70,7 +70,7 @@ static inline std::vector<Ended> run(const std::vector<std::string>& commands) {
 
 /// \param extra  Variables that are set last and therefore have precedence.
 static inline std::string rank_command(int rank, int world, int port, const std::string& scenario,
-                                const std::string& address = "127.0.0.1", const std::string& extra = "") {
+                                       const std::string& address = "127.0.0.1", const std::string& extra = "") {
   return fmt::format(
       "env RANK={} WORLD_SIZE={} LOCAL_RANK={} LOCAL_WORLD_SIZE={} MASTER_ADDR={} MASTER_PORT={} "
       "ACCELERATE_BACKEND=gloo {} {} {}",
@@ -78,7 +78,8 @@ static inline std::string rank_command(int rank, int world, int port, const std:
 }
 
 /// Runs both ranks of a gloo job of two.
-static inline std::vector<Ended> run_gloo(const std::string& scenario, int port, const std::string& address = "127.0.0.1") {
+static inline std::vector<Ended> run_gloo(const std::string& scenario, int port,
+                                          const std::string& address = "127.0.0.1") {
   return run({rank_command(0, 2, port, scenario, address), rank_command(1, 2, port, scenario, address)});
 }
 static inline std::vector<Ended> run_gloo(const std::string& scenario) { return run_gloo(scenario, free_port()); }

@@ -40,7 +40,7 @@ torch::nn::Sequential wide_layers() {
   return layers;
 }
 
-/// Runs on two ranks with full_shard. Returns the peak of the memory of both while `run` runs, and what they hold then.
+/// Runs on two ranks with full_shard. Returns the peak of the memory of both during `run`, and their memory after it.
 struct Memory {
   int64_t peak = 0, held = 0;
 };
