@@ -40,7 +40,7 @@ bool saved_on_this_mesh(const AcceleratorState& shared, const checkpoint::Checkp
 
 // "4 ranks", or "4 ranks (dp_replicate 2 x tp 2)".
 std::string ranks_text(int64_t world_size, const std::string& mesh) {
-  return fmt::format("{} ranks{}", world_size, mesh.empty() ? "" : " (" + mesh + ")");
+  return fmt::format("{} {}{}", world_size, world_size == 1 ? "rank" : "ranks", mesh.empty() ? "" : " (" + mesh + ")");
 }
 
 template <typename Core>

@@ -406,7 +406,7 @@ TEST_CASE("an open window throws if it is loaded with another world size") {
   Training training(world.split(world.rank()), {.cpu = true});
   const auto told = fmt::format(
       "the checkpoint was saved by {0} ranks within an accumulation window, and its gradients belong to single ranks; "
-      "resume with {0} ranks instead of 1, or load one that was saved while sync_gradients() was true",
+      "resume with {0} ranks instead of 1 rank, or load one that was saved while sync_gradients() was true",
       world.size());
   CHECK_THROWS_WITH(training.load(folder.path / "within"), doctest::Contains(told.c_str()));
 }
