@@ -61,13 +61,6 @@ Places find_places(const DeviceMap& device_map, const DispatchOptions& options) 
         "main_device is the CPU, but the device map has {}; leave main_device unset, or set it to an accelerator",
         accelerator->str());
   }
-  const auto on_cpu = [](const auto& place) { return place.second.is_cpu(); };
-  const auto cpus = std::ranges::count_if(places.devices, on_cpu);
-  if (std::ssize(places.devices) - cpus > 1 && (cpus > 0 || places.has_disk)) {
-    base::fail(ErrorKind::usage, {}, "dispatch_model",
-               "the device map has several accelerator devices and modules on the CPU or the disk, which is not "
-               "supported yet; use one accelerator device, or place all modules on accelerator devices");
-  }
   return places;
 }
 

@@ -88,6 +88,7 @@ OffloadedUnits::~OffloadedUnits() {
   }
   changed_.notify_all();
   if (loader_.joinable()) loader_.join();
+  copies_.finish();
   for (const auto& slot : slots_) copies_.before_free(slot->memory);
 }
 

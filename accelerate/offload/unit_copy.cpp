@@ -33,13 +33,12 @@ UnitCopies::UnitCopies(c10::Device device) : device_(device) {
   stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
 }
 
-// Pinned memory is reused by others as soon as it is freed.
-UnitCopies::~UnitCopies() {
-  for (const Staging& staging : stagings_) {
-    try {
-      if (staging.copied) staging.copied->synchronize();
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the device is lost, so nothing is copied
-    }
+UnitCopies::~UnitCopies() { finish(); }
+
+void UnitCopies::finish() noexcept {
+  try {
+    if (last_copy_) last_copy_->synchronize();
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the device is lost, so nothing is copied
   }
 }
 
@@ -83,6 +82,8 @@ void UnitCopies::copy(const UnitContent& content, UnitMemory& memory) {
   memory.bytes.narrow(0, 0, length).copy_(source, /*non_blocking=*/true);
   memory.copied.emplace(device_.type());
   memory.copied->record(*stream_);
+  last_copy_.emplace(device_.type());
+  last_copy_->record(*stream_);
   if (staging != nullptr) {
     staging->copied.emplace(device_.type());
     staging->copied->record(*stream_);

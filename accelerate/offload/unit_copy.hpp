@@ -61,6 +61,8 @@ class UnitCopies {
   void end_use(UnitMemory& memory) const;
   /// Must be called before memory is freed.
   void before_free(const UnitMemory& memory) const;
+  /// Waits for the copies. Must be called before pinned memory of a unit is freed: others reuse it immediately.
+  void finish() noexcept;
 
  private:
   struct Staging {
@@ -72,6 +74,7 @@ class UnitCopies {
   c10::Device device_;
   std::optional<c10::Stream> stream_{};  // unset on the CPU
   std::array<Staging, 2> stagings_{};
+  std::optional<c10::Event> last_copy_{};
   size_t next_ = 0;
 };
 

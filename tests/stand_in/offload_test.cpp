@@ -8,6 +8,7 @@
 #include "tests/temporary_folder.hpp"
 
 using accelerate::cpu_offload;
+using accelerate::DeviceMap;
 using accelerate::disk_offload;
 using accelerate::dispatch_model;
 using accelerate::infer_auto_device_map;
@@ -78,15 +79,22 @@ TEST_CASE("a steady forward of cpu_offload does not wait for the device") {
   CHECK(stand_in::host_waits(0) == waits);
 }
 
-TEST_CASE("several devices with modules on the CPU or the disk are refused" * stand_in::needs_stand_in()) {
-  DeepNet net = deep_net();
-  for (const std::string slow : {"cpu", "disk"}) {
-    CHECK(testing::refusal([&] {
-            dispatch_model(*net, {{"", "1"}, {"blocks.0", "0"}, {"blocks.3", slow}});
-          }) ==
-          "dispatch_model: the device map has several accelerator devices and modules on the CPU or the disk, which is "
-          "not supported yet; use one accelerator device, or place all modules on accelerator devices");
-  }
+TEST_CASE("a model on two devices, the CPU and the disk has the CPU's numbers" * stand_in::needs_stand_in()) {
+  const TemporaryFolder folder;
+  DeepNet reference = deep_net();
+  const auto expected = output_of(reference);
+  const DeviceMap map{{"", "1"}, {"blocks.0", "0"}, {"blocks.2", "0"}, {"blocks.3", "cpu"}, {"blocks.4", "disk"}};
+  stand_in::at_every_pace([&] {
+    DeepNet net = deep_net();
+    dispatch_model(*net, map, {.offload_dir = folder.path});
+    CHECK(net->head->weight.device() == stand_in::device(1));
+    CHECK(net->blocks[0]->as<torch::nn::Linear>()->weight.device() == stand_in::device(0));
+    for (int i = 0; i < 2; ++i) {
+      const auto output = output_of(net);
+      CHECK(output.device() == stand_in::device(1));
+      check_equal(output, expected);
+    }
+  });
 }
 
 TEST_CASE("a model of init_empty_weights is dispatched to two devices with the values of eager construction" *
