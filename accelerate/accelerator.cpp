@@ -201,15 +201,15 @@ at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameter
     }
     return clip_by_norm();
   };
+  const comm::Group* over = prepared::group_of_sharded_gradients(models_of(), parameters);
   if (accelerator_state_->mesh.tensor.size() > 1 && prepared::has_split(parameters)) {
     const comm::Group& group = accelerator_state_->mesh.tensor;
-    const auto distinct = prepared::unique_tensors(parameters);
+    const auto gradients = prepared::split_gradients(models_of(), parameters);
     return clip(
-        distinct, [&] { return nn::split_grad_norm(distinct, group, norm_type); },
-        [&] { return nn::clip_split_grad_norm_(distinct, max_norm, group, norm_type); });
+        parameters, [&] { return nn::split_grad_norm(gradients, group, norm_type, over); },
+        [&] { return nn::clip_split_grad_norm_(gradients, max_norm, group, norm_type, over); });
   }
   const auto gradients = prepared::flat_gradients(models_of(), parameters);
-  const comm::Group* over = prepared::group_of_sharded_gradients(models_of(), parameters);
   return clip(
       parameters, [&] { return gradient::norm_of(gradients, norm_type, over); },
       [&] { return gradient::clip_norm_of(gradients, max_norm, norm_type, over); });

@@ -51,7 +51,9 @@ at::Tensor norm_over(const comm::Group& group, const at::Tensor& part, double no
 }
 
 at::Tensor total_norm(const std::vector<std::vector<at::Tensor>>& groups, double norm_type, const comm::Group* over) {
-  at::Tensor norm = groups.empty() ? at::zeros({}) : norm_of_groups(groups, norm_type);
+  // A rank without gradients must not round the norm of the other ranks.
+  at::Tensor norm =
+      groups.empty() ? at::zeros({}, over == nullptr ? at::kFloat : at::kDouble) : norm_of_groups(groups, norm_type);
   return over == nullptr ? norm : norm_over(*over, norm, norm_type);
 }
 

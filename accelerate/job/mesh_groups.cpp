@@ -22,6 +22,21 @@ comm::Group split_by(const comm::Group& world, const env::ParallelismConfig& con
                                       [&] { return world.split(config.group(world.rank(), dimensions).front()); });
 }
 
+// Ranks with different sizes would be in groups that do not fit together, and wait for each other.
+void check_same_sizes(const comm::Group& world, const env::ParallelismConfig& config) {
+  if (world.size() == 1) return;
+  const std::string text = config.total_size() == 1 ? "no mesh" : config.text();
+  const auto all = comm::with_operation_context("parallelism_config", "the sizes are not compared", world.place(),
+                                                [&] { return world.all_gather_bytes(text); });
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    base::fail(ErrorKind::usage, world.place(), "parallelism_config",
+               "rank 0 has {}, rank {} has {}; set the same sizes on all ranks, in code, in PARALLELISM_CONFIG_* "
+               "variables, or in the config file",
+               all[0], rank, all[rank]);
+  }
+}
+
 std::string place_text(const MeshGroups& mesh) {
   std::vector<std::string> numbers;
   for (const auto dimension : mesh.config.active_mesh_dims()) {
@@ -56,6 +71,7 @@ env::ParallelismConfig resolve_parallelism(const std::optional<env::ParallelismC
 }
 
 MeshGroups make_mesh_groups(const comm::Group& world, const env::ParallelismConfig& config) {
+  check_same_sizes(world, config);
   MeshGroups mesh{.config = config.completed(world.size(), world.place()), .world = world};
   mesh.coordinates = mesh.config.coordinates(world.rank());
   mesh.data = split_by(world, mesh.config, env::mesh::dp);

@@ -40,7 +40,8 @@ struct MeshGroups {
 /// unless all ranks are data parallel.
 ///
 /// \param config  Result of resolve_parallelism().
-/// \throws Error (usage) if the product of the sizes is not the number of ranks.
+/// \throws Error (usage) on every rank if the ranks have different sizes, or if the product of the sizes is not the
+///         number of ranks.
 [[nodiscard]] MeshGroups make_mesh_groups(const comm::Group& world, const env::ParallelismConfig& config);
 
 }  // namespace accelerate::job

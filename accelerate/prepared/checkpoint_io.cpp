@@ -8,6 +8,7 @@
 #include <limits>
 #include <sstream>
 #include <system_error>
+#include <tuple>
 
 #include "accelerate/archive/checkpoint_folder.hpp"
 #include "accelerate/base/exception_text.hpp"
@@ -429,7 +430,10 @@ void Checkpointing::save_model(const ModelCore& model, const fs::path& folder,
   refuse_split_model(*accelerator_state_, model, operation);
   refuse_stages(*accelerator_state_, operation);
   auto weights = weights_of(model);
-  if (has_split(model)) PartJoiner(*accelerator_state_, disk_role(operation).accesses).join(weights);
+  if (has_split(model)) {
+    std::ignore = gather_on_rank_0(model, weights);  // on the other ranks of the data parallel group, nothing is left
+    PartJoiner(*accelerator_state_, disk_role(operation).accesses).join(weights);
+  }
   StreamedWeights streamed(model.sharded_in_forward());
   streamed.replace(weights);
   std::vector<at::Tensor> order;

@@ -60,11 +60,11 @@ comm::ReduceOp reduce_op_of(std::string_view name, const RankContext& place) {
 torch::OrderedDict<std::string, at::Tensor> state_dict(const ModelCore& model) {
   auto weights = weights_of(model);
   torch::OrderedDict<std::string, at::Tensor> dict;
+  if (!gather_on_rank_0(model, weights)) return dict;
   if (model.shared().mesh.tensor.size() > 1 && has_split(model)) {
     PartJoiner(model.shared(), /*keeps=*/model.place().rank == 0).join(weights);
     if (model.place().rank != 0) return dict;
   }
-  if (!gather_on_rank_0(model, weights)) return dict;
   for (const auto& [name, tensor] : weights) dict.insert(name, tensor.detach());
   return dict;
 }

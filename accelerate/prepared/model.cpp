@@ -63,7 +63,7 @@ ModelCore::ModelCore(AcceleratorState& shared, const void* identity, std::vector
                             accelerator_state_->sharding != ShardingStrategy::no_shard &&
                             accelerator_state_->sharding != ShardingStrategy::shard_optim_op;
   materialize(buffers_);
-  if (!shards_units) materialize(parameters_);
+  if (!shards_units || accelerator_state_->mesh.tensor.size() > 1) materialize(parameters_);
   if (!options.evaluation_mode) {
     make_equal_in_tensor_group(*accelerator_state_, parameters_, buffers_, options_.gradient_reducer.buckets.cap_bytes);
   }
@@ -389,8 +389,18 @@ void ModelCore::resume_buffers(bool next_forward_broadcasts) {
 
 namespace {
 
+// Which parts of layers a rank has. All ranks compare together, because otherwise the others would wait for one that
+// found a difference.
+nn::ComparedPart stage_of(const job::MeshGroups& job) {
+  return {.index = job.pipeline.rank(), .count = job.pipeline.size()};
+}
+nn::ComparedPart layers_of(const job::MeshGroups& job) {
+  return {.index = job.pipeline.rank() * job.tensor.size() + job.tensor.rank(),
+          .count = job.pipeline.size() * job.tensor.size()};
+}
+
 // Ranks that have the same part of a model must have the same values.
-void check_replicas(sharding::FullyShardedParameters& sharded, std::string_view when) {
+void check_replicas(sharding::FullyShardedParameters& sharded, const job::MeshGroups& job, std::string_view when) {
   const sharding::ShardMesh& mesh = sharded.mesh();
   if (!mesh.has_replicas()) return;
   std::vector<nn::CheckedTensor> parts;
@@ -399,7 +409,10 @@ void check_replicas(sharding::FullyShardedParameters& sharded, std::string_view 
     if (sharded.shards_parameters()) parts.push_back({fmt::format("{} parameter {}", range, shard.name), shard.value});
     if (shard.master.defined()) parts.push_back({fmt::format("{} the master of {}", range, shard.name), shard.master});
   }
-  nn::check_synchronized(mesh.world, parts, when, {.index = mesh.shard.rank(), .count = mesh.shard.size()});
+  const int64_t shards = mesh.shard.size();
+  nn::check_synchronized(
+      job.world, parts, when,
+      {.index = layers_of(job).index * shards + mesh.shard.rank(), .count = layers_of(job).count * shards});
 }
 
 }  // namespace
@@ -415,12 +428,14 @@ void ModelCore::check_synchronized(std::string_view when) const {
   if (buffer_broadcast() == nullptr || !buffer_broadcast_->due()) {
     for (const auto& buffer : buffers()) all.push_back({"buffer " + buffer.name, buffer.tensor});
   }
-  nn::check_synchronized(accelerator_state_->group, all, when);
-  if (accelerator_state_->mesh.tensor.size() > 1) {
-    std::erase_if(all, [](const auto& checked) { return has_split({checked.tensor}); });
-    nn::check_synchronized(accelerator_state_->mesh.tensor, all, when);
-  }
-  for (sharding::FullyShardedParameters* sharded : sharded_in_forward()) check_replicas(*sharded, when);
+  const job::MeshGroups& job = accelerator_state_->mesh;
+  const auto first_split =
+      std::ranges::stable_partition(all, [](const auto& checked) { return !has_split({checked.tensor}); }).begin();
+  const std::vector<nn::CheckedTensor> split(first_split, all.end());
+  all.erase(first_split, all.end());
+  nn::check_synchronized(job.world, all, when, stage_of(job));
+  if (job.tensor.size() > 1) nn::check_synchronized(job.world, split, when, layers_of(job));
+  for (sharding::FullyShardedParameters* sharded : sharded_in_forward()) check_replicas(*sharded, job, when);
 }
 
 void ModelCore::open_no_sync() {

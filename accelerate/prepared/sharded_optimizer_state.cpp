@@ -17,6 +17,7 @@
 #include "accelerate/prepared/model.hpp"
 #include "accelerate/prepared/optimizer.hpp"
 #include "accelerate/sharding/fully_sharded_parameters.hpp"
+#include "accelerate/tensor_parallel/split_record.hpp"
 
 namespace accelerate::prepared {
 namespace {
@@ -91,6 +92,14 @@ state::OptimizerState gather_state(AcceleratorState& shared, OptimizerCore& opti
   return whole;
 }
 
+// Gathers a parameter. If it is a part of a tensor parallel layer, the result is one, too.
+at::Tensor gather_value(sharding::FullyShardedParameters& model, const at::Tensor& parameter, const at::Tensor& part) {
+  at::Tensor value = model.gather_to_rank_0(parameter.unsafeGetTensorImpl(), part);
+  const auto recorded = nn::recorded_part(parameter);
+  if (value.defined() && recorded) nn::record_part(value, *recorded);
+  return value;
+}
+
 }  // namespace
 
 void check_sharded_models_are_stepped(AcceleratorState& shared) {
@@ -112,21 +121,22 @@ WholeWeights gather_weights(const std::vector<sharding::FullyShardedParameters*>
     std::unordered_map<const void*, const state::ParameterShard*> parts;
     const auto shards = model->shards(model->keys());
     for (const state::ParameterShard& shard : shards) parts.emplace(shard.key, &shard);
-    const auto gather = [&](const void* key, const at::Tensor& like, at::Tensor state::ParameterShard::*tensor) {
-      const auto part = parts.find(key);
+    const auto gather = [&](const at::Tensor& parameter, const at::Tensor& like,
+                            at::Tensor state::ParameterShard::*tensor) {
+      const auto part = parts.find(parameter.unsafeGetTensorImpl());
       const at::Tensor mine = part == parts.end() ? at::empty({0}, like.options()) : part->second->*tensor;
-      at::Tensor value = model->gather_to_rank_0(key, mine);
+      at::Tensor value = gather_value(*model, parameter, mine);
       return value.defined() ? std::move(value) : at::empty({0});
     };
-    for (const state::ParameterShard& parameter : model->parameters()) {
-      if (except.contains(parameter.key)) continue;
-      const at::Tensor like = at::empty({0}, parameter.value.options().requires_grad(false));
+    for (const state::ParameterShard& shard : model->parameters()) {
+      if (except.contains(shard.key)) continue;
+      const at::Tensor& parameter = shard.value;
+      const at::Tensor like = at::empty({0}, parameter.options().requires_grad(false));
       if (model->shards_parameters()) {
-        whole.values.emplace(parameter.key, gather(parameter.key, like, &state::ParameterShard::value));
+        whole.values.emplace(shard.key, gather(parameter, like, &state::ParameterShard::value));
       }
-      if (model->has_master(parameter.key)) {
-        whole.masters.emplace(parameter.key,
-                              gather(parameter.key, like.to(at::kFloat), &state::ParameterShard::master));
+      if (model->has_master(shard.key)) {
+        whole.masters.emplace(shard.key, gather(parameter, like.to(at::kFloat), &state::ParameterShard::master));
       }
     }
   }
@@ -141,7 +151,7 @@ StreamedWeights::StreamedWeights(const std::vector<sharding::FullyShardedParamet
       const auto options = value.options().requires_grad(false);
       const at::Tensor placeholder = at::empty(value.sizes(), options.device(c10::kMeta));
       parameters_.emplace(placeholder.unsafeGetTensorImpl(), parameter.key);
-      sources_.emplace(parameter.key, Source{model, placeholder, at::empty({0}, options)});
+      sources_.emplace(parameter.key, Source{model, value, placeholder, at::empty({0}, options)});
     }
     for (const state::ParameterShard& shard : model->shards(model->keys())) sources_.at(shard.key).part = shard.value;
   }
@@ -157,9 +167,8 @@ void StreamedWeights::replace(checkpoint::NamedTensors& weights) {
 std::exception_ptr StreamedWeights::run(const std::vector<at::Tensor>& order, const Write& write) {
   auto next = order.begin();
   const auto gather = [&] {
-    const void* const key = parameters_.at((next++)->unsafeGetTensorImpl());
-    const Source& source = sources_.at(key);
-    return source.model->gather_to_rank_0(key, source.part);
+    const Source& source = sources_.at(parameters_.at((next++)->unsafeGetTensorImpl()));
+    return gather_value(*source.model, source.parameter, source.part);
   };
   std::exception_ptr failed_write, failed_gather;
   if (write) {
@@ -190,7 +199,7 @@ bool gather_on_rank_0(const ModelCore& model, checkpoint::NamedTensors& weights)
   if (order.empty()) return true;
   std::unordered_map<const void*, at::Tensor> values;
   StreamedWeights::Write collect;
-  if (model.place().rank == 0) {
+  if (model.shared().group.rank() == 0) {
     collect = [&](const checkpoint::ProvideValues& provide) {
       for (const at::Tensor& placeholder : order)
         values.emplace(placeholder.unsafeGetTensorImpl(), provide(placeholder));
@@ -200,6 +209,7 @@ bool gather_on_rank_0(const ModelCore& model, checkpoint::NamedTensors& weights)
   for (auto& [name, tensor] : weights) {
     if (tensor.is_meta() && collect) tensor = values.at(tensor.unsafeGetTensorImpl());
   }
+  if (!collect) weights.clear();
   return static_cast<bool>(collect);
 }
 

@@ -24,7 +24,8 @@ class ModelCore;
 /// States by optimizer index; unset for an optimizer that is not sharded.
 using OptimizerStates = std::vector<std::optional<state::OptimizerState>>;
 
-/// Whole values of sharded parameters by TensorImpl: on rank 0 in the memory of the host, on other ranks empty tensors.
+/// Whole values of sharded parameters by TensorImpl: on rank 0 of the data parallel group in the memory of the host, on
+/// other ranks empty tensors. Parts of tensor parallel layers are recorded as parts.
 struct WholeWeights {
   std::unordered_map<const void*, at::Tensor> values{};
   std::unordered_map<const void*, at::Tensor> masters{};  ///< of parameters with a float32 master
@@ -57,14 +58,15 @@ class StreamedWeights {
  private:
   struct Source {
     sharding::FullyShardedParameters* model;
-    at::Tensor placeholder, part;
+    at::Tensor parameter, placeholder, part;
   };
   std::unordered_map<const void*, Source> sources_{};          // by TensorImpl of the parameter
   std::unordered_map<const void*, const void*> parameters_{};  // by TensorImpl of the placeholder
 };
 
-/// Replaces sharded parameters by whole tensors in the memory of the host, on rank 0. Collective.
-/// \returns false on other ranks if parameters are sharded; `weights` is unspecified then.
+/// Replaces sharded parameters by whole tensors in the memory of the host, on rank 0 of the data parallel group, over
+/// which it is collective. Parts of tensor parallel layers stay parts.
+/// \returns false on other ranks if parameters are sharded; `weights` is empty then.
 [[nodiscard]] bool gather_on_rank_0(const ModelCore& model, checkpoint::NamedTensors& weights);
 
 /// Replaces sharded parameters by their whole values.

@@ -38,10 +38,11 @@ void check_split_parameters(const AcceleratorState& shared, const std::vector<gr
     parts += fmt::format("{} {}/{} ", parameter.name, part->part, part->parts);
   }
   if (first.empty()) return;
-  if (shared.sharding != sharding::ShardingStrategy::no_shard) {
+  if (shared.sharding != sharding::ShardingStrategy::no_shard && shared.mesh.tensor.size() == 1) {
     base::fail(ErrorKind::usage, shared.place, "prepare",
-               "{} is a part of a tensor parallel layer, which is not supported with sharding {}; use no_shard", first,
-               sharding::name_of(shared.sharding));
+               "{} is a part of a tensor parallel layer, and sharding is {}, for which the Accelerator must know the "
+               "tensor parallel group; set AcceleratorOptions::parallelism_config, or use no_shard",
+               first, sharding::name_of(shared.sharding));
   }
   const auto all = shared.group.all_gather_bytes(parts);
   for (size_t rank = 1; rank < all.size(); ++rank) {
@@ -75,6 +76,15 @@ std::vector<gradient::NamedTensor> without_split(const std::vector<gradient::Nam
     if (!nn::recorded_part(parameter.tensor)) whole.push_back(parameter);
   }
   return whole;
+}
+
+nn::SplitGradients split_gradients(const std::vector<std::shared_ptr<ModelCore>>& models,
+                                   const std::vector<at::Tensor>& parameters) {
+  std::vector<at::Tensor> split, equal;
+  for (const at::Tensor& parameter : unique_tensors(parameters)) {
+    (nn::recorded_part(parameter) ? split : equal).push_back(parameter);
+  }
+  return {.parts = flat_gradients(models, split), .whole = flat_gradients(models, equal)};
 }
 
 bool has_split(const std::vector<at::Tensor>& tensors) {

@@ -4,11 +4,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <string_view>
 #include <vector>
 
 #include "accelerate/gradient/named_tensor.hpp"
 #include "accelerate/prepared/accelerator_state.hpp"
+#include "accelerate/tensor_parallel/clip.hpp"
 
 namespace accelerate::prepared {
 
@@ -18,7 +20,7 @@ class ModelCore;
 ///
 /// \throws Error (usage) if the data parallel ranks have different parts, because the gradients of different parts
 ///         would be averaged; if the parts are not those of the mesh's tensor parallel group; or if a sharding strategy
-///         is set.
+///         is set without a mesh.
 void check_split_parameters(const AcceleratorState& shared, const std::vector<gradient::NamedTensor>& parameters);
 
 /// Makes the parameters and buffers that are not split equal to those of tensor parallel rank 0. Does nothing without
@@ -29,6 +31,10 @@ void make_equal_in_tensor_group(const AcceleratorState& shared, const std::vecto
 
 /// Returns the parameters that are not parts of tensor parallel layers.
 [[nodiscard]] std::vector<gradient::NamedTensor> without_split(const std::vector<gradient::NamedTensor>& parameters);
+
+/// Returns the gradients of the parameters, or this rank's elements of them if the models are sharded.
+[[nodiscard]] nn::SplitGradients split_gradients(const std::vector<std::shared_ptr<ModelCore>>& models,
+                                                 const std::vector<at::Tensor>& parameters);
 
 /// Returns true if one of the tensors is a part of a tensor parallel layer.
 [[nodiscard]] bool has_split(const std::vector<at::Tensor>& tensors);

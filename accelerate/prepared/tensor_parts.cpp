@@ -18,8 +18,9 @@ namespace {
 using checkpoint::TensorPart;
 using Parts = std::vector<TensorPart>;
 
+// Ranges of parts of tensor parallel layers would not be ranges of whole tensors.
 bool saves_parts(const AcceleratorState& shared) {
-  return shared.sharding != sharding::ShardingStrategy::no_shard &&
+  return shared.sharding != sharding::ShardingStrategy::no_shard && shared.mesh.tensor.size() == 1 &&
          shared.state_dict_type == sharding::StateDictType::sharded_state_dict;
 }
 

@@ -19,9 +19,9 @@ void apply_mesh_sizes(const env::ParallelismConfig& mesh, ShardingSettings& sett
     if (shard > 1) fail("dp_shard_size is {}, and sharding is no_shard; set sharding to full_shard", shard);
     return;
   }
-  if (mesh.non_data_parallel_size() > 1) {
-    fail("sharding {} is not supported yet with tp_size {} and pp_size {}; use no_shard", name_of(settings.strategy),
-         mesh.size(env::MeshDimension::tp), mesh.size(env::MeshDimension::pp));
+  if (mesh.size(env::MeshDimension::pp) > 1) {
+    fail("sharding {} is not supported with pp_size {}; use no_shard", name_of(settings.strategy),
+         mesh.size(env::MeshDimension::pp));
   }
   FullShardOptions& options = settings.full_shard;
   if (is_hybrid(settings.strategy) && options.dp_shard_size != 0 && options.dp_shard_size != shard) {

@@ -13,38 +13,43 @@
 namespace accelerate::nn {
 namespace {
 
-struct SplitGradients {
-  explicit SplitGradients(const std::vector<at::Tensor>& parameters) {
-    std::vector<at::Tensor> split, equal;
-    for (const at::Tensor& parameter : parameters) (recorded_part(parameter) ? split : equal).push_back(parameter);
-    parts = gradient::dense_gradients(split);
-    whole = gradient::dense_gradients(equal);
-  }
-  [[nodiscard]] at::Tensor norm(const comm::Group& group, double norm_type) const {
-    const at::Tensor of_parts = gradient::norm_of(parts, norm_type, &group);
-    const at::Tensor of_whole = gradient::norm_of(whole, norm_type).to(of_parts.options());
-    return at::linalg_vector_norm(at::stack({of_parts, of_whole}), norm_type);
-  }
-  std::vector<at::Tensor> parts, whole;
-};
+SplitGradients gradients_of(const std::vector<at::Tensor>& parameters) {
+  std::vector<at::Tensor> split, equal;
+  for (const at::Tensor& parameter : parameters) (recorded_part(parameter) ? split : equal).push_back(parameter);
+  return {.parts = gradient::dense_gradients(split), .whole = gradient::dense_gradients(equal)};
+}
 
 }  // namespace
 
 at::Tensor split_grad_norm(const std::vector<at::Tensor>& parameters, const comm::Group& group, double norm_type) {
+  return split_grad_norm(gradients_of(parameters), group, norm_type);
+}
+
+at::Tensor split_grad_norm(const SplitGradients& gradients, const comm::Group& group, double norm_type,
+                           const comm::Group* over) {
   const at::NoGradGuard no_grad;
-  return SplitGradients(parameters).norm(group, norm_type);
+  // The p-norm of the ranks' p-norms is the norm of all.
+  const at::Tensor of_parts =
+      gradient::norm_of({gradient::norm_of(gradients.parts, norm_type, over)}, norm_type, &group);
+  const at::Tensor of_whole = gradient::norm_of(gradients.whole, norm_type, over).to(of_parts.device());
+  const auto dtype = c10::promoteTypes(of_parts.scalar_type(), of_whole.scalar_type());
+  return at::linalg_vector_norm(at::stack({of_parts.to(dtype), of_whole.to(dtype)}), norm_type);
 }
 
 at::Tensor clip_split_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, const comm::Group& group,
                                  double norm_type) {
+  return clip_split_grad_norm_(gradients_of(parameters), max_norm, group, norm_type);
+}
+
+at::Tensor clip_split_grad_norm_(const SplitGradients& gradients, double max_norm, const comm::Group& group,
+                                 double norm_type, const comm::Group* over) {
   gradient::check_norm_limit(max_norm, norm_type);
   const at::NoGradGuard no_grad;
-  const SplitGradients gradients(parameters);
-  const at::Tensor norm = gradients.norm(group, norm_type);
+  const at::Tensor norm = split_grad_norm(gradients, group, norm_type, over);
   if (std::isinf(max_norm)) return norm;
   const at::Tensor factor = (max_norm / (norm + 1e-6)).clamp_max(1.0);
   for (const auto* each : {&gradients.parts, &gradients.whole}) {
-    for (const at::Tensor& gradient : *each) gradient.mul_(factor.to(gradient.options().dtype()));
+    for (const at::Tensor& gradient : *each) gradient.mul_(factor.to(gradient.device(), gradient.scalar_type(), true));
   }
   return norm;
 }

@@ -10,6 +10,12 @@
 
 namespace accelerate::nn {
 
+/// Dense gradients of parts of split layers, and of parameters that are equal on all ranks of the group.
+struct SplitGradients {
+  std::vector<at::Tensor> parts{};
+  std::vector<at::Tensor> whole{};
+};
+
 /// Returns the norm of clip_split_grad_norm_() without scaling. Collective over the group.
 at::Tensor split_grad_norm(const std::vector<at::Tensor>& parameters, const comm::Group& group, double norm_type = 2.0);
 
@@ -26,5 +32,13 @@ at::Tensor split_grad_norm(const std::vector<at::Tensor>& parameters, const comm
 /// \throws Error (usage) if max_norm is negative or NaN, or norm_type is not above 0.
 at::Tensor clip_split_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, const comm::Group& group,
                                  double norm_type = 2.0);
+
+/// The same functions for gradients.
+/// \param over  If set, the ranks of this group have different elements of all gradients: a sharded model. Collective
+///              over this group, too. If null, the gradients are complete.
+at::Tensor split_grad_norm(const SplitGradients& gradients, const comm::Group& group, double norm_type = 2.0,
+                           const comm::Group* over = nullptr);
+at::Tensor clip_split_grad_norm_(const SplitGradients& gradients, double max_norm, const comm::Group& group,
+                                 double norm_type = 2.0, const comm::Group* over = nullptr);
 
 }  // namespace accelerate::nn

@@ -53,3 +53,12 @@ TEST_CASE("the Accelerator of the page has a mesh of 2 x 2 ranks") {
     CHECK(block.up->weight.size(0) == 3072 / 2);
   });
 }
+
+TEST_CASE("the sharded mesh of the page has a part of a layer on each rank") {
+  accelerate::simulate(4, [] {
+    // block: docs/how_to/tensor_parallel.md: Use it with sharding
+    auto block = std::make_shared<parallelism_page::BlockImpl>(accelerator.tensor_parallel_group());
+    const auto model = accelerator.prepare(block);
+    CHECK(accelerator.sharding_plan(model).find(" elements on 2 ranks") != std::string::npos);
+  });
+}

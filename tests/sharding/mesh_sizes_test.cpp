@@ -48,6 +48,7 @@ TEST_CASE("one data parallel dimension leaves the strategy") {
   }
   CHECK((on({.dp_replicate_size = 4}, no_shard).strategy == no_shard));
   CHECK((on({.dp_replicate_size = 2, .tp_size = 2}, no_shard).strategy == no_shard));
+  CHECK((on({.dp_shard_size = 2, .tp_size = 2}, full_shard).strategy == full_shard));
   CHECK(on({.dp_shard_size = 4}, hybrid_shard).full_shard.dp_shard_size == 4);
 }
 
@@ -64,7 +65,7 @@ TEST_CASE("sizes that contradict the strategy are refused with the remedy") {
         "parallelism_config: dp_shard_size is 2, and fsdp_plugin.dp_shard_size is 4; set one of them, or both to the "
         "same value");
   CHECK(refused({.dp_shard_size = 2, .tp_size = 2, .pp_size = 3}, full_shard) ==
-        "parallelism_config: sharding full_shard is not supported yet with tp_size 2 and pp_size 3; use no_shard");
+        "parallelism_config: sharding full_shard is not supported with pp_size 3; use no_shard");
 }
 
 TEST_CASE("an Accelerator divides a model over dp_shard_size ranks and replicates it over dp_replicate_size") {

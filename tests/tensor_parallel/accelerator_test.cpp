@@ -95,8 +95,9 @@ TEST_CASE("sharding, clipping and checkpoints of split parameters are refused wi
     {
       Accelerator sharded(mesh.data, {.cpu = true, .sharding = accelerate::ShardingStrategy::full_shard});
       CHECK(refused([&] { std::ignore = sharded.prepare(split); }) ==
-            "prepare: up.weight is a part of a tensor parallel layer, which is not supported with sharding full_shard; "
-            "use no_shard");
+            "prepare: up.weight is a part of a tensor parallel layer, and sharding is full_shard, for which the "
+            "Accelerator must know the tensor parallel group; set AcceleratorOptions::parallelism_config, or use "
+            "no_shard");
     }
     Accelerator accelerator(mesh.data, {.cpu = true});
     auto model = accelerator.prepare(split);

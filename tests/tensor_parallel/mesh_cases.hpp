@@ -11,82 +11,7 @@
 #include "accelerate/pipeline/pipeline.hpp"
 #include "tests/checkpoint/folder.hpp"
 #include "tests/temporary_folder.hpp"
-
-namespace mesh_testing {
-
-using namespace tensor_parallel_testing;
-using accelerate::Accelerator;
-using accelerate::ParallelismConfig;
-
-/// All meshes of data and tensor parallel ranks, with even sizes first.
-inline std::vector<ParallelismConfig> meshes(int64_t ranks) {
-  std::vector<ParallelismConfig> all;
-  for (const int64_t tensor : {1, 2, 4}) {
-    if (ranks % tensor == 0) all.push_back({.dp_replicate_size = ranks / tensor, .tp_size = tensor});
-  }
-  return all;
-}
-
-inline Accelerator on_mesh(const Group& world, const ParallelismConfig& mesh) {
-  return Accelerator(world.duplicate(), {.cpu = true, .parallelism_config = mesh});
-}
-inline Accelerator alone() { return Accelerator(Group(), {.cpu = true}); }
-
-/// Samples in an order that only the seed determines.
-inline accelerate::data::Loader samples(int64_t batch_size, int64_t count = 24) {
-  return accelerate::data::from_tensors(numbers({count, 6}, 3), numbers({count, 5}, 4),
-                                        {.batch_size = batch_size, .shuffle = true, .seed = 7});
-}
-
-/// Prepared model, optimizer and loader of one rank. The total batch size is 8 on every mesh.
-template <typename Module>
-struct Training {
-  Training(Accelerator& the_accelerator, Module the_module)
-      : accelerator(the_accelerator),
-        module(std::move(the_module)),
-        stock_optimizer(module->parameters(), torch::optim::AdamWOptions(1e-2)),
-        objects(accelerator.prepare(module, stock_optimizer,
-                                    samples(8 / accelerator.parallelism_config().data_parallel_size()))) {}
-
-  /// The loop of one process. Returns the norms before clipping, and the losses of all samples.
-  std::vector<double> epochs(int64_t count) {
-    auto& [model, optimizer, loader] = objects;
-    std::vector<double> seen;
-    for (int64_t epoch = 0; epoch < count; ++epoch) {
-      for (auto& [x, y] : loader) {
-        optimizer.zero_grad();
-        const auto loss = torch::mse_loss(model(x), y);
-        accelerator.backward(loss);
-        seen.push_back(accelerator.clip_grad_norm_(model, 0.05).template item<double>());
-        optimizer.step();
-        const torch::NoGradGuard no_grad;
-        const auto errors = (model(x) - y).detach().pow(2).mean(1);
-        seen.push_back(accelerator.gather_for_metrics(errors).sum().template item<double>());
-      }
-    }
-    return seen;
-  }
-
-  Accelerator& accelerator;
-  Module module;
-  torch::optim::AdamW stock_optimizer;
-  using Prepared = decltype(std::declval<Accelerator&>().prepare(std::declval<Module&>(),
-                                                                 std::declval<torch::optim::AdamW&>(), samples(1)));
-  Prepared objects;
-};
-
-inline Training<StockMlp> reference(Accelerator& accelerator) {
-  return {accelerator, seeded([] { return StockMlp(); })};
-}
-inline Training<SplitMlp> split(Accelerator& accelerator, uint64_t seed = 11) {
-  return {accelerator, seeded([&] { return SplitMlp(accelerator.tensor_parallel_group()); }, seed)};
-}
-
-inline bool close(const std::vector<double>& seen, const std::vector<double>& expected) {
-  return tensor_parallel_testing::close(torch::tensor(seen, at::kDouble), torch::tensor(expected, at::kDouble));
-}
-
-}  // namespace mesh_testing
+#include "tests/tensor_parallel/mesh_training.hpp"
 
 using namespace mesh_testing;
 
@@ -95,13 +20,13 @@ TEST_CASE("the unchanged loop trains on every mesh like one process") {
     Accelerator one = alone();
     auto expected = reference(one);
     const auto expected_seen = expected.epochs(3);
-    for (const ParallelismConfig& mesh : meshes(world.size())) {
+    for (const Mesh& mesh : meshes(world.size())) {
       CAPTURE(mesh.text());
       Accelerator accelerator = on_mesh(world, mesh);
       auto training = split(accelerator);
       const auto seen = training.epochs(3);
       CHECK(close(seen, expected_seen));
-      check_same_state(training.module, expected.module);
+      training.check_same_state(expected.module);
       accelerator.check_synchronized(std::get<0>(training.objects));
     }
   });
@@ -109,7 +34,7 @@ TEST_CASE("the unchanged loop trains on every mesh like one process") {
 
 TEST_CASE("parameters that are not split, and buffers, begin equal on all ranks of a mesh") {
   with_mesh_ranks([](const Group& world) {
-    for (const ParallelismConfig& mesh : meshes(world.size())) {
+    for (const Mesh& mesh : meshes(world.size())) {
       CAPTURE(mesh.text());
       Accelerator accelerator = on_mesh(world, mesh);
       auto module = seeded([&] { return SplitMlp(accelerator.tensor_parallel_group()); });
@@ -119,6 +44,7 @@ TEST_CASE("parameters that are not split, and buffers, begin equal on all ranks 
       }
       module->register_buffer("count", torch::full({1}, world.rank(), at::kDouble));
       const auto model = accelerator.prepare(module);
+      const auto whole = Accelerator::summon_full_params(model);
       CHECK(module->down->bias.eq(0).all().item<bool>());
       CHECK(module->named_buffers()["count"].item<double>() == 0);
       accelerator.check_synchronized(model);
@@ -128,21 +54,22 @@ TEST_CASE("parameters that are not split, and buffers, begin equal on all ranks 
 
 TEST_CASE("a mesh has the ranks and groups of Accelerate's names") {
   with_mesh_ranks([](const Group& world) {
-    for (const ParallelismConfig& mesh : meshes(world.size())) {
+    for (const Mesh& mesh : meshes(world.size())) {
       CAPTURE(mesh.text());
       const Accelerator accelerator = on_mesh(world, mesh);
-      const int64_t tensor = *mesh.tp_size;
-      CHECK(accelerator.parallelism_config() == mesh.completed(world.size()));
+      const int64_t tensor = *mesh.sizes.tp_size;
+      CHECK(accelerator.parallelism_config() == mesh.sizes.completed(world.size()));
       CHECK(accelerator.num_processes() == world.size());
       CHECK(accelerator.process_index() == world.rank());
       CHECK(accelerator.group().size() == world.size());
       CHECK(accelerator.is_main_process() == (world.rank() == 0));
       CHECK(accelerator.tensor_parallel_rank() == world.rank() % tensor);
-      CHECK(accelerator.data_parallel_rank() == world.rank() / tensor);
-      CHECK(accelerator.data_parallel_shard_rank() == 0);
+      const int64_t shards = mesh.sizes.size(accelerate::MeshDimension::dp_shard);
+      CHECK(accelerator.data_parallel_rank() == world.rank() / tensor / shards);
+      CHECK(accelerator.data_parallel_shard_rank() == world.rank() / tensor % shards);
       CHECK(accelerator.pipeline_parallel_rank() == 0);
       CHECK(accelerator.context_parallel_rank() == 0);
-      CHECK(accelerator.should_save_model() == (world.rank() < tensor));
+      CHECK(accelerator.should_save_model() == (world.rank() < tensor * shards));
       CHECK(accelerator.tensor_parallel_group().size() == tensor);
       CHECK(accelerator.tensor_parallel_group().rank() == world.rank() % tensor);
       CHECK(accelerator.data_parallel_group().size() == world.size() / tensor);
@@ -159,7 +86,7 @@ TEST_CASE("a mesh has the ranks and groups of Accelerate's names") {
 TEST_CASE("the stages of a pipeline read the same batches") {
   with_mesh_ranks([](const Group& world) {
     if (world.size() == 1) return;
-    Accelerator accelerator = on_mesh(world, {.dp_replicate_size = world.size() / 2, .pp_size = 2});
+    Accelerator accelerator = on_mesh(world, {{.dp_replicate_size = world.size() / 2, .pp_size = 2}});
     CHECK(accelerator.pipeline_parallel_rank() == world.rank() / (world.size() / 2));
     CHECK(accelerator.pipeline_parallel_group().size() == 2);
     auto loader = accelerator.prepare(samples(3, 20));
@@ -186,7 +113,7 @@ TEST_CASE("a pipeline trains on a mesh with data parallelism like one process") 
     const auto loss_function = [](const at::Tensor& output, const at::Tensor& target) {
       return torch::mse_loss(output, target);
     };
-    Accelerator accelerator = on_mesh(world, {.dp_replicate_size = world.size() / 2, .pp_size = 2});
+    Accelerator accelerator = on_mesh(world, {{.dp_replicate_size = world.size() / 2, .pp_size = 2}});
     Pipeline model(accelerator.pipeline_parallel_group(), make_layers(), {.micro_batches = 2});
     torch::optim::SGD optimizer(model.parameters(), 0.1);
     auto loader = accelerator.prepare(samples(8 / accelerator.data_parallel_group().size()));
@@ -221,7 +148,7 @@ TEST_CASE("save_model() writes the file of the unsplit model, which loads on eve
     auto whole = reference(one);
     if (world.rank() == 0) one.save_model(std::get<0>(whole.objects), folder.path / "whole");
     int64_t number = 0;
-    for (const ParallelismConfig& mesh : meshes(world.size())) {
+    for (const Mesh& mesh : meshes(world.size())) {
       CAPTURE(mesh.text());
       Accelerator accelerator = on_mesh(world, mesh);
       auto training = split(accelerator);
@@ -233,15 +160,15 @@ TEST_CASE("save_model() writes the file of the unsplit model, which loads on eve
       const auto dict = Accelerator::get_state_dict(model);
       if (world.rank() == 0) {
         for (const auto& item : whole.module->named_parameters()) CHECK(dict[item.key()].equal(item.value()));
-      } else if (*mesh.tp_size > 1) {
+      } else if (*mesh.sizes.tp_size > 1) {
         CHECK(dict.is_empty());
       }
-      for (const ParallelismConfig& other : meshes(world.size())) {
+      for (const Mesh& other : meshes(world.size())) {
         CAPTURE(other.text());
         Accelerator next = on_mesh(world, other);
         auto loaded = split(next, /*seed=*/12);
         CHECK((next.load_model(std::get<0>(loaded.objects), place) == accelerate::LoadedModel{}));
-        check_same_state(loaded.module, whole.module, 0);
+        loaded.check_same_state(whole.module, 0);
       }
       auto loaded = reference(one);
       CHECK_NOTHROW(std::ignore = one.load_model(std::get<0>(loaded.objects), place));
@@ -258,7 +185,7 @@ TEST_CASE("a checkpoint of every mesh continues on every other mesh and on one p
     std::ignore = expected.epochs(1);
     const auto expected_seen = expected.epochs(1);
     int64_t number = 0;
-    for (const ParallelismConfig& mesh : meshes(world.size())) {
+    for (const Mesh& mesh : meshes(world.size())) {
       CAPTURE(mesh.text());
       const auto place = folder.path / std::to_string(++number);
       {
@@ -267,13 +194,13 @@ TEST_CASE("a checkpoint of every mesh continues on every other mesh and on one p
         std::ignore = training.epochs(1);
         accelerator.save_state(place);
       }
-      for (const ParallelismConfig& other : meshes(world.size())) {
+      for (const Mesh& other : meshes(world.size())) {
         CAPTURE(other.text());
         Accelerator accelerator = on_mesh(world, other);
         auto training = split(accelerator, /*seed=*/12);
         CHECK(accelerator.load_state(place).world_size == world.size());
         CHECK(close(training.epochs(1), expected_seen));
-        check_same_state(training.module, expected.module);
+        training.check_same_state(expected.module);
       }
       if (world.rank() == 0) {
         Accelerator single = alone();

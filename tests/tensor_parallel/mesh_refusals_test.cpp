@@ -40,9 +40,12 @@ TEST_CASE("a mesh with another number of ranks, or without support, is refused")
     CHECK(refused_mesh(world, {.cpu = true, .parallelism_config = {{.tp_size = 0}}}).find("tp_size is 0") !=
           std::string::npos);
     CHECK(refused_mesh(world, {.cpu = true,
-                               .parallelism_config = {{.tp_size = 2}},
+                               .parallelism_config = {{.pp_size = 2}},
                                .sharding = accelerate::ShardingStrategy::full_shard}) ==
-          "parallelism_config: sharding full_shard is not supported yet with tp_size 2 and pp_size 1; use no_shard");
+          "parallelism_config: sharding full_shard is not supported with pp_size 2; use no_shard");
+    CHECK(refused_mesh(world, {.cpu = true, .parallelism_config = {{.tp_size = world.rank() + 1}}}) ==
+          "parallelism_config: rank 0 has no mesh, rank 1 has tp 2; set the same sizes on all ranks, in code, in "
+          "PARALLELISM_CONFIG_* variables, or in the config file");
   });
 }
 
