@@ -82,7 +82,6 @@ TEST_CASE("with bfloat16 parameters the masters of sharded parts are saved and l
       accelerator.save_state(to);
     };
     const Mesh sharded{{.dp_shard_size = 2, .tp_size = 2}, full_shard};
-    const Mesh whole{{.dp_replicate_size = 4, .tp_size = 1}};
     train(sharded, {}, folder.path / "a");
     train({{.dp_replicate_size = 2, .tp_size = 2}}, folder.path / "a", folder.path / "b");
     train(sharded, folder.path / "b", folder.path / "c");
