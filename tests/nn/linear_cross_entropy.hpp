@@ -21,9 +21,9 @@ inline std::string describe_loss(const LinearCrossEntropyOptions& options) {
          ", max_bytes " + std::to_string(options.max_bytes);
 }
 
-/// Leaves of a problem: rows of the given leading shape, 11 classes, so that rows of 2-byte logits are padded.
+/// Leaves of a problem: rows of the given leading shape, 11 classes, so that rows of logits are padded to 16.
 struct LossProblem {
-  static constexpr int64_t kFeatures = 6, kClasses = 11;
+  static constexpr int64_t kFeatures = 6, kClasses = 11, kRowStride = 16;
 
   explicit LossProblem(const std::vector<int64_t>& leading, at::ScalarType dtype = at::kDouble) {
     std::vector<int64_t> shape = leading;
@@ -71,7 +71,7 @@ inline std::vector<LinearCrossEntropyOptions> all_loss_options(const LossProblem
       for (const double label_smoothing : {0.0, 0.3, 1.0}) {
         for (const bool weighted : {false, true}) {
           for (const bool biased : {false, true}) {
-            for (const int64_t max_bytes : {int64_t{1} << 20, 2 * LossProblem::kClasses * int64_t{8}}) {
+            for (const int64_t max_bytes : {int64_t{1} << 20, 2 * LossProblem::kRowStride * int64_t{8}}) {
               all.push_back({.bias = biased ? problem.bias : at::Tensor(),
                              .class_weights = weighted ? problem.class_weights : at::Tensor(),
                              .ignore_index = ignore_index,

@@ -6,27 +6,34 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
+#include <mutex>
 
 using namespace nn_testing;
 
 namespace {
 
-/// Bytes that this thread's CPU tensors use, now and at most.
+/// Bytes that CPU tensors of this thread and of the threads that work for it use, now and at most.
 struct MemoryCount : c10::MemoryReportingInfoBase {
   void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
+    const std::lock_guard lock(mutex);
     now += bytes;
     most = std::max(most, now);
   }
   [[nodiscard]] bool memoryProfilingEnabled() const override { return true; }
   int64_t now = 0, most = 0;
+  std::mutex mutex;
+};
+
+struct UsedMemory {
+  int64_t now, most;
 };
 
 template <typename Work>
-MemoryCount cpu_memory_of(const Work& work) {
+UsedMemory cpu_memory_of(const Work& work) {
   const auto count = std::make_shared<MemoryCount>();
   const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, count);
   [[maybe_unused]] const auto kept = work();
-  return *count;
+  return {.now = count->now, .most = count->most};
 }
 
 void check_like_libtorch(const LossProblem& problem, const LinearCrossEntropyOptions& options) {
@@ -144,6 +151,30 @@ TEST_CASE("without gradients no intermediate tensor is kept, and the loss is the
   check();
 }
 
+TEST_CASE("several threads compute the losses and gradients of LibTorch, also in inference mode") {
+  struct Threads {
+    explicit Threads(int count) { at::set_num_threads(count); }
+    ~Threads() { at::set_num_threads(before); }
+    int before = at::get_num_threads();
+  };
+  const Threads threads(3);
+  const int64_t rows = 70, classes = 20001, features = 3;  // 13 rows are one block
+  LossProblem problem({rows});
+  problem.x = numbers({rows, features}, 1).requires_grad_(true);
+  problem.weight = numbers({classes, features}, 2).requires_grad_(true);
+  problem.bias = numbers({classes}, 3).requires_grad_(true);
+  problem.class_weights = numbers({classes}, 4).abs() + 0.25;
+  problem.target = (numbers({rows}, 5).abs() * 100000).to(at::kLong).remainder(classes);
+  for (const auto reduction : {Reduction::mean, Reduction::none}) {
+    const LinearCrossEntropyOptions options{
+        .bias = problem.bias, .class_weights = problem.class_weights, .label_smoothing = 0.1, .reduction = reduction};
+    check_like_libtorch(problem, options);
+    const at::Tensor expected = stock_loss(problem.x, problem.weight, problem.target, options).detach();
+    const c10::InferenceMode inference;
+    CHECK(close(linear_cross_entropy(problem.x, problem.weight, problem.target, options), expected));
+  }
+}
+
 TEST_CASE("max_bytes limits the logits, and after the forward only gradients are kept") {
   const int64_t rows = 2048, classes = 4000, features = 4, logits = rows * classes * 4;
   const at::Tensor x = numbers({rows, features}, 1, at::kFloat).requires_grad_(true);
@@ -153,24 +184,24 @@ TEST_CASE("max_bytes limits the logits, and after the forward only gradients are
   const auto forward = [&](const LinearCrossEntropyOptions& options) {
     return cpu_memory_of([&] { return linear_cross_entropy(x, weight, target, options); });
   };
-  const MemoryCount whole = forward({});
+  const UsedMemory whole = forward({});
   CHECK(whole.most >= logits);
   CHECK(whole.most < logits + of_gradients + small);
   CHECK(whole.now < of_gradients + small);
-  const MemoryCount chunked = forward({.max_bytes = logits / 16});
+  const UsedMemory chunked = forward({.max_bytes = logits / 16});
   CHECK(chunked.most < logits / 16 + of_gradients + small);
   CHECK(cpu_memory_of([&] { return stock_loss(x, weight, target, {}); }).most >= 2 * logits);
 
   const at::Tensor each =
       linear_cross_entropy(x, weight, target, {.reduction = Reduction::none, .max_bytes = logits / 16});
-  const MemoryCount backward = cpu_memory_of([&] {
+  const UsedMemory backward = cpu_memory_of([&] {
     each.sum().backward();
     return 0;
   });
   CHECK(backward.most < logits / 16 + 2 * of_gradients + small);
 
   const torch::NoGradGuard no_grad;
-  const MemoryCount evaluation = forward({.max_bytes = logits / 16});
+  const UsedMemory evaluation = forward({.max_bytes = logits / 16});
   CHECK(evaluation.most < logits / 16 + small);
   CHECK(evaluation.now < 64);
 }
