@@ -28,24 +28,29 @@ class FileSink final : public Sink {
   /// \throws Error (io) if the file cannot be created or exists already.
   FileSink(std::filesystem::path path, std::string_view operation);
 
-  /// Writes all bytes.
+  /// Writes the bytes in pieces of 2 MiB; the last incomplete piece stays in memory until the next call or finish().
   /// \throws Error (io) with the number of bytes written so far, for example "no space left".
   void write(std::string_view bytes) override;
   [[nodiscard]] uint64_t written() const override { return written_; }
   [[nodiscard]] std::string checksum() const { return checksum_.text(); }
 
-  /// Closes the file. If `durable`, its content is first flushed to disk and survives a power failure. Without this
-  /// call the file keeps the bytes that were written.
+  /// Writes the rest and closes the file. If `durable`, its content is first flushed to disk and survives a power
+  /// failure. Without this call the file lacks the rest.
+  /// \throws as write() does.
   void finish(bool durable = true);
 
  private:
+  void store(std::string_view bytes);
+  void store_pending();
   [[noreturn]] void fail(std::string_view what) const;
 
   std::filesystem::path path_;
   std::string operation_;
   base::FileDescriptor file_;
   Checksum checksum_;
-  uint64_t written_ = 0;
+  std::string pending_;   ///< the incomplete piece
+  uint64_t written_ = 0;  ///< bytes that write() received
+  uint64_t stored_ = 0;   ///< bytes in the file
 };
 
 /// A string in memory.

@@ -8,6 +8,8 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include "accelerate/archive/mapped_file.hpp"
 #include "accelerate/base/error.hpp"
@@ -61,6 +63,33 @@ TEST_CASE("a checksum does not depend on the pieces, and differs for other bytes
   }
 }
 
+TEST_CASE("a file sink writes pieces of any size in order, with and without incomplete ones") {
+  const Folder folder;
+  const size_t piece = size_t{2} << 20;
+  for (const auto& sizes : std::vector<std::vector<size_t>>{{piece},
+                                                            {piece + 1},
+                                                            {3 * piece},
+                                                            {1, piece - 1, piece},
+                                                            {100, 2 * piece, piece - 100, 7},
+                                                            {piece - 1, 2, 3 * piece, 5}}) {
+    std::string all;
+    {
+      FileSink sink(folder.path / "pieces", "save");
+      for (const size_t size : sizes) {
+        std::string bytes(size, ' ');
+        for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<char>((all.size() + i) * 7 + i / 251);
+        sink.write(bytes);
+        all += bytes;
+        CHECK(sink.written() == all.size());
+      }
+      sink.finish(/*durable=*/false);
+      CHECK(sink.checksum() == checksum_of(all));
+    }
+    CHECK(MappedFile(folder.path / "pieces", "load").text() == all);
+    fs::remove(folder.path / "pieces");
+  }
+}
+
 TEST_CASE("an existing file, or one that cannot be created, is not written") {
   const Folder folder;
   const auto path = (folder.path / "f").string();
@@ -84,6 +113,7 @@ TEST_CASE("a full disk is reported with the number of bytes written") {
   try {
     FileSink sink(path, "save_state");
     sink.write(std::string(3000, 'x'));
+    sink.finish();
   } catch (const accelerate::Error& error) {
     said = error.what();
   }
