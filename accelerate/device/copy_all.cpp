@@ -4,11 +4,11 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <cstring>
 #include <unordered_set>
 
 #include "accelerate/base/parallel_for.hpp"
 #include "accelerate/base/version_counter.hpp"
+#include "accelerate/device/streaming_copy.hpp"
 
 namespace accelerate::device {
 namespace {
@@ -50,7 +50,7 @@ void copy_all(const std::vector<CopyPair>& pairs) {
     }
     base::count_write(pair.to);  // as copy_() does
   }
-  base::parallel_for(blocks.size(), [&](size_t i) { std::memcpy(blocks[i].to, blocks[i].from, blocks[i].bytes); });
+  base::parallel_for(blocks.size(), [&](size_t i) { streaming_copy(blocks[i].to, blocks[i].from, blocks[i].bytes); });
   for (const CopyPair* pair : separate) pair->to.copy_(pair->from);
 }
 

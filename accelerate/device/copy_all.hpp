@@ -13,8 +13,8 @@ struct CopyPair {
 };
 
 /// Performs to.copy_(from) for each pair, without gradients. Large row-major CPU pairs with equal dtypes are split and
-/// copied by all processors: a single processor reaches half of the memory bandwidth, and pages of a mapped file are
-/// loaded by the thread that touches them.
+/// copied by all processors, past their caches: a single processor reaches half of the memory bandwidth, and pages of a
+/// mapped file are loaded by the thread that touches them.
 void copy_all(const std::vector<CopyPair>& pairs);
 
 }  // namespace accelerate::device
