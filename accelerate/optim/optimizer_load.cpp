@@ -11,12 +11,14 @@
 #include <sstream>
 #include <tuple>
 #include <typeinfo>
+#include <unordered_map>
 #include <utility>
 
 #include "accelerate/device/copy_all.hpp"
 #include "accelerate/optim/optimizer_fields.hpp"
 #include "accelerate/optim/optimizer_state.hpp"
 #include "accelerate/optim/parameter_groups.hpp"
+#include "accelerate/optim/spare_tensors.hpp"
 
 namespace accelerate::optim {
 namespace {
@@ -97,11 +99,14 @@ class Loader {
     for (size_t g = 0; g < saved_.groups.size(); ++g) {
       optimizer_.param_groups()[g].set_options(new_options<Fields>(g));
     }
-    optimizer_.state().clear();  // before loading, because the device may not have memory for both
+    auto previous = take_states();
     each_state([&](int64_t number, const at::Tensor& parameter, const auto& tensors) {
       const auto range = range_for(parameter);
       if (range && range->begin == range->end) return;
-      optimizer_.state()[parameter.unsafeGetTensorImpl()] = new_state<Fields>(number, parameter, tensors);
+      void* const key = parameter.unsafeGetTensorImpl();
+      spare_ = spare_tensors_of<Fields>(std::exchange(previous[key], nullptr));
+      optimizer_.state()[key] = new_state<Fields>(number, parameter, tensors);
+      spare_.clear();
     });
     device::copy_all(std::exchange(copies_, {}));
   }
@@ -154,6 +159,19 @@ class Loader {
       }
       each(number, parameters_[static_cast<size_t>(number)], tensors);
     }
+  }
+
+  /// Removes all states. Returns those of parameters that get a new one; the memory of the others is free before
+  /// anything is allocated, because the device may not have memory for both.
+  std::unordered_map<void*, std::unique_ptr<torch::optim::OptimizerParamState>> take_states() {
+    std::unordered_map<void*, std::unique_ptr<torch::optim::OptimizerParamState>> kept;
+    auto& states = optimizer_.state();
+    each_state([&](int64_t, const at::Tensor& parameter, const auto&) {
+      const auto found = states.find(parameter.unsafeGetTensorImpl());
+      if (found != states.end()) kept.emplace(found->first, std::move(found->second));
+    });
+    states.clear();
+    return kept;
   }
 
   template <typename Fields>
@@ -219,8 +237,13 @@ class Loader {
       append_copies(copies_, field, saved, parameter, *range, read_);
       return;
     }
-    // Uses the layout of the parameter, because kernels iterate over both in memory order.
-    field = at::empty_like(parameter.detach(), parameter.options().dtype(dtype_(parameter)).requires_grad(false));
+    // Uses the layout of the parameter, because kernels iterate over both in memory order. The memory of the previous
+    // state is used again, because new pages from the system are slow.
+    const auto options = parameter.options().dtype(dtype_(parameter)).requires_grad(false);
+    if (parameter.is_non_overlapping_and_dense()) {
+      field = take_spare(spare_, name, parameter.sizes(), parameter.strides(), options);
+    }
+    if (!field.defined()) field = at::empty_like(parameter.detach(), options);
     if (saved.is_meta() && field.is_contiguous()) {
       append_copies(copies_, field, saved, parameter, {0, parameter.numel()}, read_);
     } else {
@@ -259,6 +282,7 @@ class Loader {
   state::ReadElements read_;
   std::vector<at::Tensor> parameters_;
   std::vector<device::CopyPair> copies_;
+  SpareTensors spare_;    ///< of the parameter whose state is being loaded
   bool looking_ = false;  // true during check(): tensors are compared, not copied
 };
 
