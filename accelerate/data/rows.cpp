@@ -27,6 +27,7 @@ template <typename Bytes>
 void copy_rows(const char* from, const int64_t* number, int64_t count, Bytes bytes, char* to) {
   const int64_t ahead = std::clamp<int64_t>(kAheadBytes / bytes, 1, kMaxReadAhead);
   const int64_t fetched = std::min<int64_t>(bytes, kAheadBytes);
+  for (int64_t i = 0; i < std::min(ahead, count); ++i) prefetch(from + number[i] * bytes, fetched);
   for (int64_t i = 0; i < count; ++i, to += bytes) {
     if (i + ahead < count) prefetch(from + number[i + ahead] * bytes, fetched);
     std::memcpy(to, from + number[i] * bytes, static_cast<size_t>(bytes));
