@@ -7,6 +7,7 @@
 #include <array>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/device/absent_memory.hpp"
 
 namespace accelerate::checkpoint {
 namespace {
@@ -64,11 +65,13 @@ at::Tensor as_written(const at::Tensor& tensor, std::string_view name, std::stri
 }
 
 std::string_view bytes_of(const at::Tensor& tensor) {
+  device::require_data(tensor);
   return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
 const void* memory_of(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.layout() != c10::kStrided || tensor.numel() == 0) return nullptr;
+  device::require_data(tensor);
   return tensor.is_meta() ? static_cast<const void*>(tensor.unsafeGetTensorImpl()) : tensor.const_data_ptr();
 }
 

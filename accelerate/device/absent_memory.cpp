@@ -2,9 +2,13 @@
 #include "accelerate/device/absent_memory.hpp"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/clone.h>
 #include <c10/core/Allocator.h>
 
 #include <string_view>
+#include <tuple>
 
 namespace accelerate::device {
 namespace {
@@ -25,6 +29,12 @@ struct RefusesData {
   friend type member_of(RefusesData);
 };
 template struct PrivateMember<RefusesData, &c10::StorageImpl::throw_on_immutable_data_ptr_>;
+// mutable_data() reads the flag above only if this one is set, which set_data_ptr() computes.
+struct ChecksMutableData {
+  using type = bool c10::StorageImpl::*;
+  friend type member_of(ChecksMutableData);
+};
+template struct PrivateMember<ChecksMutableData, &c10::StorageImpl::has_mutable_data_ptr_check_>;
 
 struct NoAllocator final : c10::Allocator {
   explicit NoAllocator(c10::Device the_device) : device(the_device) {}
@@ -52,7 +62,16 @@ c10::DispatchKeySet& dispatch_keys_of(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->*KeySetOfTensor::member();
 }
 
-void refuse_data(c10::StorageImpl& storage, bool refused) { storage.*member_of(RefusesData()) = refused; }
+void refuse_data(c10::StorageImpl& storage, bool refused) {
+  storage.*member_of(RefusesData()) = refused;
+  if (refused) storage.*member_of(ChecksMutableData()) = true;
+}
+
+void require_data(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage() || !(storage_of(tensor)->*member_of(RefusesData()))) return;
+  const at::NoGradGuard no_grad;
+  std::ignore = tensor.as_strided({0}, {1}).clone();
+}
 
 bool needs_values(const c10::FunctionSchema& schema) {
   const std::string_view name = schema.name();

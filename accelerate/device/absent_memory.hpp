@@ -27,6 +27,10 @@ namespace accelerate::device {
 /// If true, every access to the memory that is not an operator throws a c10::Error. Its text is
 /// `custom_data_ptr_error_msg_` of the storage's extra data.
 void refuse_data(c10::StorageImpl& storage, bool refused);
+/// If access to the memory is refused, runs an operator on no elements of the tensor, so that the owner of the memory
+/// makes it available. For code that reads or writes the memory of any tensor without an operator.
+/// \throws whatever the owner throws.
+void require_data(const at::Tensor& tensor);
 
 /// Returns false if the operator needs only shapes of its arguments. If such an operator is a composite that copies
 /// after all, as flatten() of a tensor that is not contiguous, then the copy inside it is dispatched, too.

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "accelerate/device/absent_memory.hpp"
+
 namespace accelerate::gradient {
 namespace {
 
@@ -11,7 +13,10 @@ void copy_head(WriteStamp& write_stamp, const at::Tensor& on_host) {
   std::memcpy(write_stamp.head.data(), on_host.const_data_ptr(), std::min(on_host.nbytes(), write_stamp.head.size()));
 }
 
-const void* data_of(const at::Tensor& tensor) { return tensor.has_storage() ? tensor.storage().data() : nullptr; }
+const void* data_of(const at::Tensor& tensor) {
+  device::require_data(tensor);
+  return tensor.has_storage() ? tensor.storage().data() : nullptr;
+}
 
 }  // namespace
 
@@ -19,6 +24,7 @@ WriteStamp write_stamp_of(const at::Tensor& parameter, bool reads_device) {
   WriteStamp write_stamp{.version = parameter._version()};
   if (!parameter.is_non_overlapping_and_dense()) return write_stamp;
   if (parameter.is_cpu()) {
+    device::require_data(parameter);
     copy_head(write_stamp, parameter);
   } else if (reads_device) {
     const auto most = static_cast<int64_t>(write_stamp.head.size() / parameter.element_size());

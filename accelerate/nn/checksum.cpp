@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <span>
 
+#include "accelerate/device/absent_memory.hpp"
+
 namespace accelerate::nn {
 namespace {
 
@@ -83,6 +85,7 @@ at::Tensor weights_on(at::Device device, int64_t count) {
 at::Tensor checksum_of_bits(const at::Tensor& bits) {
   const int64_t values = bits.numel();
   if (bits.is_cpu()) {
+    device::require_data(bits);
     uint64_t sum = 0;
     for (int64_t at = 0; at < values; at += kChunk) {
       sum = mixed(sum) + sum_on_host_of(bits.narrow(0, at, std::min(kChunk, values - at)));

@@ -5,6 +5,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/device/absent_memory.hpp"
 
 namespace accelerate::tree::detail {
 namespace {
@@ -41,6 +42,7 @@ at::Tensor Packer::finish() const {
   std::memcpy(to + sizeof head, head_.data(), head_.size());
   to += aligned(static_cast<int64_t>(sizeof head) + head);
   for (const auto& tensor : tensors_) {
+    device::require_data(tensor);
     if (tensor.numel() > 0) std::memcpy(to, tensor.const_data_ptr(), tensor.nbytes());
     to += aligned(bytes_of(tensor));
   }

@@ -68,7 +68,7 @@ const std::map<std::string, Names>& table() {
         {"archive", {"base"}},
         {"env", {"base"}},
         {"comm", ground + Names{"comm/core", "comm/operations", "comm/rendezvous", "comm/threads"}},
-        {"comm/core", ground},
+        {"comm/core", ground + Names{"device"}},
         {"comm/operations", ground + Names{"comm/core"}},
         {"comm/rendezvous", ground + Names{"comm/core"}},
         {"comm/mpi", ground + Names{"comm/core", "comm/rendezvous"}},

@@ -13,6 +13,7 @@
 #include "accelerate/base/log.hpp"
 #include "accelerate/comm/core/deadline_call.hpp"
 #include "accelerate/comm/core/peer_error_text.hpp"
+#include "accelerate/device/absent_memory.hpp"
 
 namespace accelerate::comm {
 namespace {
@@ -34,6 +35,7 @@ std::string_view name_of(Operation operation) { return collective_name(operation
 
 Connection& GroupCore::connection_of(const at::Tensor& tensor, Operation operation) const {
   check_dense(operation, tensor);
+  device::require_data(tensor);  // the backends read memory
   if (tensor.is_cpu()) return *cpu;
   if (on_device && device && tensor.device().type() == device->type()) return *on_device;
   base::fail(ErrorKind::usage, place, name_of(operation), "the tensor is on {}, this group ({}) carries {} tensors",

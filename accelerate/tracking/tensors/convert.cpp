@@ -47,7 +47,8 @@ void log_images(Trackers& trackers, const std::string& name, const at::Tensor& i
 
 void log_histogram(Trackers& trackers, const std::string& name, const at::Tensor& values, Step step) {
   if (!trackers.in_run()) return;
-  const at::Tensor numbers = values.detach().to(at::kCPU).to(at::kDouble).contiguous();
+  const at::Tensor numbers =
+      values.detach().to(at::kCPU).to(at::kDouble, /*non_blocking=*/false, /*copy=*/true).contiguous();
   const auto* first = numbers.const_data_ptr<double>();
   trackers.log_histogram(name, histogram_of({first, static_cast<size_t>(numbers.numel())}), step);
 }
