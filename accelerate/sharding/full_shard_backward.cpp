@@ -57,7 +57,7 @@ void FullyShardedParameters::Core::remove_hooks() {
 void FullyShardedParameters::Core::begin_backward() {
   if (in_backward_ && !backward_alive_.expired()) return;
   if (in_backward_) abort_failed_backward();
-  in_backward_ = true;
+  in_backward_ = had_backward_ = true;
   for (const auto& unit : units) unit->begin_backward();
   backward_alive_ = deferral;
   if (deferral != nullptr) return;

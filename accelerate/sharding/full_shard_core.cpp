@@ -88,6 +88,7 @@ std::string FullyShardedParameters::Core::moved_parameter() const {
 void FullyShardedParameters::Core::use(ShardedUnit& unit, const std::string& parameter, bool writes) {
   const std::lock_guard lock(mutex);
   check_scope(parameter);
+  unit.record_use(parameter);
   ++unit.users;
   if (!unit.is_whole()) {
     try {
@@ -150,6 +151,9 @@ void FullyShardedParameters::Core::before_forward(bool learns, bool is_synchroni
   if (in_backward_ && backward_alive_.expired()) abort_failed_backward();
   if (scopes_ == 0) {
     free_all();  // of a forward without a backward
+    if (learns && std::exchange(had_backward_, false)) {
+      for (const auto& unit : units) unit->begin_forward();
+    }
     order_.begin_pass(learns);
     pass_learns_ = learns;
   }

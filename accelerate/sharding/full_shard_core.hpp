@@ -73,7 +73,8 @@ struct FullyShardedParameters::Core : UnitScheduler, std::enable_shared_from_thi
   int64_t scopes_ = 0, whole_scopes_ = 0;
   bool pass_learns_ = true;
   bool in_backward_ = false;
-  bool aborted_ = false;  // a backward failed, so the gradients of the ranks may differ
+  bool had_backward_ = false;  // since the last forward began
+  bool aborted_ = false;       // a backward failed, so the gradients of the ranks may differ
   std::weak_ptr<void> backward_alive_;
   std::vector<Accumulator> accumulators_;
   std::vector<uintptr_t> hook_keys_;

@@ -267,9 +267,23 @@ void ShardedUnit::drop_local_gradients() noexcept {
   for (UnitMember& member : members_) member.is_filled = false;
 }
 
+void ShardedUnit::record_use(const std::string& name) {
+  for (UnitMember& member : members_) {
+    if (&member.gathered->name == &name) member.is_in_forward = true;
+  }
+}
+
+void ShardedUnit::begin_forward() {
+  for (UnitMember& member : members_) member.is_in_forward = false;
+}
+
 void ShardedUnit::begin_backward() {
-  awaited_ = members_.size();
-  for (UnitMember& member : members_) member.has_arrived = false;
+  const bool is_recorded = std::ranges::any_of(members_, &UnitMember::is_in_forward);
+  awaited_ = 0;
+  for (UnitMember& member : members_) {
+    member.has_arrived = is_recorded && !member.is_in_forward;
+    if (!member.has_arrived) ++awaited_;
+  }
 }
 
 bool ShardedUnit::count_arrival(size_t member) {

@@ -30,14 +30,15 @@ struct UnitMember {
   at::Tensor parameter{};
   c10::Storage storage{};  ///< of the parameter when it was divided
   std::shared_ptr<const units::GatheredParameter> gathered{};
-  at::Tensor master{};        ///< whole float32 master, until adopt() takes this rank's part
-  size_t item = 0;            ///< index of the parameter in the plan
-  int64_t offset = 0;         ///< in the flat tensors of the unit, in elements
-  bool has_gradient = false;  ///< a backward of this rank reached it since its gradient was zeroed
-  bool is_used = false;       ///< the same for any rank, known from the last step on
-  bool is_filled = false;     ///< the unit's whole gradient has values of it
-  bool has_arrived = false;   ///< in this backward
-  int64_t arrivals = 0;       ///< number of gradients so far
+  at::Tensor master{};         ///< whole float32 master, until adopt() takes this rank's part
+  size_t item = 0;             ///< index of the parameter in the plan
+  int64_t offset = 0;          ///< in the flat tensors of the unit, in elements
+  bool has_gradient = false;   ///< a backward of this rank reached it since its gradient was zeroed
+  bool is_used = false;        ///< the same for any rank, known from the last step on
+  bool is_filled = false;      ///< the unit's whole gradient has values of it
+  bool has_arrived = false;    ///< in this backward
+  bool is_in_forward = false;  ///< an operator used it since the forward began
+  int64_t arrivals = 0;        ///< number of gradients so far
 };
 
 /// Flat tensors of a unit, and the collectives on them. Not thread-safe: its scheduler locks.
@@ -101,7 +102,13 @@ class ShardedUnit final : public units::GatherOnUse, public std::enable_shared_f
   void zero_local_gradient(size_t member, bool set_to_none);
   /// Drops the gradients that are not reduced. Waits for a reduction without an error.
   void drop_local_gradients() noexcept;
-  /// Begins to count the arrivals of a backward.
+  /// Must be called for each operator that uses a parameter.
+  /// \param name  That of before_operator().
+  void record_use(const std::string& name);
+  /// Must be called before the first forward after a backward.
+  void begin_forward();
+  /// Begins to count the arrivals of a backward. A parameter that no operator of the forward used has no gradient, so
+  /// the unit is complete without it. Then ranks that use it and ranks that do not reduce in one order.
   void begin_backward();
   /// Counts one arrival. \returns true if the gradients of all members arrived.
   bool count_arrival(size_t member);

@@ -418,6 +418,46 @@ TEST_CASE("parameters of an Accelerator that no longer exists are errors, after 
   });
 }
 
+TEST_CASE("a parameter that only some ranks use within a unit has zeros on the others, as in DDP") {
+  // Two units of two parameters each, before and after which others are reduced.
+  const auto make = [] {
+    auto net = std::make_shared<AnyNet>(nullptr);
+    for (const char* name : {"a", "b", "c", "d", "e", "f"}) net->register_parameter(name, waves({7}, name[0]));
+    return net;
+  };
+  const auto output_of = [](const AnyNet& net, const torch::Tensor& x, bool uses_all) {
+    const auto p = net.named_parameters();
+    auto y = torch::tanh(x * p["a"] + p["b"]) * p["c"];
+    if (uses_all) y = y + p["d"];
+    return torch::tanh(y) * p["e"] + p["f"];
+  };
+  for (const int64_t ranks : {2, 3, 4}) {
+    with_ranks(
+        ranks,
+        [&](Accelerator& accelerator) {
+          Sharded it(accelerator, make(), make());
+          CHECK(accelerator.sharding_plan(it.model).starts_with("3 units"));
+          const bool uses_all = accelerator.process_index() == 0;
+          for (int64_t i = 0; i < 4; ++i) {
+            it.net->run = [&](const torch::Tensor& x) { return output_of(*it.net, x, uses_all); };
+            it.optimizer.zero_grad();
+            it.stock.zero_grad();
+            accelerator.backward(loss_of(it.model(batch(i))));
+            for (int64_t rank = 0; rank < ranks; ++rank) {
+              (loss_of(output_of(*it.reference, batch(i), rank == 0)) / static_cast<double>(ranks)).backward();
+            }
+            const auto norm = accelerator.clip_grad_norm_(it.model, 100);
+            CHECK(norm.item<double>() ==
+                  doctest::Approx(torch::nn::utils::clip_grad_norm_(it.reference->parameters(), 100)).epsilon(1e-12));
+            it.optimizer.step();
+            it.stock.step();
+          }
+          it.check();
+        },
+        {.cpu = true, .fsdp_plugin = {.sharding_strategy = ShardingStrategy::full_shard, .min_num_params = 14}});
+  }
+}
+
 TEST_CASE("ranks that use units in different orders are found before the step") {
   with_ranks(2, [](Accelerator& accelerator) {
     // Two layers of equal size.
