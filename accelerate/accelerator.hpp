@@ -178,6 +178,7 @@ class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacad
   /// Memory: the whole model on every rank. Without sharded parameters the scope does nothing. Collective.
   template <typename Model>
   [[nodiscard]] static sharding::WholeParameters summon_full_params(const PreparedModel<Model>& model) {
+    model.core().complete_step();
     return sharding::WholeParameters(model.core().sharded_in_forward());
   }
   /// Returns a text that describes how the parameters of the model are divided over the ranks: the units, which are

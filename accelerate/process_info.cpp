@@ -9,6 +9,11 @@
 
 namespace accelerate {
 
+void ProcessInfo::wait_for_everyone() const {
+  prepared::complete_steps(*accelerator_state_);
+  job::barrier_for_call(accelerator_state_->mesh.world, "wait_for_everyone");
+}
+
 DistributedType ProcessInfo::distributed_type() const {
   if (num_processes() == 1) return DistributedType::no;
   if (accelerator_state_->sharding != sharding::ShardingStrategy::no_shard) return DistributedType::fsdp;

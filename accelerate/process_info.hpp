@@ -129,8 +129,8 @@ class ProcessInfo {
   [[nodiscard]] Value split_between_processes(const Value& inputs, bool apply_padding = false) const {
     return tree::split_between_processes(inputs, process_index(), num_processes(), apply_padding);
   }
-  /// Blocks until all ranks have called it.
-  void wait_for_everyone() const { job::barrier_for_call(accelerator_state_->mesh.world, "wait_for_everyone"); }
+  /// Blocks until all ranks have called it, and the memory of sharded parameters has the values of the last step.
+  void wait_for_everyone() const;
 
   /// A flag that any rank may set. check_trigger() is collective: it returns true once on every rank after any rank has
   /// called set_trigger().

@@ -30,9 +30,11 @@ PRECISIONS = {"bf16": Precision(2, 4, 12, 400e12), "float32": Precision(4, 4, 8,
 def memory(strategy, parameters, unit, gpus, of):
     """Bytes between steps, and at the peak."""
     p, g, s = of.parameter, of.gradient, of.optimizer
-    kept, gathered = {"no_shard": (p + g + s, 0), "shard_optim_op": (p + g + s / gpus, p),
-                      "shard_grad_op": (p + (g + s) / gpus, g), "full_shard": ((p + g + s) / gpus, p + g)}[strategy]
-    return parameters * kept, parameters * kept + 2 * unit * gathered
+    part = parameters * p / gpus  # a copy, until the others have received it
+    kept, added = {"no_shard": (p + g + s, 0), "shard_optim_op": (p + g + s / gpus, part),
+                   "shard_grad_op": (p + (g + s) / gpus, max(part, 2 * unit * g)),
+                   "full_shard": ((p + g + s) / gpus, 2 * unit * (p + g))}[strategy]
+    return parameters * kept, parameters * kept + added
 
 
 def sent(strategy, parameters, gpus, of):
@@ -45,9 +47,7 @@ def step(strategy, parameters, gpus, of, bandwidth):
     """Seconds with full overlap, and without overlap."""
     compute = 6 * parameters * TOKENS / of.operations
     transfer = sent(strategy, parameters, gpus, of) / bandwidth
-    after_step = strategy in ("shard_optim_op", "shard_grad_op")
-    gather = parameters * of.parameter * (gpus - 1) / gpus / bandwidth if after_step else 0
-    return max(compute, transfer - gather) + gather, compute + transfer
+    return max(compute, transfer), compute + transfer
 
 
 def memory_cell(strategy, parameters, unit, gpus, of):

@@ -142,4 +142,8 @@ std::shared_ptr<Core> share_with_state(std::shared_ptr<AcceleratorState> shared,
   return {both, both->second.get()};
 }
 
+/// Waits until the memory of all sharded parameters has the values of the last step, for code that reads it without an
+/// operator. \throws Error (peer) if a rank failed.
+void complete_steps(AcceleratorState& shared);
+
 }  // namespace accelerate::prepared

@@ -21,6 +21,7 @@
 #include "accelerate/prepared/model.hpp"
 #include "accelerate/prepared/optimizer.hpp"
 #include "accelerate/prepared/written_tensors.hpp"
+#include "accelerate/sharding/parameter_sharding.hpp"
 
 namespace accelerate::prepared {
 
@@ -192,6 +193,7 @@ Tensors GraphedStepCore::run(const Tensors& inputs, const Step& step) {
   if (const std::string why = why_not(); !why.empty()) return run_plain(inputs, step, why);
   const GraphCache::Decision next = graph_cache_.next(described(inputs), made_of());
   if (next.cleared) graphs_.clear();
+  if (next.action != GraphCache::Action::plain) complete_steps(*accelerator_state_);  // a graph does not wait by itself
   if (next.action == GraphCache::Action::record) return record(next.graph, inputs, step);
   if (next.action == GraphCache::Action::replay) return replay(*graphs_.at(next.graph), inputs);
   return run_plain(inputs, step, graph_cache_.not_captured_reason());
@@ -263,9 +265,15 @@ std::string GraphedStepCore::try_capture(Recorded& recorded, const Tensors& inpu
           for (gradient::GradientReducer* gradient_reducer : gradient_reducers_of(*accelerator_state_))
             gradient_reducer->renew_hooks();
         },
-        [&] { recorded.outputs = without_graph(step(recorded.inputs)); });
+        [&] {
+          recorded.outputs = without_graph(step(recorded.inputs));
+          complete_steps(*accelerator_state_);
+        });
   } catch (const std::exception& error) {
     why = "it could not be recorded: " + first_line(error);
+  }
+  for (const ModelCore& model : accelerator_state_->registry.of<ModelCore>()) {
+    if (model.parameter_sharding() != nullptr) model.parameter_sharding()->forget_exchange();
   }
   if (why.empty() && accelerator_state_->scaling) why = accelerator_state_->scaling->scale_not_updated_reason();
   recorded.optimizers = capturing.end();

@@ -171,7 +171,8 @@ void ModelCore::shard(const std::vector<gradient::NamedTensor>& own) {
   const comm::Group group = accelerator_state_->group.duplicate();
   if (strategy == ShardingStrategy::shard_optim_op) {
     parameter_sharding_ = std::make_unique<sharding::ShardedParameters>(group, std::move(parameters),
-                                                                        options_.gradient_reducer.buckets.cap_bytes);
+                                                                        options_.gradient_reducer.buckets.cap_bytes,
+                                                                        accelerator_state_->full_shard.prefetch);
     return;
   }
   sharding::FullShardOptions options = accelerator_state_->full_shard;
@@ -227,9 +228,9 @@ void ModelCore::retire() {
   sharing_models_.clear();
   averaged_elsewhere_.clear();
   if (gradient_reducer_) gradient_reducer_->retire();
-  if (fully_sharded_ == nullptr) return;
+  if (parameter_sharding_ == nullptr) return;
   try {
-    fully_sharded_->restore();
+    parameter_sharding_->restore();
   } catch (const std::exception& error) {
     base::log(base::LogLevel::warning, accelerator_state_->place,
               "free_memory: the parameters of the model stay sharded, because they could not be gathered: {}",
@@ -293,6 +294,7 @@ std::vector<state::ParameterShard> shards_of_parts(const std::vector<gradient::N
 }  // namespace
 
 std::vector<state::ParameterShard> ModelCore::parameter_shards() const {
+  complete_step();
   std::vector<state::ParameterShard> parameter_shards;
   const auto sharded = sharded_in_forward();
   if (!sharded.empty()) return shards_of_parts(parameters_, sharded, place());
@@ -360,6 +362,7 @@ void ModelCore::notify_of_forward() {
     throw;
   }
   if (!learns || options_.evaluation_mode) return;
+  if (parameter_sharding()) parameter_sharding()->begin_forward();
   if (gradient_reducer_) gradient_reducer_->forward(sync);
   if (!sync) return;
   for (const auto& partner : sharing_models_) {
@@ -418,6 +421,7 @@ void check_replicas(sharding::FullyShardedParameters& sharded, const job::MeshGr
 }  // namespace
 
 void ModelCore::check_synchronized(std::string_view when) const {
+  complete_step();
   std::vector<nn::CheckedTensor> all;
   for (const auto& parameter : parameters_) {
     const auto exists_once = std::ranges::any_of(sharded_in_forward(), [&](const auto* sharded) {
@@ -504,6 +508,13 @@ bool ModelCore::is(const void* identity, const std::vector<gradient::NamedTensor
     if (!parameters[i].tensor.is_same(parameters_[i].tensor) || describe(parameters[i]) != described_[i]) return false;
   }
   return true;
+}
+
+void complete_steps(AcceleratorState& shared) {
+  if (shared.sharding == ShardingStrategy::no_shard) return;
+  for (const ModelCore& model : shared.registry.of<ModelCore>()) {
+    if (model.parameter_sharding() != nullptr) model.parameter_sharding()->complete_step();
+  }
 }
 
 std::vector<sharding::FullyShardedParameters*> fully_sharded_models(AcceleratorState& shared) {

@@ -96,6 +96,8 @@ class ModelCore : public Entry {
   [[nodiscard]] sharding::FullyShardedParameters* fully_sharded() const { return retired_ ? nullptr : fully_sharded_; }
   /// Returns the fully sharded models that have parameters of this model: itself, and those that share parameters.
   [[nodiscard]] std::vector<sharding::FullyShardedParameters*> sharded_in_forward() const;
+  /// Waits until the memory of all sharded parameters has the values of the last step. Operators wait by themselves.
+  void complete_step() const { complete_steps(*accelerator_state_); }
   /// Returns "not sharded", or the units and their sizes.
   [[nodiscard]] std::string sharding_plan() const;
   /// Returns true if this model's gradient reducer or sharding manages the parameter.
@@ -246,7 +248,7 @@ class PreparedModel {
   }
   template <typename... Args>
   decltype(auto) forward(Args&&... args) const {
-    return run([&]() -> decltype(auto) { return unwrap()->forward(std::forward<Args>(args)...); });
+    return run([&]() -> decltype(auto) { return module()->forward(std::forward<Args>(args)...); });
   }
 
   /// TorchScript takes its inputs as a list: model({x}).
@@ -254,25 +256,30 @@ class PreparedModel {
     return forward(std::move(inputs));
   }
   c10::IValue forward(std::vector<c10::IValue> inputs) const requires std::same_as<Module, torch::jit::Module> {
-    return run([&] { return unwrap()->forward(std::move(inputs)); });
+    return run([&] { return module()->forward(std::move(inputs)); });
   }
 
   Module* operator->() const { return unwrap().get(); }
   Module& operator*() const { return *unwrap(); }
-  /// Returns the module that was given to prepare().
-  [[nodiscard]] const std::shared_ptr<Module>& unwrap() const { return assigned(module_, "PreparedModel"); }
+  /// Returns the module that was given to prepare(). Waits for the values of the last step, as operator-> and
+  /// parameters() do, because the caller may read memory without an operator.
+  [[nodiscard]] const std::shared_ptr<Module>& unwrap() const {
+    core().complete_step();
+    return module();
+  }
   [[nodiscard]] ModelCore& core() const { return *core_ptr(); }
   [[nodiscard]] const std::shared_ptr<ModelCore>& core_ptr() const { return assigned(core_, "PreparedModel"); }
 
   /// Returns each parameter once, even if layers share it. module.parameters() lists it once per registration.
   [[nodiscard]] std::vector<at::Tensor> parameters() const {
+    core().complete_step();
     std::vector<at::Tensor> list;
     for (const auto& parameter : core().parameters()) list.push_back(parameter.tensor);
     return unique_tensors(list);
   }
   [[nodiscard]] std::vector<state::ParameterShard> parameter_shards() const { return core().parameter_shards(); }
-  void train(bool on = true) const { unwrap()->train(on); }
-  void eval() const { unwrap()->eval(); }
+  void train(bool on = true) const { module()->train(on); }
+  void eval() const { module()->eval(); }
   /// Sets the gradients to undefined, or to zero. Within an accumulation window the call does nothing, like that of a
   /// prepared optimizer; see OptimizerCore::zero_grad().
   void zero_grad(bool set_to_none = true) const { core().zero_grad(set_to_none); }
@@ -290,6 +297,8 @@ class PreparedModel {
     AfterForward& operator=(const AfterForward&) = delete;
     ModelCore& core;
   };
+
+  [[nodiscard]] const std::shared_ptr<Module>& module() const { return assigned(module_, "PreparedModel"); }
 
   template <typename Forward>
   decltype(auto) run(const Forward& forward) const {

@@ -159,6 +159,7 @@ void check_match(const WeightMatch& match, bool strict, const RankContext& place
 }
 
 NamedTensors weights_of(const ModelCore& model) {
+  model.complete_step();  // the writer of files reads memory
   NamedTensors weights;
   for (const auto& [name, tensor] : model.parameters()) weights.emplace_back(name, tensor);
   for (const auto& [name, tensor] : model.buffers()) weights.emplace_back(name, tensor);

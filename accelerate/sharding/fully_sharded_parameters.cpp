@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <tuple>
 
 #include "accelerate/base/version_counter.hpp"
 #include "accelerate/comm/error_context.hpp"
@@ -13,29 +12,6 @@
 
 namespace accelerate::sharding {
 namespace {
-
-// Two tensors over one memory would be divided separately and lose what connects them.
-void check_separate_memory(const std::vector<state::ParameterShard>& parameters, const RankContext& place) {
-  using Range = std::tuple<const void*, int64_t, int64_t, std::string>;  // storage, begin, end, name
-  std::vector<Range> ranges;
-  for (const state::ParameterShard& parameter : parameters) {
-    const at::Tensor& value = parameter.value;
-    if (value.numel() == 0) continue;
-    const int64_t begin = value.storage_offset() * value.element_size();
-    ranges.emplace_back(value.storage().unsafeGetStorageImpl(), begin, begin + static_cast<int64_t>(value.nbytes()),
-                        parameter.name);
-  }
-  std::ranges::sort(ranges);
-  for (size_t i = 1; i < ranges.size(); ++i) {
-    const auto& [storage, begin, end, name] = ranges[i];
-    const auto& [other_storage, other_begin, other_end, other_name] = ranges[i - 1];
-    if (storage != other_storage || begin >= other_end) continue;
-    base::fail(ErrorKind::usage, place, "prepare",
-               "parameters {} and {} are two tensors that share memory; with sharding register one tensor under both "
-               "names",
-               other_name, name);
-  }
-}
 
 std::vector<int64_t> units_of(const std::vector<state::ParameterShard>& parameters, const units::UnitOptions& options,
                               const RankContext& place) {
@@ -56,6 +32,18 @@ FullyShardedParameters::FullyShardedParameters(const ShardMesh& mesh, std::vecto
       core_(std::make_shared<Core>(mesh_.shard.duplicate(), mesh_, options)) {
   core_->adopt(plan_, parameters, before_unit);
   core_->register_hooks();
+  if (!options.shard_parameters) keep_whole();
+}
+
+void FullyShardedParameters::keep_whole() {
+  for (const auto& unit : core_->units) {
+    std::vector<PlacedParameter> placed;
+    for (const UnitMember& member : unit->members()) placed.push_back({member.name, member.parameter, member.offset});
+    kept_.push_back(std::make_shared<WholeUnit>(unit->index(), unit->name(), core_->gathers, use_order_));
+    // The part is a view of the unit's flat tensor.
+    const at::Tensor& part = unit->part();
+    kept_.back()->adopt(part.as_strided({part.numel() * core_->gathers.size()}, {1}, 0), std::move(placed));
+  }
 }
 
 FullyShardedParameters::~FullyShardedParameters() {
@@ -63,7 +51,10 @@ FullyShardedParameters::~FullyShardedParameters() {
   core_->remove_hooks();
 }
 
-void FullyShardedParameters::restore() { core_->restore(); }
+void FullyShardedParameters::restore() {
+  for (const auto& unit : kept_) unit->release();
+  core_->restore();
+}
 
 void FullyShardedParameters::before_forward(bool learns, bool sync) { core_->before_forward(learns, sync); }
 void FullyShardedParameters::after_forward() noexcept { core_->after_forward(); }
@@ -148,6 +139,7 @@ std::vector<state::ParameterShard> FullyShardedParameters::shards_with_gradients
 }
 
 std::vector<state::ParameterShard> FullyShardedParameters::shards(const Keys& keys, bool only_used) {
+  complete_step();
   const std::lock_guard lock(core_->mutex);
   core_->free_all();  // keeps new values that operators wrote
   for (const auto& unit : core_->units) {
@@ -178,6 +170,7 @@ std::vector<state::ParameterShard> FullyShardedParameters::shards(const Keys& ke
 
 void FullyShardedParameters::after_step(const Keys& keys) {
   const std::lock_guard lock(core_->mutex);
+  std::vector<bool> is_exchanged(core_->units.size(), false);
   for (const auto& unit : core_->units) {
     bool is_stepped = false;
     for (const UnitMember& member : unit->members()) {
@@ -185,12 +178,22 @@ void FullyShardedParameters::after_step(const Keys& keys) {
       is_stepped = true;
       base::count_write(member.parameter);
     }
-    if (is_stepped && !core_->options.shard_parameters) {
-      comm::with_operation_context("optimizer.step", "the parameters that the ranks stepped on are not exchanged",
-                                   group().place(), [&] { unit->exchange_parts(core_->gathers); });
-    }
+    is_exchanged[static_cast<size_t>(unit->index())] = is_stepped;
     unit->mark_stepped();
   }
+  if (core_->options.shard_parameters) return;
+  comm::with_operation_context(
+      "optimizer.step", "the parameters that the ranks stepped on are not exchanged", group().place(), [&] {
+        for (const int64_t unit : use_order_->fix(core_->gathers, static_cast<int64_t>(core_->units.size()))) {
+          const auto u = static_cast<size_t>(unit);
+          if (is_exchanged[u]) kept_[u]->start_exchange();
+        }
+      });
+  if (!core_->options.prefetch) complete_step();
+}
+
+void FullyShardedParameters::complete_step() {
+  for (const auto& unit : kept_) unit->finish_exchange();
 }
 
 bool FullyShardedParameters::has_master(const void* key) const {
@@ -202,6 +205,7 @@ bool FullyShardedParameters::has_master(const void* key) const {
 }
 
 void FullyShardedParameters::parts_replaced() {
+  complete_step();
   const std::lock_guard lock(core_->mutex);
   for (const auto& unit : core_->units) {
     for (const UnitMember& member : unit->members()) base::count_write(member.parameter);
@@ -214,7 +218,10 @@ void FullyShardedParameters::parts_replaced() {
 }
 
 bool FullyShardedParameters::shards_parameters() const { return core_->options.shard_parameters; }
-void FullyShardedParameters::open_whole() { core_->open_whole(); }
+void FullyShardedParameters::open_whole() {
+  complete_step();
+  core_->open_whole();
+}
 void FullyShardedParameters::close_whole() noexcept { core_->close_whole(); }
 
 void FullyShardedParameters::run_backward(std::span<FullyShardedParameters* const> models,

@@ -13,6 +13,7 @@
 #include "accelerate/sharding/full_shard_options.hpp"
 #include "accelerate/sharding/parameter_sharding.hpp"
 #include "accelerate/sharding/whole_parameters.hpp"
+#include "accelerate/sharding/whole_unit.hpp"
 
 namespace accelerate::sharding {
 
@@ -42,8 +43,7 @@ class FullyShardedParameters final : public ParameterSharding {
   FullyShardedParameters(const ShardMesh& mesh, std::vector<state::ParameterShard> parameters,
                          const FullShardOptions& options, const BeforeUnit& before_unit = {});
   ~FullyShardedParameters() override;
-  /// Makes the parameters whole and independent of this object. Collective.
-  void restore();
+  void restore() override;
 
   /// Must enclose each forward: within it, and within backward and WholeParameters, operators may use the parameters.
   /// \param learns  True if the forward builds a graph.
@@ -69,6 +69,7 @@ class FullyShardedParameters final : public ParameterSharding {
   /// The same with the gradients of all parameters, also of those that no rank used, before a step.
   [[nodiscard]] std::vector<state::ParameterShard> shards_with_gradients(const Keys& keys);
   void after_step(const Keys& keys) override;
+  void complete_step() override;
 
   [[nodiscard]] bool shards_parameters() const;
   /// True if the parameter has a float32 master, of which this rank keeps its part.
@@ -86,7 +87,9 @@ class FullyShardedParameters final : public ParameterSharding {
  private:
   struct Core;
   [[nodiscard]] std::vector<state::ParameterShard> shards(const Keys& keys, bool only_used);
+  void keep_whole();
   std::shared_ptr<Core> core_;
+  std::vector<std::shared_ptr<WholeUnit>> kept_;  // of each unit, if the parameters keep their memory
 };
 
 }  // namespace accelerate::sharding

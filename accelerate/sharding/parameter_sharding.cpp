@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "accelerate/comm/error_context.hpp"
@@ -23,6 +25,29 @@ std::string kind_of(const at::Tensor& tensor) {
 
 at::Tensor flat_range(const at::Tensor& dense, int64_t begin, int64_t end) {
   return dense.detach().as_strided({end - begin}, {1}, dense.storage_offset() + begin);
+}
+
+// Two tensors over one memory would be divided separately and lose what connects them.
+void check_separate_memory(const std::vector<state::ParameterShard>& parameters, const RankContext& place) {
+  using Range = std::tuple<const void*, int64_t, int64_t, std::string>;  // storage, begin, end, name
+  std::vector<Range> ranges;
+  for (const state::ParameterShard& parameter : parameters) {
+    const at::Tensor& value = parameter.value;
+    if (value.numel() == 0) continue;
+    const int64_t begin = value.storage_offset() * value.element_size();
+    ranges.emplace_back(value.storage().unsafeGetStorageImpl(), begin, begin + static_cast<int64_t>(value.nbytes()),
+                        parameter.name);
+  }
+  std::ranges::sort(ranges);
+  for (size_t i = 1; i < ranges.size(); ++i) {
+    const auto& [storage, begin, end, name] = ranges[i];
+    const auto& [other_storage, other_begin, other_end, other_name] = ranges[i - 1];
+    if (storage != other_storage || begin >= other_end) continue;
+    base::fail(ErrorKind::usage, place, "prepare",
+               "parameters {} and {} are two tensors that share memory; with sharding register one tensor under both "
+               "names",
+               other_name, name);
+  }
 }
 
 ParameterSharding::ParameterSharding(ShardMesh mesh, std::vector<state::ParameterShard> parameters,

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -14,6 +15,7 @@
 #include "accelerate/comm/group.hpp"
 #include "accelerate/sharding/shard_mesh.hpp"
 #include "accelerate/sharding/shard_plan.hpp"
+#include "accelerate/sharding/use_order.hpp"
 #include "accelerate/state/parameter_shard.hpp"
 
 namespace accelerate::sharding {
@@ -39,8 +41,19 @@ class ParameterSharding {
   ///         all ranks throw alike.
   [[nodiscard]] virtual std::vector<state::ParameterShard> shards(const Keys& keys) = 0;
   /// Makes the steps of all ranks on the listed parameters visible on every rank. Increments the version counters, so
-  /// that a backward through an older graph is an error. Collective.
+  /// that a backward through an older graph is an error. If the ranks keep whole parameters, their values may arrive
+  /// later: operators wait for those that they use, in any thread. Collective.
   virtual void after_step(const Keys& keys) = 0;
+  /// Waits until the memory of all parameters has the values of the last step, for code that reads it without an
+  /// operator. \throws Error (peer) if a rank failed.
+  virtual void complete_step() = 0;
+  /// Must be called after a step was captured as a graph, of which each replay exchanges the parameters.
+  virtual void forget_exchange() {}
+  /// Makes the parameters whole and independent of this object, which must not be used afterwards. Collective.
+  virtual void restore() = 0;
+  /// Must be called before a forward that builds a graph. The first steps exchange parameters in the order of the last
+  /// forward before them.
+  void begin_forward() { use_order_->begin_forward(); }
 
   /// Returns the whole tensor of a parameter's shape from the ranks' ranges on rank 0, in the memory of the host;
   /// undefined on the other ranks. With hybrid sharding only the replica of rank 0 sends its ranges. Collective.
@@ -79,6 +92,7 @@ class ParameterSharding {
   void check_gradient(size_t index) const;
 
   ShardMesh mesh_;
+  std::shared_ptr<UseOrder> use_order_ = std::make_shared<UseOrder>();
   std::vector<state::ParameterShard> parameters_;
   ShardPlan plan_;
   std::unordered_map<const void*, size_t> index_of_;
@@ -93,6 +107,9 @@ class ParameterSharding {
   std::vector<std::string> kinds_;
   std::vector<std::vector<int64_t>> strides_;
 };
+
+/// \throws Error (usage) if two parameters share memory, because they would be divided separately.
+void check_separate_memory(const std::vector<state::ParameterShard>& parameters, const RankContext& place);
 
 /// Returns a range in memory order as a flat tensor. Shares memory and the version counter.
 [[nodiscard]] at::Tensor flat_range(const at::Tensor& dense, int64_t begin, int64_t end);

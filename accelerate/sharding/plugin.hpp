@@ -30,7 +30,8 @@ struct FullyShardedDataParallelPlugin {
   /// is full_shard with false. FSDP_RESHARD_AFTER_FORWARD, which may also be FULL_SHARD (true) or SHARD_GRAD_OP
   /// (false), as for FSDP1; default true.
   std::optional<bool> reshard_after_forward{};
-  /// Starts gathers before their parameters are used, in forward and backward. FSDP_FORWARD_PREFETCH; default true.
+  /// Starts gathers before their parameters are used, in forward and backward. If false, a step of shard_optim_op and
+  /// shard_grad_op waits for the parameters of the other ranks. FSDP_FORWARD_PREFETCH; default true.
   std::optional<bool> forward_prefetch{};
   /// Names of modules that are units: {"blocks.*", "head"}; "*" replaces one component. If empty, the children of the
   /// outermost ModuleList and Sequential with at least 1 MB are units, and the other parameters are packed.

@@ -2,12 +2,13 @@
 #include "accelerate/sharding/sharded_parameters.hpp"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/format.h>
 
 #include <utility>
 
+#include "accelerate/base/version_counter.hpp"
 #include "accelerate/comm/error_context.hpp"
 
 namespace accelerate::sharding {
@@ -17,21 +18,55 @@ bool has_same_layout(const at::Tensor& gradient, const at::Tensor& parameter) {
   return gradient.strides() == parameter.strides() || (gradient.is_contiguous() && parameter.is_contiguous());
 }
 
+// A parameter that shares its storage with others gets its own, because a unit replaces the memory of storages.
+at::Tensor flat_copy(const std::vector<PlacedParameter>& parameters, int64_t numel) {
+  at::Tensor flat = at::zeros({numel}, parameters.front().parameter.options().requires_grad(false));
+  for (const auto& [name, parameter, offset] : parameters) {
+    if (!units::fills_its_storage(parameter)) parameter.set_data(parameter.detach().clone());
+    flat.as_strided(parameter.sizes(), parameter.strides(), offset).copy_(parameter.detach());
+  }
+  return flat;
+}
+
+std::vector<state::ParameterShard> in_separate_memory(std::vector<state::ParameterShard> parameters,
+                                                      const RankContext& place) {
+  check_separate_memory(parameters, place);
+  return parameters;
+}
+
 }  // namespace
 
-/// A gather that is under way.
-struct ShardedParameters::UnitTransfer {
-  const ShardUnit* unit = nullptr;
-  at::Tensor part{}, whole{};
-  comm::Pending pending{};
-};
-
 ShardedParameters::ShardedParameters(const comm::Group& group, std::vector<state::ParameterShard> parameters,
-                                     int64_t unit_bytes)
-    : ParameterSharding(one_shard_group(group), std::move(parameters), {}, unit_bytes) {}
+                                     int64_t unit_bytes, bool waits_later)
+    : ParameterSharding(one_shard_group(group), in_separate_memory(std::move(parameters), group.place()), {},
+                        unit_bytes),
+      waits_later_(waits_later),
+      unit_of_(parameters_.size(), nullptr) {
+  const at::NoGradGuard no_grad;
+  for (const ShardUnit& unit : plan_.units) {
+    units_.emplace_back();
+    if (unit.numel == 0) continue;
+    std::vector<PlacedParameter> placed;
+    for (size_t i = 0; i < unit.items.size(); ++i) {
+      const auto& parameter = parameters_[static_cast<size_t>(unit.items[i])];
+      placed.push_back({parameter.name, parameter.value, unit.offsets[i]});
+    }
+    const auto index = static_cast<int64_t>(units_.size()) - 1;
+    units_.back() = std::make_shared<WholeUnit>(
+        index, fmt::format("unit {} ({})", index, comm::first_name_and_count(placed.front().name, placed.size())),
+        this->group(), use_order_);
+    at::Tensor flat = flat_copy(placed, unit.numel);
+    units_.back()->adopt(std::move(flat), std::move(placed));
+    for (const int64_t item : unit.items) unit_of_[static_cast<size_t>(item)] = units_.back().get();
+  }
+}
 
 std::vector<state::ParameterShard> ShardedParameters::shards(const Keys& keys) {
   const at::NoGradGuard no_grad;
+  complete_step();
+  for (const auto& unit : units_) {
+    if (unit != nullptr) unit->adopt_replaced_storages();
+  }
   std::vector<state::ParameterShard> owned;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const state::ParameterShard& parameter = parameters_[i];
@@ -50,58 +85,52 @@ std::vector<state::ParameterShard> ShardedParameters::shards(const Keys& keys) {
                      .begin = range.begin,
                      .end = range.end,
                      .key = parameter.key,
-                     .value = flat_range(parameter.value, range.begin, range.end),
+                     .value = unit_of_[i]->part().narrow(0, range.offset, range.end - range.begin),
                      .gradient = gradient.defined() ? flat_range(gradient, range.begin, range.end) : at::Tensor()});
   }
   return owned;
 }
 
-bool ShardedParameters::takes_part(const ShardUnit& unit, const Keys& keys) const {
-  if (unit.numel == 0) return false;
-  for (const int64_t i : unit.items) {
-    const state::ParameterShard& parameter = parameters_[static_cast<size_t>(i)];
-    if (keys.contains(parameter.key) && parameter.value.grad().defined()) return true;
-  }
-  return false;
+bool ShardedParameters::is_stepped(const state::ParameterShard& parameter, const Keys& keys) const {
+  return keys.contains(parameter.key) && parameter.value.grad().defined();
 }
 
-ShardedParameters::UnitTransfer ShardedParameters::start(const ShardUnit& unit) const {
-  const auto options = parameters_[static_cast<size_t>(unit.items.front())].value.options().requires_grad(false);
-  UnitTransfer transfer{.unit = &unit,
-                        .part = at::zeros({unit.numel / group().size()}, options),
-                        .whole = at::empty({unit.numel}, options)};
-  for (const ShardRange& range : ranges_of(unit, items_, group().size(), group().rank())) {
-    const at::Tensor& value = parameters_[static_cast<size_t>(range.item)].value;
-    transfer.part.narrow(0, range.offset, range.end - range.begin).copy_(flat_range(value, range.begin, range.end));
-  }
-  transfer.pending = group().all_gather_async(transfer.whole, transfer.part);
-  return transfer;
-}
-
-void ShardedParameters::finish(UnitTransfer& transfer, const Keys& keys) const {
-  transfer.pending.wait();
-  for (size_t i = 0; i < transfer.unit->items.size(); ++i) {
-    const state::ParameterShard& parameter = parameters_[static_cast<size_t>(transfer.unit->items[i])];
-    if (!keys.contains(parameter.key) || !parameter.value.grad().defined()) continue;
-    const int64_t numel = parameter.value.numel();
-    flat_range(parameter.value, 0, numel).copy_(transfer.whole.narrow(0, transfer.unit->offsets[i], numel));
-  }
-}
-
-// The next unit is on its way while the last one is copied to the parameters.
 void ShardedParameters::after_step(const Keys& keys) {
-  const at::NoGradGuard no_grad;
-  comm::with_operation_context("optimizer.step", "the parameters that the ranks stepped on are not exchanged",
-                               group().place(), [&] {
-                                 std::optional<UnitTransfer> under_way;
-                                 for (const ShardUnit& unit : plan_.units) {
-                                   if (!takes_part(unit, keys)) continue;
-                                   UnitTransfer next = start(unit);
-                                   if (under_way) finish(*under_way, keys);
-                                   under_way = std::move(next);
-                                 }
-                                 if (under_way) finish(*under_way, keys);
-                               });
+  std::vector<bool> is_exchanged(units_.size(), false);
+  for (size_t u = 0; u < units_.size(); ++u) {
+    for (const int64_t item : plan_.units[u].items) {
+      const state::ParameterShard& parameter = parameters_[static_cast<size_t>(item)];
+      if (!is_stepped(parameter, keys)) continue;
+      base::count_write(parameter.value);
+      is_exchanged[u] = units_[u] != nullptr;
+    }
+  }
+  comm::with_operation_context(
+      "optimizer.step", "the parameters that the ranks stepped on are not exchanged", group().place(), [&] {
+        for (const int64_t unit : use_order_->fix(group(), static_cast<int64_t>(units_.size()))) {
+          const auto u = static_cast<size_t>(unit);
+          if (is_exchanged[u]) units_[u]->start_exchange();
+        }
+      });
+  if (!waits_later_) complete_step();
+}
+
+void ShardedParameters::complete_step() {
+  for (const auto& unit : units_) {
+    if (unit != nullptr) unit->finish_exchange();
+  }
+}
+
+void ShardedParameters::forget_exchange() {
+  for (const auto& unit : units_) {
+    if (unit != nullptr) unit->forget_exchange();
+  }
+}
+
+void ShardedParameters::restore() {
+  for (const auto& unit : units_) {
+    if (unit != nullptr) unit->release();
+  }
 }
 
 }  // namespace accelerate::sharding

@@ -178,14 +178,16 @@ void disable_gather_on_use(const at::Tensor& parameter) {
 void set_storage_memory(const c10::Storage& storage, void* memory, std::shared_ptr<const GatheredParameter> parameter) {
   c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
   const bool is_absent = memory == nullptr && impl->nbytes() > 0;
-  if (is_absent) {
-    impl->get_extra_meta().custom_data_ptr_error_msg_ =
-        fmt::format("parameter {} {}", parameter->name, parameter->errors->absent);
-  }
+  if (is_absent) set_absence_text(storage, *parameter);
   at::DataPtr next(memory, new MemoryContext(std::move(parameter)), &delete_context, impl->device());
   const std::lock_guard lock(contexts_mutex);
   device::refuse_data(*impl, is_absent);
   impl->set_data_ptr_noswap(std::move(next));
+}
+
+void set_absence_text(const c10::Storage& storage, const GatheredParameter& parameter) {
+  storage.unsafeGetStorageImpl()->get_extra_meta().custom_data_ptr_error_msg_ =
+      fmt::format("parameter {} {}", parameter.name, parameter.errors->absent);
 }
 
 void own_parameter_memory(const at::Tensor& parameter, const at::Tensor& values) {

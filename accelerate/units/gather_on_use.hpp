@@ -49,6 +49,7 @@ struct GatheredParameter {
   std::weak_ptr<GatherOnUse> owner{};
   std::string name{};
   const MemoryErrors* errors = nullptr;
+  at::Tensor memory{};  ///< kept alive as long as the parameter; undefined if the owner's memory is temporary
 };
 
 /// Makes operators on the parameter, and on views that are created from now on, call its owner.
@@ -61,6 +62,8 @@ void disable_gather_on_use(const at::Tensor& parameter);
 /// \param memory     Must remain valid until the next call for this storage.
 /// \param parameter  If its owner no longer exists, operators throw Error (usage).
 void set_storage_memory(const c10::Storage& storage, void* memory, std::shared_ptr<const GatheredParameter> parameter);
+/// Sets the text of the c10::Error that device::refuse_data() causes for the parameter.
+void set_absence_text(const c10::Storage& storage, const GatheredParameter& parameter);
 
 /// Gives the parameter memory of its own again.
 /// \param values  A tensor with the parameter's strides and its own storage, which the parameter takes over.

@@ -191,6 +191,21 @@ TEST_CASE("pipeline stages") {
   CHECK(local.forward(torch::ones({3, 4})).size(0) == 3);
 }
 
+TEST_CASE("memory of parameters after a sharded step") {
+  accelerate::simulate(2, [] {
+    accelerate::Accelerator accelerator({.cpu = true, .sharding = accelerate::ShardingStrategy::shard_grad_op});
+    const auto net = std::make_shared<torch::nn::LinearImpl>(40, 5);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    accelerator.backward(model(torch::ones({3, 40})).mean());
+    optimizer.step();
+    std::ostringstream weights_file;
+    // block: docs/how_to/sharded_training.md: Read parameters after a step
+    CHECK(values[0] == net->weight[0][0].item<float>());
+    CHECK(weights_file.str().size() > 40 * 5 * sizeof(float));
+  });
+}
+
 TEST_CASE("sharded parameters") {
   const testing::TemporaryFolder folder;
   const auto run_folder = folder.path / "run";

@@ -132,6 +132,174 @@ TEST_CASE("the ranks together keep the optimizer state once, each an equal part"
   });
 }
 
+/// What a program may do with parameters between a step and the next forward. Each copies the values that it saw into
+/// the list, in the order of the parameters. Collective.
+struct Reader {
+  std::string name;
+  std::function<void(Accelerator&, accelerate::PreparedModel<AnyNet>&, std::vector<torch::Tensor>&)> read;
+};
+
+inline torch::Tensor memory_of(const torch::Tensor& parameter) {
+  return torch::from_blob(parameter.data_ptr(), parameter.sizes(), parameter.options().requires_grad(false)).clone();
+}
+
+inline std::vector<Reader> readers() {
+  using Model = accelerate::PreparedModel<AnyNet>;
+  using Tensors = std::vector<torch::Tensor>;
+  const auto add_all = [](const torch::OrderedDict<std::string, torch::Tensor>& dict, const AnyNet& net,
+                          Tensors& seen) {
+    for (const auto& item : net.named_parameters()) seen.push_back(dict[item.key()].clone());
+  };
+  return {{"operators, the last parameter first",
+           [](Accelerator&, Model& model, Tensors& seen) {
+             auto list = model.core().parameters();
+             for (auto it = list.rbegin(); it != list.rend(); ++it)
+               seen.insert(seen.begin(), it->tensor.detach().clone());
+           }},
+          {"data()",
+           [](Accelerator&, Model& model, Tensors& seen) {
+             for (const auto& [name, tensor] : model.core().parameters()) seen.push_back(tensor.data() + 0);
+           }},
+          {"memory of parameters()",
+           [](Accelerator&, Model& model, Tensors& seen) {
+             for (const auto& parameter : model.parameters()) seen.push_back(memory_of(parameter));
+           }},
+          {"memory of the module",
+           [](Accelerator&, Model& model, Tensors& seen) {
+             for (const auto& parameter : model->parameters()) seen.push_back(memory_of(parameter));
+           }},
+          {"clone() of the module",
+           [](Accelerator&, Model& model, Tensors& seen) {
+             for (const auto& parameter : model.unwrap()->children()[0]->clone()->parameters())
+               seen.push_back(parameter);
+           }},
+          {"wait_for_everyone()",
+           [](Accelerator& accelerator, Model& model, Tensors& seen) {
+             accelerator.wait_for_everyone();
+             for (const auto& [name, tensor] : model.core().parameters()) seen.push_back(memory_of(tensor));
+           }},
+          {"summon_full_params()",
+           [](Accelerator&, Model& model, Tensors& seen) {
+             const auto whole = Accelerator::summon_full_params(model);
+             for (const auto& [name, tensor] : model.core().parameters()) seen.push_back(memory_of(tensor));
+           }},
+          {"get_state_dict()", [=](Accelerator& accelerator, Model& model,
+                                   Tensors& seen) { add_all(accelerator.get_state_dict(model), *model, seen); }},
+          {"torch::save()",
+           [](Accelerator&, Model& model, Tensors& seen) {
+             std::stringstream file;
+             torch::save(model->children()[0]->parameters(), file);
+             torch::load(seen, file);
+           }},
+          {"save_model()",
+           [=](Accelerator& accelerator, Model& model, Tensors& seen) {
+             const testing::SharedFolder folder(accelerator.group());
+             accelerator.save_model(model, folder.path);
+             const auto saved = Accelerator::load(folder.path / "model.safetensors");
+             for (const auto& [name, parameter] : model.core().parameters()) seen.push_back(saved[name].clone());
+             accelerator.wait_for_everyone();
+           }},
+          {"check_synchronized()",
+           [](Accelerator& accelerator, Model& model, Tensors& seen) {
+             accelerator.check_synchronized(model);
+             for (const auto& [name, tensor] : model.core().parameters()) seen.push_back(memory_of(tensor));
+           }},
+          {"gather()",
+           [](Accelerator& accelerator, Model& model, Tensors& seen) {
+             for (const auto& [name, tensor] : model.core().parameters()) {
+               const auto all = accelerator.gather(tensor.detach());
+               seen.push_back(all.narrow(0, all.size(0) - tensor.size(0), tensor.size(0)).clone());
+             }
+           }},
+          {"moving averages", [](Accelerator&, Model& model, Tensors& seen) {
+             accelerate::optim::ExponentialMovingAverage average(model, {.decay = 0.5});
+             for (const auto& tensor : average.averages()) seen.push_back(tensor.clone());
+           }}};
+}
+
+TEST_CASE("after a step every way to read parameters waits for the values of all ranks") {
+  using enum ShardingStrategy;
+  for (const auto strategy : {shard_optim_op, shard_grad_op}) {
+    CAPTURE(name_of(strategy));
+    with_sharded_ranks(sharded(strategy), [](Accelerator& accelerator) {
+      const auto net = mlp(), reference = mlp();
+      torch::optim::AdamW own(net->parameters(), 1e-2), stock(reference->parameters(), 1e-2);
+      auto [model, optimizer] = accelerator.prepare(net, own);
+      int64_t i = 0;
+      for (const Reader& reader : readers()) {
+        CAPTURE(reader.name);
+        stock_step(*reference, stock, model_cases()[0].inputs(i));
+        step(accelerator, model, optimizer, model_cases()[0].inputs(i++));
+        std::vector<torch::Tensor> seen;
+        reader.read(accelerator, model, seen);
+        REQUIRE(seen.size() == reference->parameters().size());
+        CHECK(largest_difference(seen, reference->parameters()) < 1e-12);
+      }
+    });
+  }
+}
+
+TEST_CASE("evaluation, a second step, writes and the end of the model follow a step without a forward between") {
+  using enum ShardingStrategy;
+  for (const auto strategy : {shard_optim_op, shard_grad_op, hybrid_shard_zero2}) {
+    CAPTURE(name_of(strategy));
+    with_sharded_ranks(sharded(strategy), [strategy](Accelerator& first) {
+      const auto own_net = mlp(), reference = mlp();
+      torch::optim::AdamW own(own_net->parameters(), 1e-2), stock(reference->parameters(), 1e-2);
+      {
+        Accelerator accelerator(first.group(), sharded(strategy));
+        auto [model, optimizer] = accelerator.prepare(own_net, own);
+        const auto batch = model_cases()[0].inputs(0);
+        stock_step(*reference, stock, batch);
+        step(accelerator, model, optimizer, batch);
+        {
+          const torch::NoGradGuard no_grad;
+          CHECK((model(batch) - reference->forward(batch)).abs().max().item<double>() < 1e-12);
+        }
+        optimizer.step();  // with the same gradients
+        stock.step();
+        optimizer.step();
+        stock.step();
+        {
+          const torch::NoGradGuard no_grad;
+          for (const auto& parameter : own_net->parameters()) parameter.clamp_(-0.2, 0.2);
+          for (const auto& parameter : reference->parameters()) parameter.clamp_(-0.2, 0.2);
+        }
+        stock_step(*reference, stock, batch);
+        step(accelerator, model, optimizer, batch);
+        accelerator.free_memory();
+        auto [again, stepped] = accelerator.prepare(own_net, own);
+        stock_step(*reference, stock, batch);
+        step(accelerator, again, stepped, batch);
+      }
+      std::vector<torch::Tensor> seen;
+      for (const auto& parameter : own_net->parameters()) seen.push_back(memory_of(parameter));
+      CHECK(largest_difference(seen, reference->parameters()) < 1e-12);
+    });
+  }
+}
+
+TEST_CASE("without prefetch a step waits for the parameters") {
+  using enum ShardingStrategy;
+  for (const auto strategy : {shard_optim_op, shard_grad_op}) {
+    CAPTURE(name_of(strategy));
+    auto options = sharded(strategy);
+    options.fsdp_plugin.forward_prefetch = false;
+    with_sharded_ranks(options, [](Accelerator& accelerator) {
+      const auto net = mlp(), reference = mlp();
+      torch::optim::AdamW own(net->parameters(), 1e-2), stock(reference->parameters(), 1e-2);
+      auto [model, optimizer] = accelerator.prepare(net, own);
+      for (int64_t i = 0; i < 3; ++i) {
+        stock_step(*reference, stock, model_cases()[0].inputs(i));
+        step(accelerator, model, optimizer, model_cases()[0].inputs(i));
+        std::vector<torch::Tensor> seen;
+        for (const auto& parameter : net->parameters()) seen.push_back(memory_of(parameter));
+        CHECK(largest_difference(seen, reference->parameters()) < 1e-12);
+      }
+    });
+  }
+}
+
 TEST_CASE("accumulation, no_sync and clipping are those of one process") {
   with_strategies(
       [](Accelerator& accelerator) {

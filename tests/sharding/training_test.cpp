@@ -69,6 +69,37 @@ TEST_CASE("a checkpoint of 4 ranks continues on 1, 2 and 3 ranks, and one of 1 r
   }
 }
 
+// Ranks that are threads add in the order of the ranks, and a mean over 2 or 4 of them is exact.
+TEST_CASE("every strategy has the bits of training without sharding on ranks that are threads") {
+  using enum ShardingStrategy;
+  for (const int64_t ranks : {2, 4}) {
+    for (const auto strategy : {shard_optim_op, shard_grad_op, full_shard}) {
+      CAPTURE(ranks);
+      CAPTURE(name_of(strategy));
+      accelerate::simulate(ranks, [&] {
+        Accelerator accelerator(sharded(strategy)), plain(not_sharded());
+        for (const ModelCase& of : model_cases()) {
+          for (const OptimizerCase& with : optimizer_cases()) {
+            CAPTURE(of.name);
+            CAPTURE(with.name);
+            const auto net = of.make(), other = of.make();
+            auto own = with.make(net->parameters()), stock = with.make(other->parameters());
+            auto [model, optimizer] = accelerator.prepare(net, *own);
+            auto [whole_model, whole_optimizer] = plain.prepare(other, *stock);
+            for (int64_t i = 0; i < 5; ++i) {
+              step(accelerator, model, optimizer, of.inputs(i));
+              step(plain, whole_model, whole_optimizer, of.inputs(i));
+            }
+            CHECK(difference(model, net->parameters(), other->parameters()) == 0);
+            accelerator.free_memory();
+            plain.free_memory();
+          }
+        }
+      });
+    }
+  }
+}
+
 TEST_CASE("the state of an optimizer that was sharded cannot be used without sharding") {
   accelerate::simulate(2, [] {
     const auto net = mlp();

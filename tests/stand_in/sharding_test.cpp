@@ -87,21 +87,60 @@ TEST_CASE("fp16 with loss scaling skips the same steps on every device") {
   }
 }
 
-TEST_CASE("a steady step of full_shard does not wait for the device") {
-  stand_in::on_devices(
-      2,
-      [](Accelerator& accelerator) {
-        stand_in::SmallNet net;
-        torch::optim::AdamW adamw(net->parameters(), 1e-3);
-        auto [model, optimizer, loader] = accelerator.prepare(net, adamw, stand_in::small_loader(24, 3));
-        const auto rank = static_cast<c10::DeviceIndex>(accelerator.process_index());
-        int64_t waits = 0;
-        for (auto& [images, labels] : loader) {
-          stand_in::backward_on(accelerator, model, optimizer, images, labels);
-          optimizer.step();
-          if (loader.info().index == 1) waits = stand_in::host_waits(rank);
-        }
-        CHECK(stand_in::host_waits(rank) == waits);
-      },
-      sharded(ShardingStrategy::full_shard));
+TEST_CASE("a steady step does not wait for the device") {
+  for (const auto strategy :
+       {ShardingStrategy::shard_optim_op, ShardingStrategy::shard_grad_op, ShardingStrategy::full_shard}) {
+    CAPTURE(name_of(strategy));
+    stand_in::on_devices(
+        2,
+        [](Accelerator& accelerator) {
+          stand_in::SmallNet net;
+          torch::optim::AdamW adamw(net->parameters(), 1e-3);
+          auto [model, optimizer, loader] = accelerator.prepare(net, adamw, stand_in::small_loader(24, 3));
+          const auto rank = static_cast<c10::DeviceIndex>(accelerator.process_index());
+          int64_t waits = 0;
+          for (auto& [images, labels] : loader) {
+            stand_in::backward_on(accelerator, model, optimizer, images, labels);
+            optimizer.step();
+            if (loader.info().index == 1) waits = stand_in::host_waits(rank);
+          }
+          CHECK(stand_in::host_waits(rank) == waits);
+        },
+        sharded(strategy));
+  }
+}
+
+TEST_CASE("after a step each stream that uses a parameter waits for its values") {
+  for (const auto strategy : {ShardingStrategy::shard_optim_op, ShardingStrategy::shard_grad_op}) {
+    CAPTURE(name_of(strategy));
+    same_as_on_cpu(
+        [](Accelerator& accelerator) -> Tensors {
+          stand_in::Job<stand_in::SmallNet, torch::optim::AdamW> job(accelerator, torch::optim::AdamWOptions(1e-2));
+          auto& [model, optimizer, loader] = job.prepared;
+          const at::Device device = accelerator.device();
+          Tensors found;
+          for (auto& [images, labels] : loader) {
+            stand_in::backward_on(accelerator, model, optimizer, images, labels);
+            optimizer.step();
+            const at::Tensor weight = job.net->hidden->weight.detach();
+            if (device.is_cpu()) {
+              found.push_back(weight.clone());
+              found.push_back(weight.clone());
+              continue;
+            }
+            const c10::impl::VirtualGuardImpl guard(device.type());
+            const auto main = guard.getStream(device), side = guard.getNewStream(device);
+            stand_in::make_wait(side, main);  // before `main` waits for the values
+            found.push_back(weight.clone());
+            {
+              const c10::StreamGuard on_side(side);
+              found.push_back(weight.clone());
+            }
+            stand_in::make_wait(main, side);
+            found.back().record_stream(main);
+          }
+          return stand_in::to_cpu(found);
+        },
+        sharded(strategy), {2}, 500);
+  }
 }
