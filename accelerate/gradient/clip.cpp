@@ -137,7 +137,8 @@ at::Tensor clip_norm_of(const std::vector<at::Tensor>& gradients, double max_nor
   if (groups.empty() || std::isinf(max_norm)) return total;
   const at::Tensor factor = total.add(1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
   for (const auto& group : groups) {
-    at::_foreach_mul_(group, factor.to(group.front().device(), group.front().scalar_type(), true));
+    const at::Device device = group.front().device();  // the host must wait for a copy to the CPU
+    at::_foreach_mul_(group, factor.to(device, group.front().scalar_type(), !device.is_cpu()));
   }
   return total;
 }

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <tuple>
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/base/log.hpp"
@@ -61,6 +62,11 @@ bool is_copied(const std::string& name, const at::Tensor& tensor) {
   return name == "num_batches_tracked" || name.ends_with(".num_batches_tracked");
 }
 
+// The host waits for a copy to its memory.
+at::Tensor moved_to(at::Device device, const at::Tensor& scalar) {
+  return scalar.to(device, scalar.scalar_type(), /*non_blocking=*/!device.is_cpu());
+}
+
 at::Tensor start_of(const at::Tensor& weight) { return weight.detach().to(averaged_in(weight.scalar_type())).clone(); }
 
 }  // namespace
@@ -82,6 +88,10 @@ double ema_weight(const EmaOptions& options, int64_t n) {
 AveragedWeights::~AveragedWeights() {
   if (!open_) return;  // this object was moved from
   const at::NoGradGuard no_grad;
+  try {
+    if (before_restore_) before_restore_();
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the model is not sharded any more
+  }
   try {
     for (const auto& [weight, value, version] : own_) {
       weight.copy_(value, /*non_blocking=*/true);
@@ -181,7 +191,7 @@ void ExponentialMovingAverage::update(const std::optional<at::Tensor>& skip) {
 at::Tensor ExponentialMovingAverage::weight_on_device(const at::Tensor& like,
                                                       const std::optional<at::Tensor>& skip) const {
   const auto dtype = like.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const at::Tensor n = (static_cast<double>(calls_) - cancelled_.to(like.device(), dtype, true));
+  const at::Tensor n = (static_cast<double>(calls_) - moved_to(like.device(), cancelled_).to(dtype));
   const double least = 1 - options_.decay;
   const auto number = [&](double value) { return at::scalar_tensor(value, n.options()); };
   at::Tensor weight;
@@ -196,7 +206,7 @@ at::Tensor ExponentialMovingAverage::weight_on_device(const at::Tensor& like,
       weight = at::where(n.eq(1), number(1), number(least));
       break;
   }
-  return skip ? at::where(skip->to(like.device(), true).ne(0), number(0), weight) : weight;
+  return skip ? at::where(moved_to(like.device(), *skip).ne(0), number(0), weight) : weight;
 }
 
 void ExponentialMovingAverage::average(const std::vector<size_t>& kind, const std::optional<at::Tensor>& skip) {
@@ -206,7 +216,7 @@ void ExponentialMovingAverage::average(const std::vector<size_t>& kind, const st
     weights.push_back(items_[i].source.detach().to(items_[i].average.scalar_type()));
   }
   if (items_[kind.front()].is_copied) {
-    const at::Tensor skips = skip ? skip->to(averages.front().device(), true).ne(0) : at::Tensor();
+    const at::Tensor skips = skip ? moved_to(averages.front().device(), *skip).ne(0) : at::Tensor();
     for (size_t i = 0; i < averages.size(); ++i) {
       averages[i].copy_(skip ? at::where(skips, averages[i], weights[i]) : weights[i], true);
     }
@@ -236,7 +246,11 @@ AveragedWeights ExponentialMovingAverage::average_parameters() {
   }
   // From here on the guard restores the weights if a copy throws.
   *averages_active_ = true;
-  AveragedWeights guard(std::move(own), averages_active_);
+  std::function<void()> before_restore;
+  if (current_shards_ && std::ranges::any_of(items_, &Item::is_part)) {  // the device may still read a part on the host
+    before_restore = [shards = current_shards_] { std::ignore = shards(); };
+  }
+  AveragedWeights guard(std::move(own), averages_active_, std::move(before_restore));
   const int64_t version = next_version_of_averages();
   for (const Item& item : items_) {
     item.value.copy_(item.average, /*non_blocking=*/true);

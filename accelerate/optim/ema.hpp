@@ -50,8 +50,10 @@ class [[nodiscard]] AveragedWeights {
     at::Tensor value;
     std::optional<int64_t> version;  ///< version counter of the weight; unset for an inference tensor
   };
-  AveragedWeights(std::vector<SavedWeight> own, std::shared_ptr<bool> open)
-      : own_(std::move(own)), open_(std::move(open)) {}
+  /// \param before_restore  If set, it is called before the own weights are copied back. It waits for work that still
+  ///                        reads the averages from the memory of the host.
+  AveragedWeights(std::vector<SavedWeight> own, std::shared_ptr<bool> open, std::function<void()> before_restore = {})
+      : own_(std::move(own)), open_(std::move(open)), before_restore_(std::move(before_restore)) {}
   AveragedWeights(AveragedWeights&&) = default;
   AveragedWeights& operator=(AveragedWeights&&) = delete;
   ~AveragedWeights();
@@ -59,6 +61,7 @@ class [[nodiscard]] AveragedWeights {
  private:
   std::vector<SavedWeight> own_;
   std::shared_ptr<bool> open_;
+  std::function<void()> before_restore_;
 };
 
 /// A moving average of each weight, stored beside the model and updated in one call per dtype and device.

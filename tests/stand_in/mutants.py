@@ -104,7 +104,7 @@ MUTANTS = OF_OPERATIONS + [
     ("norms are moved to the first gradient's device", GRADIENT + "clip.cpp", instead("norm.to(device, !device.is_cpu())", "norm"),
      "placement"),
     ("the clipping factor is moved to each gradient's device", GRADIENT + "clip.cpp",
-     instead("factor.to(group.front().device(), group.front().scalar_type(), true)", "factor"), "placement"),
+     instead("factor.to(device, group.front().scalar_type(), !device.is_cpu())", "factor"), "placement"),
     ("the selected device becomes the current device", "accelerate/device/device_selection.cpp",
      ("if (!device.is_cpu()) c10", "if (!device.is_cpu() && !MUTANT) c10"), "placement"),
     ("the current device is set at start-up", "accelerate/job/start.cpp", out("device::set_current_device(device);"), "placement"),
