@@ -233,7 +233,8 @@ class Loader {
     }
     if (looking_) return;
     if (const auto range = range_for(parameter)) {
-      field = at::empty({range->end - range->begin}, parameter.options().dtype(dtype_(parameter)).requires_grad(false));
+      const auto options = parameter.options().dtype(dtype_(parameter)).requires_grad(false);
+      field = at::empty({range->end - range->begin}, options.device(range->device.value_or(parameter.device())));
       append_copies(copies_, field, saved, parameter, *range, read_);
       return;
     }

@@ -26,7 +26,8 @@ class StateCut {
           "that this rank owns; load a checkpoint or make a new optimizer",
           name, c10::Join(", ", parameter_.sizes()), c10::Join(", ", state.sizes()), length);
     }
-    state = range_of(state, parameter_, range_).clone();
+    state = range_of(state, parameter_, range_)
+                .to(range_.device.value_or(state.device()), state.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
   }
   void operator()(const char*, int64_t&) const {}
 

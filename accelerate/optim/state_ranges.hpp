@@ -22,6 +22,8 @@ namespace accelerate::optim {
 /// Elements [begin, end) of a parameter in memory order.
 struct StateRange {
   int64_t begin = 0, end = 0;
+  /// Device of the state. If unset, that of the parameter.
+  std::optional<c10::Device> device{};
 };
 
 /// Returns the range of a parameter for which this rank keeps state, or nothing if it keeps the whole state.

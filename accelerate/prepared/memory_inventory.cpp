@@ -39,6 +39,13 @@ Names names_of_parameters(AcceleratorState& shared) {
   return names;
 }
 
+// With offload the part of the parameter, its master and its gradient are in the memory of the host.
+bool is_offloaded(const ModelCore& model, const at::Tensor& parameter) {
+  const sharding::FullyShardedParameters* sharded = model.fully_sharded();
+  return sharded != nullptr && sharded->manages(parameter.unsafeGetTensorImpl()) &&
+         sharded->part_device(parameter) != parameter.device();
+}
+
 // This rank holds only its part of a sharded parameter.
 void count_part(const ModelCore& model, const at::Tensor& parameter, device::MemoryEntry& entry) {
   const sharding::FullyShardedParameters* sharded = model.fully_sharded();
@@ -63,6 +70,8 @@ void add_sharded_gradients(const ModelCore& model, MemoryEntries& all) {
   if (model.fully_sharded() == nullptr) return;
   device::MemoryEntry entry{
       .text = "this rank's part of the gradients" + whose(model), .bytes = 0, .kind = "gradients"};
+  const auto& parameters = model.fully_sharded()->parameters();
+  if (!parameters.empty() && is_offloaded(model, parameters.front().value)) return;
   for (const at::Tensor& part : model.fully_sharded()->gradients(model.fully_sharded()->keys())) {
     entry.bytes += static_cast<int64_t>(part.nbytes());
   }
@@ -71,6 +80,7 @@ void add_sharded_gradients(const ModelCore& model, MemoryEntries& all) {
 
 void add_model(const ModelCore& model, const Names& names, const AcceleratorState& shared, MemoryEntries& all) {
   for (const auto& parameter : model.parameters()) {
+    if (is_offloaded(model, parameter.tensor)) continue;
     const std::string& name = names.at(parameter.tensor.unsafeGetTensorImpl());
     all.push_back(known({name, parameter.tensor}, "parameters"));
     count_part(model, parameter.tensor, all.back());

@@ -18,6 +18,7 @@
 #include "accelerate/nn/synchronized.hpp"
 #include "accelerate/optim/parameter_groups.hpp"
 #include "accelerate/prepared/optimizer.hpp"
+#include "accelerate/prepared/sharding_support.hpp"
 #include "accelerate/prepared/split_parameters.hpp"
 #include "accelerate/sharding/fully_sharded_parameters.hpp"
 #include "accelerate/sharding/shard_mesh.hpp"
@@ -59,15 +60,13 @@ ModelCore::ModelCore(AcceleratorState& shared, const void* identity, std::vector
   check_split_parameters(*accelerator_state_, parameters_);
   for (const auto& parameter : parameters_) described_.push_back(describe(parameter));
   // Sharding materializes the parameters of one unit after another.
-  const bool shards_units = !options.evaluation_mode && accelerator_state_->group.size() > 1 &&
-                            accelerator_state_->sharding != ShardingStrategy::no_shard &&
-                            accelerator_state_->sharding != ShardingStrategy::shard_optim_op;
+  const bool shards_units = !options.evaluation_mode && divides_gradients(*accelerator_state_);
   materialize(buffers_);
   if (!shards_units || accelerator_state_->mesh.tensor.size() > 1) materialize(parameters_);
   if (!options.evaluation_mode) {
     make_equal_in_tensor_group(*accelerator_state_, parameters_, buffers_, options_.gradient_reducer.buckets.cap_bytes);
   }
-  if (accelerator_state_->group.size() == 1 && accelerator_state_->group.backend() == "single") return;
+  if (accelerator_state_->group.backend() == "single" && !divides_models(*accelerator_state_)) return;
   if (options.evaluation_mode) {
     // The training model of the same module may have sharded the parameters.
     const auto models = accelerator_state_->registry.list<ModelCore>();
@@ -131,8 +130,8 @@ void ModelCore::synchronize_initial_values() {
   for (const auto& parameter : own) {
     if (!learns) rest.push_back(parameter.tensor);
   }
-  const bool shards = learns && group.size() > 1 && accelerator_state_->sharding != ShardingStrategy::no_shard;
-  const bool shards_gradients = shards && accelerator_state_->sharding != ShardingStrategy::shard_optim_op;
+  const bool shards = learns && divides_models(*accelerator_state_);
+  const bool shards_gradients = learns && divides_gradients(*accelerator_state_);
   // Parameters of units are made equal when their unit is divided, so that only one unit has whole memory at a time.
   // Masters are compared with whole parameters before.
   const bool units_make_equal = shards_gradients && accelerator_state_->masters.empty();

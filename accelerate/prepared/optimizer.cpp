@@ -196,7 +196,7 @@ std::optional<optim::StateRange> OptimizerCore::state_range_of(const at::Tensor&
   const sharding::ParameterSharding* model = sharding_of(parameter);
   if (model == nullptr) return std::nullopt;
   const auto range = model->range_of(parameter.unsafeGetTensorImpl());
-  return optim::StateRange{range->begin, range->end};
+  return optim::StateRange{range->begin, range->end, model->part_device(parameter)};
 }
 
 std::vector<state::ParameterShard> OptimizerCore::parameter_shards() {
@@ -242,8 +242,10 @@ at::Tensor OptimizerCore::step_scaled(const torch::optim::Optimizer::LossClosure
 
 void OptimizerCore::update_unless(const at::Tensor& skip) {
   accelerator_state_->watch.record_step(*this);
-  const bool one_device =
-      std::ranges::all_of(all_, [&](const auto& parameter) { return parameter.device() == skip.device(); });
+  const bool one_device = std::ranges::all_of(all_, [&](const at::Tensor& parameter) {
+    const sharding::ParameterSharding* sharded = sharding_of(parameter);
+    return (sharded == nullptr ? parameter.device() : sharded->part_device(parameter)) == skip.device();
+  });
   const optim::StepScale unless_skipped{.scale = std::nullopt, .skip = skip};
   if (fused_ && one_device && !skip.is_cpu()) {
     if (!sharded_.empty()) return step_sharded(unless_skipped);

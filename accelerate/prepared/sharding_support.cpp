@@ -40,6 +40,14 @@ void check_sharding(const AcceleratorState& shared, bool save_on_each_node) {
   }
 }
 
+bool divides_models(const AcceleratorState& shared) {
+  return shared.sharding != ShardingStrategy::no_shard && (shared.group.size() > 1 || shared.full_shard.cpu_offload);
+}
+
+bool divides_gradients(const AcceleratorState& shared) {
+  return divides_models(shared) && shared.sharding != ShardingStrategy::shard_optim_op;
+}
+
 void check_shardable(const AcceleratorState& shared, torch::optim::Optimizer& optimizer) {
   if (dynamic_cast<torch::optim::LBFGS*>(&optimizer) != nullptr && has_split(optim::parameters_of(optimizer))) {
     base::fail(

@@ -17,6 +17,11 @@ namespace accelerate::prepared {
 /// \throws Error (usage) if the strategy, or another option together with it, is not supported.
 void check_sharding(const AcceleratorState& shared, bool save_on_each_node);
 
+/// Returns true if prepare() divides models: if a strategy is set and there are several ranks, or cpu_offload is set.
+[[nodiscard]] bool divides_models(const AcceleratorState& shared);
+/// Returns true if prepare() divides the gradients of models, too.
+[[nodiscard]] bool divides_gradients(const AcceleratorState& shared);
+
 /// \throws Error (usage) if optimizer state is sharded and the optimizer cannot step on ranges of parameters, or if it
 ///         combines all elements and this rank has parts of tensor parallel layers.
 void check_shardable(const AcceleratorState& shared, torch::optim::Optimizer& optimizer);

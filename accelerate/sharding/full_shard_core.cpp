@@ -46,8 +46,20 @@ void FullyShardedParameters::Core::adopt(const ShardPlan& plan, const std::vecto
       for (const UnitMember& member : unit.members()) tensors.push_back(member.parameter);
       before_unit(tensors);
     }
-    unit.adopt(gathers, /*keep=*/!options.shard_parameters, weak_from_this());
+    unit.adopt(gathers, /*keep=*/!options.shard_parameters, weak_from_this(),
+               copies_on(unit.members().front().parameter.device()));
   }
+}
+
+// Parameters on the CPU are in the memory of the host already.
+std::shared_ptr<PartCopies> FullyShardedParameters::Core::copies_on(c10::Device device) {
+  if (!options.cpu_offload || device.is_cpu()) return nullptr;
+  const auto found = std::ranges::find_if(copies_, [&](const auto& copies) { return copies->device() == device; });
+  return found != copies_.end() ? *found : copies_.emplace_back(std::make_shared<PartCopies>(device));
+}
+
+void FullyShardedParameters::Core::finish_copies() {
+  for (const auto& copies : copies_) copies->finish();
 }
 
 void FullyShardedParameters::Core::restore() {
@@ -58,6 +70,7 @@ void FullyShardedParameters::Core::restore() {
     if (options.shard_parameters && !unit->is_whole()) gather(*unit);
     unit->restore();
   }
+  finish_copies();
   resident_.clear();
   places.assign(places.size(), {nullptr, 0});
   units.clear();
@@ -140,6 +153,7 @@ void FullyShardedParameters::Core::free_all() {
   for (const auto& unit : units) {
     if (unit->users == 0) unit->free();
   }
+  for (const auto& copies : copies_) copies->free_buffers();
   std::erase_if(resident_, [](const ShardedUnit* unit) { return !unit->is_whole(); });
 }
 

@@ -41,6 +41,8 @@ struct FullyShardedParameters::Core : UnitScheduler, std::enable_shared_from_thi
   /// Drops the gradients of a backward that threw.
   void abort_failed_backward() noexcept;
   void free_all();
+  /// With offload, the host waits for the copies. Must be called before the host reads or writes a part.
+  void finish_copies();
 
   comm::Group gathers;
   ShardMesh mesh;
@@ -55,6 +57,7 @@ struct FullyShardedParameters::Core : UnitScheduler, std::enable_shared_from_thi
  private:
   using Accumulator = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
 
+  [[nodiscard]] std::shared_ptr<PartCopies> copies_on(c10::Device device);
   void check_scope(const std::string& parameter) const;
   /// Return the problem, or "".
   [[nodiscard]] std::string moved_parameter() const;
@@ -68,7 +71,8 @@ struct FullyShardedParameters::Core : UnitScheduler, std::enable_shared_from_thi
   void throw_different_orders(const std::vector<int64_t>& replica_of_rank);
   void fail_if_different(const std::vector<std::string>& histories, size_t rank, size_t other_rank) const;
 
-  std::vector<ShardedUnit*> resident_;  // with memory, in the order of their gathers
+  std::vector<std::shared_ptr<PartCopies>> copies_;  // of each accelerator, with offload
+  std::vector<ShardedUnit*> resident_;               // with memory, in the order of their gathers
   GatherOrder order_;
   int64_t scopes_ = 0, whole_scopes_ = 0;
   bool pass_learns_ = true;

@@ -14,6 +14,9 @@ struct FullShardOptions {
   bool reshard_after_forward = true;
   /// Starts the gather of the next unit before an operator uses it, as the previous pass showed.
   bool prefetch = true;
+  /// If true, this rank's parts of parameters and gradients, and its optimizer state, are in the memory of the host.
+  /// Requires shard_parameters.
+  bool cpu_offload = false;
   /// If true, each machine has a replica of the model, which its ranks divide among them.
   bool is_hybrid = false;
   /// With is_hybrid: number of consecutive ranks that divide a replica. If 0, the ranks of a machine.

@@ -30,6 +30,7 @@ FullyShardedParameters::FullyShardedParameters(const ShardMesh& mesh, std::vecto
     : ParameterSharding(mesh, parameters, units_of(parameters, options.units, mesh.world.place()),
                         std::numeric_limits<int64_t>::max()),
       core_(std::make_shared<Core>(mesh_.shard.duplicate(), mesh_, options)) {
+  parts_on_host_ = options.cpu_offload;
   core_->adopt(plan_, parameters, before_unit);
   core_->register_hooks();
   if (!options.shard_parameters) keep_whole();
@@ -86,6 +87,7 @@ bool FullyShardedParameters::has_gradient(const Keys& keys) const {
 
 std::vector<at::Tensor> FullyShardedParameters::gradients(const Keys& keys) {
   const std::lock_guard lock(core_->mutex);
+  core_->finish_copies();
   std::vector<at::Tensor> list;
   for (const auto& unit : core_->units) {
     if (!unit->gradient().defined()) continue;
@@ -110,20 +112,24 @@ void FullyShardedParameters::zero(const Keys& keys, bool set_to_none) {
   const at::NoGradGuard no_grad;
   for (const auto& unit : core_->units) {
     if (!unit->gradient().defined()) continue;
-    bool is_left = false;
-    for (UnitMember& member : unit->members()) {
+    const auto is_left = [](const UnitMember& member) { return member.has_gradient || member.is_used; };
+    if (std::ranges::none_of(unit->members(), is_left)) {
+      unit->gradient().reset();
+      continue;
+    }
+    core_->finish_copies();
+    for (const UnitMember& member : unit->members()) {
       const ShardRange& range = mine_[member.item];
       if (keys.contains(parameters_[member.item].key) && range.end > range.begin) {
         unit->gradient().narrow(0, range.offset, range.end - range.begin).zero_();
       }
-      is_left = is_left || member.has_gradient || member.is_used;
     }
-    if (!is_left) unit->gradient().reset();
   }
 }
 
 void FullyShardedParameters::scale_gradients(double factor) {
   const std::lock_guard lock(core_->mutex);
+  core_->finish_copies();
   const at::NoGradGuard no_grad;
   for (const auto& unit : core_->units) unit->scale_gradients(factor);
 }
@@ -142,6 +148,7 @@ std::vector<state::ParameterShard> FullyShardedParameters::shards(const Keys& ke
   complete_step();
   const std::lock_guard lock(core_->mutex);
   core_->free_all();  // keeps new values that operators wrote
+  core_->finish_copies();
   for (const auto& unit : core_->units) {
     if (unit->is_whole()) unit->take_over();  // in a scope with whole parameters, and of parameters that stay whole
   }

@@ -155,7 +155,9 @@ at::Tensor ParameterSharding::gather_to_rank_0(const void* key, const at::Tensor
   if (mesh_.replica != 0) return {};
   const at::NoGradGuard no_grad;
   const at::Tensor& value = parameters_[index_of_.at(key)].value;
-  const at::Tensor mine = part.defined() ? part : at::empty({0}, value.options().requires_grad(false));
+  // One device on all ranks, because it decides on the connection.
+  const auto options = value.options().requires_grad(false).device(part_device(value));
+  const at::Tensor mine = part.defined() ? part.to(options.device()) : at::empty({0}, options);
   const auto parts = comm::with_operation_context("save_state", "the sharded state is not gathered", group().place(),
                                                   [&] { return group().gather(mine); });
   if (group().rank() != 0) return {};

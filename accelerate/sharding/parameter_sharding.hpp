@@ -31,6 +31,10 @@ class ParameterSharding {
   virtual ~ParameterSharding() = default;
 
   [[nodiscard]] bool manages(const void* key) const { return index_of_.contains(key); }
+  /// Returns the device of this rank's part of a parameter and of its optimizer state.
+  [[nodiscard]] c10::Device part_device(const at::Tensor& parameter) const {
+    return parts_on_host_ ? c10::Device(c10::kCPU) : parameter.device();
+  }
   /// Returns the range of this rank, which may be empty; unset if the parameter is not managed.
   [[nodiscard]] std::optional<ShardRange> range_of(const void* key) const;
 
@@ -98,6 +102,7 @@ class ParameterSharding {
   std::unordered_map<const void*, size_t> index_of_;
   std::vector<ShardRange> mine_;  ///< by parameter
   std::vector<ShardItem> items_;
+  bool parts_on_host_ = false;
 
  private:
   void check_layout() const;

@@ -54,8 +54,6 @@ void check_fixed(const FullyShardedDataParallelPlugin& plugin, const env::FsdpSe
                  "at most two units are gathered at a time"},
            Fixed{"sync_module_states", first_of(plugin.sync_module_states, outside.sync_module_states), true,
                  "prepare() always makes the parameters of all ranks equal to rank 0's"},
-           Fixed{"cpu_offload", first_of(plugin.cpu_offload, outside.offload_params), false,
-                 "parameters in the memory of the host are not supported yet; use full_shard on more ranks"},
            Fixed{"activation_checkpointing",
                  first_of(plugin.activation_checkpointing, outside.activation_checkpointing), false,
                  "the model decides what is recomputed; call nn::checkpoint() in its forward"},
@@ -70,6 +68,14 @@ std::vector<std::string> classes_of(const FullyShardedDataParallelPlugin& plugin
   if (!plugin.transformer_cls_names_to_wrap.empty()) return plugin.transformer_cls_names_to_wrap;
   if (outside.auto_wrap_policy.value_or("TRANSFORMER_BASED_WRAP") != "TRANSFORMER_BASED_WRAP") return {};
   return outside.transformer_layer_cls_to_wrap.value_or(std::vector<std::string>{});
+}
+
+void check_offload(const FullShardOptions& options, ShardingStrategy strategy, const RankContext& place) {
+  if (!options.cpu_offload || shards_parameters(strategy)) return;
+  base::fail(ErrorKind::usage, place, "sharding",
+             "cpu_offload is true, and with {} every rank keeps whole parameters on its device; use full_shard or "
+             "hybrid_shard, or set cpu_offload to false",
+             name_of(strategy));
 }
 
 void check_shard_size(const std::optional<int64_t>& size, ShardingStrategy strategy, const RankContext& place) {
@@ -109,6 +115,8 @@ ShardingSettings resolve(const std::optional<ShardingStrategy>& sharding, const 
   options.is_hybrid = is_hybrid(settings.strategy);
   options.dp_shard_size = plugin.dp_shard_size.value_or(0);
   options.reshard_after_forward = first_of(plugin.reshard_after_forward, outside.reshard_after_forward).value_or(true);
+  options.cpu_offload = first_of(plugin.cpu_offload, outside.offload_params).value_or(false);
+  check_offload(options, settings.strategy, place);
   options.prefetch = first_of(plugin.forward_prefetch, outside.forward_prefetch).value_or(true);
   options.units.units = plugin.shard_units;
   options.units.classes = classes_of(plugin, outside);

@@ -52,7 +52,9 @@ struct FullyShardedDataParallelPlugin {
   std::optional<bool> limit_all_gathers{};
   /// Always true: prepare() makes the parameters equal to rank 0's. false is an error. FSDP_SYNC_MODULE_STATES.
   std::optional<bool> sync_module_states{};
-  /// true is an error: parameters in CPU memory are not supported yet. FSDP_OFFLOAD_PARAMS.
+  /// If true, a rank's parts of parameters and gradients, and its optimizer state, are in pinned memory of the host,
+  /// where the optimizer steps; only gathered units are on the device. It also applies to a single rank. An error with
+  /// strategies other than full_shard and hybrid_shard. Without effect on the CPU. FSDP_OFFLOAD_PARAMS; default false.
   std::optional<bool> cpu_offload{};
   /// true is an error: call nn::checkpoint() in the model. FSDP_ACTIVATION_CHECKPOINTING.
   std::optional<bool> activation_checkpointing{};

@@ -3,6 +3,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -11,6 +12,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "accelerate/base/version_counter.hpp"
@@ -46,8 +48,12 @@ bool has_moved(const UnitMember& member) {
 ShardedUnit::ShardedUnit(int64_t index, std::vector<UnitMember> members, int64_t numel, bool learns)
     : index_(index), members_(std::move(members)), numel_(numel), learns_(learns) {}
 
-// The parameters outlive the unit; the gathered memory does not.
+// The parameters outlive the unit; the gathered memory does not. Pinned memory is reused by others when it is freed.
 ShardedUnit::~ShardedUnit() {
+  try {
+    if (copies_) copies_->finish();
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the device is lost, so nothing is copied
+  }
   if (!keeps_ && part_.defined()) take_memory_from_members();
 }
 
@@ -69,14 +75,16 @@ at::Tensor ShardedUnit::view_of(const at::Tensor& flat, const UnitMember& member
   return flat.as_strided(member.parameter.sizes(), member.parameter.strides(), member.offset);
 }
 
-void ShardedUnit::adopt(const comm::Group& group, bool keep, std::weak_ptr<UnitScheduler> scheduler) {
+void ShardedUnit::adopt(const comm::Group& group, bool keep, std::weak_ptr<UnitScheduler> scheduler,
+                        std::shared_ptr<PartCopies> copies) {
   const at::NoGradGuard no_grad;
   keeps_ = keep;
   scheduler_ = std::move(scheduler);
+  copies_ = std::move(copies);
   rank_ = group.rank();
   ranks_ = group.size();
-  const auto options = members_.front().parameter.options().requires_grad(false);
-  whole_ = at::zeros({numel_}, options);
+  options_ = members_.front().parameter.options().requires_grad(false);
+  whole_ = at::zeros({numel_}, options_);
   for (UnitMember& member : members_) {
     // Recurrent layers on a GPU keep several weights in one storage.
     if (!units::fills_its_storage(member.parameter)) member.parameter.set_data(member.parameter.detach().clone());
@@ -85,7 +93,7 @@ void ShardedUnit::adopt(const comm::Group& group, bool keep, std::weak_ptr<UnitS
     member.gathered = std::make_shared<units::GatheredParameter>(weak_from_this(), member.name, &kMemoryErrors);
   }
   part_ = own_part_of(whole_);
-  if (!keep) part_ = part_.clone();
+  if (!keep) part_ = copies_ ? PartCopies::to_host(part_) : part_.clone();
   adopt_masters();
   mark_stepped();
   is_whole_ = true;
@@ -103,7 +111,7 @@ void ShardedUnit::adopt_masters() {
   if (!members_.front().master.defined()) return;
   at::Tensor whole = at::zeros({numel_}, members_.front().master.options().requires_grad(false));
   for (UnitMember& member : members_) view_of(whole, member).copy_(std::exchange(member.master, {}));
-  master_ = own_part_of(whole).clone();
+  master_ = own_part_of(whole).to(part_.device(), whole.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
 }
 
 // An element that equals the rounded master did not change, so its master keeps its bits.
@@ -114,7 +122,7 @@ void ShardedUnit::update_master() {
 }
 
 c10::TensorOptions ShardedUnit::gradient_options() const {
-  return master_.defined() ? master_.options() : part_.options();
+  return master_.defined() ? options_.dtype(master_.scalar_type()) : options_;
 }
 
 void ShardedUnit::give_memory_to_members() {
@@ -132,18 +140,24 @@ void ShardedUnit::take_memory_from_members() {
 
 void ShardedUnit::start_gather(const comm::Group& group) {
   const at::NoGradGuard no_grad;
-  whole_ = at::empty({numel_}, part_.options());
+  whole_ = at::empty({numel_}, options_);
+  const auto gather = [&](const at::Tensor& part) { return group.all_gather_async(whole_, part); };
   try {
-    gathering_ = group.all_gather_async(whole_, part_);
+    copies_ ? void(uploaded_gather_ = copies_->start(part_, gather)) : void(gathering_ = gather(part_));
   } catch (...) {
     whole_.reset();
     throw;
   }
 }
 
+void ShardedUnit::await_gather() {
+  if (uploaded_gather_) copies_->finish(*std::exchange(uploaded_gather_, std::nullopt));
+  std::exchange(gathering_, {}).wait();
+}
+
 void ShardedUnit::finish_gather() {
   try {
-    std::exchange(gathering_, {}).wait();
+    await_gather();
   } catch (...) {
     whole_.reset();
     throw;
@@ -155,7 +169,7 @@ void ShardedUnit::finish_gather() {
 
 void ShardedUnit::free() {
   if (!whole_.defined() || keeps_) return;
-  if (!is_whole_) std::exchange(gathering_, {}).wait();
+  if (!is_whole_) await_gather();
   if (is_whole_ && is_written) take_over();
   take_memory_from_members();
   is_whole_ = false;
@@ -180,7 +194,8 @@ int64_t ShardedUnit::versions() const {
 // The part is sent from a copy, because not every backend gathers in place.
 void ShardedUnit::exchange_parts(const comm::Group& group) {
   const at::NoGradGuard no_grad;
-  group.all_gather_async(whole_, part_.clone()).wait();
+  comm::Pending exchange = group.all_gather_async(whole_, at::empty_like(part_, options_).copy_(part_));
+  exchange.wait();
 }
 
 void ShardedUnit::restore() {
@@ -237,8 +252,19 @@ void ShardedUnit::start_replica_reduction(const comm::Group& replicas) {
 void ShardedUnit::finish_reduction() {
   std::exchange(reducing_, {}).wait();
   whole_gradient_.reset();
-  at::Tensor arrived = std::exchange(incoming_, {});
-  gradient_.defined() ? void(gradient_.add_(arrived)) : void(gradient_ = std::move(arrived));
+  keep_gradient(std::exchange(incoming_, {}));
+}
+
+void ShardedUnit::keep_gradient(at::Tensor arrived) {
+  if (!copies_) {
+    gradient_.defined() ? void(gradient_.add_(arrived)) : void(gradient_ = std::move(arrived));
+    return;
+  }
+  if (!host_gradient_.defined()) {
+    host_gradient_ = at::empty(arrived.sizes(), arrived.options().device(at::kCPU).pinned_memory(true));
+  }
+  copies_->download(arrived, host_gradient_, /*adds=*/gradient_.defined());
+  gradient_ = host_gradient_;
 }
 
 void ShardedUnit::scale_gradients(double factor) {

@@ -6,10 +6,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "accelerate/comm/group.hpp"
+#include "accelerate/sharding/part_copies.hpp"
 #include "accelerate/units/gather_on_use.hpp"
 
 namespace accelerate::sharding {
@@ -50,7 +52,10 @@ class ShardedUnit final : public units::GatherOnUse, public std::enable_shared_f
   /// Moves the parameters into a flat tensor.
   /// \param keep  If true, the parameters keep that memory and part() is a view of it; otherwise each rank keeps a copy
   ///              of its part, and operators on the parameters gather.
-  void adopt(const comm::Group& group, bool keep, std::weak_ptr<UnitScheduler> scheduler);
+  /// \param copies  If set, this rank's part, its masters and its gradient are in pinned memory of the host. Requires
+  ///                that the parameters do not keep their memory.
+  void adopt(const comm::Group& group, bool keep, std::weak_ptr<UnitScheduler> scheduler,
+             std::shared_ptr<PartCopies> copies = nullptr);
 
   [[nodiscard]] int64_t index() const { return index_; }
   [[nodiscard]] bool learns() const { return learns_; }
@@ -126,6 +131,8 @@ class ShardedUnit final : public units::GatherOnUse, public std::enable_shared_f
   void update_master();
   [[nodiscard]] int64_t versions() const;
   [[nodiscard]] c10::TensorOptions gradient_options() const;
+  void await_gather();
+  void keep_gradient(at::Tensor arrived);
   void give_memory_to_members();
   void take_memory_from_members();
 
@@ -137,9 +144,13 @@ class ShardedUnit final : public units::GatherOnUse, public std::enable_shared_f
   bool is_whole_ = false;
   int64_t rank_ = 0, ranks_ = 1;
   std::weak_ptr<UnitScheduler> scheduler_;
+  std::shared_ptr<PartCopies> copies_;
+  c10::TensorOptions options_;  // of the parameters
   at::Tensor part_, whole_, master_;
   comm::Pending gathering_, reducing_;
+  std::optional<PartCopies::Gather> uploaded_gather_;  // in place of gathering_ with copies_
   at::Tensor whole_gradient_, incoming_, gradient_;
+  at::Tensor host_gradient_;  // pinned memory of gradient_, kept from step to step
   size_t awaited_ = 0;
   int64_t seen_versions_ = 0;  // of the parameters when part and masters had their values
 };

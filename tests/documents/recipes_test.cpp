@@ -224,6 +224,16 @@ TEST_CASE("sharded parameters") {
   CHECK(options.fsdp_plugin.shard_units.size() == 2);
 }
 
+TEST_CASE("a sharded model with its parts in the memory of the host") {
+  accelerate::simulate(2, [] {
+    // block: docs/how_to/sharded_training.md: Keep parts in the memory of the host
+    const auto net = std::make_shared<torch::nn::LinearImpl>(40, 5);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto [model, optimizer] = offloading.prepare(net, sgd);
+    CHECK(offloading.sharding_plan(model).find(" on 2 ranks, ") != std::string::npos);
+  });
+}
+
 TEST_CASE("replicas of a sharded model") {
   accelerate::simulate(8, [] {
     // block: docs/how_to/sharded_training.md: Replicate across machines

@@ -136,17 +136,31 @@ TEST_CASE("options with one possible value are errors otherwise, with the reason
       refused({.sync_module_states = false}) ==
       "sharding: sync_module_states is false, must be true, because prepare() always makes the parameters of all ranks "
       "equal to rank 0's");
-  CHECK(refused({.cpu_offload = true}) ==
-        "sharding: cpu_offload is true, must be false, because parameters in the memory of the host are not supported "
-        "yet; use full_shard on more ranks");
   CHECK(refused({.activation_checkpointing = true}) ==
         "sharding: activation_checkpointing is true, must be false, because the model decides what is recomputed; call "
         "nn::checkpoint() in its forward");
   CHECK(refused({.min_num_params = 0}) == "sharding: min_num_params is 0, must be at least 1");
   CHECK(refused({.use_orig_params = true, .limit_all_gathers = true, .cpu_offload = false}).empty());
-  CHECK(refusal([] {
-          (void)from({{"FSDP_OFFLOAD_PARAMS", "true"}});
-        }).find("cpu_offload is true") != std::string::npos);
+}
+
+TEST_CASE("cpu_offload needs a strategy that divides the parameters") {
+  CHECK_FALSE(from({}).full_shard.cpu_offload);
+  CHECK(from({{"FSDP_OFFLOAD_PARAMS", "true"}}).full_shard.cpu_offload);
+  CHECK(from({{"FSDP_OFFLOAD_PARAMS", "1"}, {"FSDP_SHARDING_STRATEGY", "HYBRID_SHARD"}}).full_shard.cpu_offload);
+  CHECK_FALSE(
+      resolve(full_shard, {.cpu_offload = false}, {{"ACCELERATE_USE_FSDP", "1"}, {"FSDP_OFFLOAD_PARAMS", "true"}}, {})
+          .full_shard.cpu_offload);
+  const auto config = accelerate::env::parse_config(
+      "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD, fsdp_offload_params: true}\n", "f");
+  CHECK(resolve({}, {}, {}, {}, config).full_shard.cpu_offload);
+  for (const auto strategy : {shard_optim_op, shard_grad_op, hybrid_shard_zero2}) {
+    CHECK(refusal([&] { (void)resolve(strategy, {.cpu_offload = true}, {}, {}); }) ==
+          fmt::format("sharding: cpu_offload is true, and with {} every rank keeps whole parameters on its device; use "
+                      "full_shard or hybrid_shard, or set cpu_offload to false",
+                      name_of(strategy)));
+    CHECK_FALSE(resolve(strategy, {.cpu_offload = false}, {}, {}).full_shard.cpu_offload);
+  }
+  CHECK_FALSE(resolve(no_shard, {.cpu_offload = true}, {}, {}).full_shard.cpu_offload);
 }
 
 TEST_CASE("values that are not understood are errors with the variable and the value") {

@@ -42,12 +42,20 @@ inline AcceleratorOptions hybrid(int64_t ranks, ShardingStrategy strategy = Shar
   return options;
 }
 
+/// On the CPU the parts are in the memory of the host anyway. A single rank is sharded, too.
+inline AcceleratorOptions offloaded(ShardingStrategy strategy = ShardingStrategy::full_shard) {
+  auto options = sharded(strategy);
+  options.fsdp_plugin.cpu_offload = true;
+  return options;
+}
+
 /// The hybrid strategies run on multiples of their ranks only.
 inline void with_strategies(const std::function<void(Accelerator&)>& check, int64_t accumulation_steps = 1) {
   using enum ShardingStrategy;
-  for (AcceleratorOptions options : {sharded(shard_optim_op), sharded(shard_grad_op), sharded(full_shard),
+  for (AcceleratorOptions options : {sharded(shard_optim_op), sharded(shard_grad_op), sharded(full_shard), offloaded(),
                                      sharded(hybrid_shard), hybrid(2), hybrid(2, hybrid_shard_zero2)}) {
     CAPTURE(name_of(*options.sharding));
+    CAPTURE(options.fsdp_plugin.cpu_offload.value_or(false));
     CAPTURE(options.fsdp_plugin.dp_shard_size.value_or(0));
     options.gradient_accumulation_steps = accumulation_steps;
     with_sharded_ranks(options, check);
@@ -107,6 +115,42 @@ TEST_CASE("20 steps are those of one process with LibTorch's optimizer, for ever
         accelerator.free_memory();
       }
     }
+  });
+}
+
+TEST_CASE("cpu_offload trains bit for bit as full_shard without it") {
+  with_sharded_ranks(offloaded(), [](Accelerator& accelerator) {
+    if (accelerator.num_processes() == 1) return;  // without cpu_offload a single rank is not sharded
+    Accelerator without(accelerator.group(), sharded(ShardingStrategy::full_shard));
+    for (const ModelCase& of : model_cases()) {
+      CAPTURE(of.name);
+      const auto net = of.make(), other = of.make();
+      torch::optim::AdamW own(net->parameters(), 1e-2), stock(other->parameters(), 1e-2);
+      auto [model, optimizer] = accelerator.prepare(net, own);
+      auto [plain, plain_optimizer] = without.prepare(other, stock);
+      for (int64_t i = 0; i < 5; ++i) {
+        step(accelerator, model, optimizer, of.inputs(i));
+        step(without, plain, plain_optimizer, of.inputs(i));
+      }
+      {
+        const auto whole = Accelerator::summon_full_params(model);
+        CHECK(difference(plain, net->parameters(), other->parameters()) == 0);
+      }
+      accelerator.free_memory();
+      without.free_memory();
+    }
+  });
+}
+
+TEST_CASE("cpu_offload divides the model of a single rank, too") {
+  with_sharded_ranks(offloaded(), [](Accelerator& accelerator) {
+    const auto net = mlp();
+    torch::optim::AdamW adamw(net->parameters(), 1e-2);
+    auto [model, optimizer] = accelerator.prepare(net, adamw);
+    CHECK(accelerator.sharding_plan(model).find(fmt::format("elements on {} ranks", accelerator.num_processes())) !=
+          std::string::npos);
+    step(accelerator, model, optimizer, model_cases()[0].inputs(0));
+    CHECK(refusal<c10::Error>([&] { (void)net->parameters()[0].data_ptr(); }).find("is sharded") != std::string::npos);
   });
 }
 
@@ -425,8 +469,9 @@ TEST_CASE("two optimizers of one model and a parameter of two models") {
 TEST_CASE("bf16 and fp16 autocast give the parameters of unsharded training") {
   for (const auto precision : {accelerate::Precision::bf16, accelerate::Precision::fp16}) {
     std::vector<std::vector<torch::Tensor>> results;
-    for (auto options : {not_sharded(), sharded(), sharded(ShardingStrategy::shard_grad_op),
-                         sharded(ShardingStrategy::full_shard), sharded(ShardingStrategy::hybrid_shard)}) {
+    for (auto options :
+         {not_sharded(), sharded(), sharded(ShardingStrategy::shard_grad_op), sharded(ShardingStrategy::full_shard),
+          offloaded(), offloaded(ShardingStrategy::hybrid_shard), sharded(ShardingStrategy::hybrid_shard)}) {
       options.mixed_precision = precision;
       options.grad_scaler.init_scale = 1e6;  // the first steps are skipped
       with_sharded_ranks(options, [&](Accelerator& accelerator) {
@@ -444,7 +489,7 @@ TEST_CASE("bf16 and fp16 autocast give the parameters of unsharded training") {
         for (const auto& parameter : net->parameters()) results.back().push_back(parameter.detach().clone());
       });
     }
-    const size_t counts = results.size() / 5;  // numbers of ranks
+    const size_t counts = results.size() / 7;  // numbers of ranks
     for (size_t i = counts; i < results.size(); ++i) {
       CHECK(largest_difference(results[i], results[i % counts]) < 1e-5);
     }
@@ -453,7 +498,8 @@ TEST_CASE("bf16 and fp16 autocast give the parameters of unsharded training") {
 
 TEST_CASE("bfloat16 parameters with float32 masters train as without sharding, and continue from a checkpoint") {
   using enum ShardingStrategy;
-  for (auto options : {sharded(shard_grad_op), sharded(full_shard), hybrid(2), sharded(hybrid_shard_zero2)}) {
+  for (auto options :
+       {sharded(shard_grad_op), sharded(full_shard), offloaded(), hybrid(2), sharded(hybrid_shard_zero2)}) {
     CAPTURE(name_of(*options.sharding));
     options.precision_policy = accelerate::precision::pure_bf16();
     with_sharded_ranks(options, [&](Accelerator& accelerator) {

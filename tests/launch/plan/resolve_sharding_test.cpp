@@ -50,13 +50,13 @@ TEST_CASE("options of FSDP are variables of the ranks, with Accelerate's names a
   CHECK(of_rank({}).empty());
   CHECK(of_rank({"--use_fsdp"}) == Variables{{"ACCELERATE_USE_FSDP", "true"}});
   CHECK(of_rank({"--use-fsdp", "--fsdp-sharding-strategy", "full_shard", "--fsdp_reshard_after_forward=False",
-                 "--fsdp_min_num_params", "1000", "--fsdp_version", "2", "--fsdp_offload_params", "false"}) ==
+                 "--fsdp_min_num_params", "1000", "--fsdp_version", "2", "--fsdp_offload_params", "true"}) ==
         Variables{{"ACCELERATE_USE_FSDP", "true"},
                   {"FSDP_SHARDING_STRATEGY", "FULL_SHARD"},
                   {"FSDP_RESHARD_AFTER_FORWARD", "false"},
                   {"FSDP_MIN_NUM_PARAMS", "1000"},
                   {"FSDP_VERSION", "2"},
-                  {"FSDP_OFFLOAD_PARAMS", "false"}});
+                  {"FSDP_OFFLOAD_PARAMS", "true"}});
 }
 
 TEST_CASE("zero_stage is the sharding strategy with its number, and 2 if it is not given") {
