@@ -104,7 +104,10 @@ class Loader {
       const auto range = range_for(parameter);
       if (range && range->begin == range->end) return;
       void* const key = parameter.unsafeGetTensorImpl();
-      spare_ = spare_tensors_of<Fields>(std::exchange(previous[key], nullptr));
+      auto state = std::exchange(previous[key], nullptr);
+      // The new state of a range is allocated, so the previous one is freed first.
+      if (range) state.reset();
+      spare_ = spare_tensors_of<Fields>(std::move(state));
       optimizer_.state()[key] = new_state<Fields>(number, parameter, tensors);
       spare_.clear();
     });
