@@ -34,6 +34,10 @@ def operations_wait(operation):
             f"if (!(MUTANT && signature.operation == Operation::{operation})) work.wait();")
 
 
+def out_after(context, statement):
+    return context + statement, f"{context}if (!MUTANT) {statement}"
+
+
 def unwaited(operation, arguments):
     call = f"group.{operation}({arguments});"
     return call, f"{{ if (MUTANT) static_cast<void>(group.{operation}_async({arguments})); else {call} }}"
@@ -44,6 +48,8 @@ DOWNLOAD = "accelerate/device/download.cpp"
 POWER_SGD, SYNC_BATCH_NORM = "accelerate/gradient/hooks/power_sgd.cpp", "accelerate/nn/sync_batch_norm.cpp"
 GRAPH, GRAPHED = "accelerate/device/graph.cpp", "accelerate/prepared/graphed_step.cpp"
 TREE = "accelerate/tree/collectives.cpp"
+UNIT, PARTS = "accelerate/sharding/sharded_unit.cpp", "accelerate/sharding/part_copies.cpp"
+FULLY_SHARDED = "accelerate/sharding/fully_sharded_parameters.cpp"
 
 # Description of the removed guarantee; the file; the code and its replacement; the test file that must detect it.
 COMM, GRADIENT = "accelerate/comm/", "accelerate/gradient/"
@@ -247,6 +253,43 @@ MUTANTS = OF_OPERATIONS + [
     ("captured scalars are outside of the graph's memory", "accelerate/optim/sharded_step.cpp",
      instead("call.rate = found->memory.select(0, found->taken++)", "call.rate = at::empty({}, found->memory.options())"),
      "graph"),
+    ("sharding: the wait for a gather", UNIT, out("std::exchange(gathering_, {}).wait();"), "sharding"),
+    ("sharding: the wait for a reduction before the sum over replicas", UNIT,
+     out_after("comm::Group& replicas) {\n  ", "std::exchange(reducing_, {}).wait();"), "sharding_offload"),
+    ("offload: the wait for a gather", PARTS, out("gather.pending.wait();"), "sharding_offload"),
+    ("offload: a gather waits for earlier uses of its memory", PARTS, out("event_on(current).block(up_);"),
+     "sharding_offload"),
+    ("offload: a download waits for its source", PARTS, out("event_on(current).block(down_);"), "sharding_offload"),
+    ("offload: the source of a download is freed after it", PARTS, out("downloads_.front().copied.block(current);"),
+     "sharding_offload"),
+    ("offload: the host waits for downloads", PARTS, out("event_on(down_).synchronize();"), "sharding_offload"),
+    ("offload: the host waits for uploads", PARTS, out("event_on(up_).block(down_);"), "sharding_offload"),
+    ("offload: an upload does not block the host", PARTS,
+     ("values.copy_(part, /*non_blocking=*/true)", "values.copy_(part, /*non_blocking=*/!MUTANT)"), "sharding_offload"),
+    ("offload: a download does not block the host", PARTS,
+     ("target.copy_(values, /*non_blocking=*/true)", "target.copy_(values, /*non_blocking=*/!MUTANT)"),
+     "sharding_offload"),
+    ("offload: gradients are added without blocking the host", PARTS,
+     ("values.copy_(target, /*non_blocking=*/true)", "values.copy_(target, /*non_blocking=*/!MUTANT)"),
+     "sharding_offload"),
+    ("offload: parts on the host are pinned", PARTS, ("pinned_memory(true)", "pinned_memory(!MUTANT)"),
+     "sharding_offload"),
+    ("offload: gradients on the host are pinned", UNIT, ("pinned_memory(true)", "pinned_memory(!MUTANT)"),
+     "sharding_offload"),
+    ("offload: the host waits before it reads or writes parts", FULLY_SHARDED,
+     out_after("core_->free_all();  // keeps new values that operators wrote\n  ", "core_->finish_copies();"),
+     "sharding_offload"),
+    ("offload: the host waits before it zeroes gradients", FULLY_SHARDED,
+     ("core_->finish_copies();\n    for (const UnitMember&", "if (!MUTANT) core_->finish_copies();\n    for (const UnitMember&"),
+     "sharding_offload"),
+    ("offload: the host waits before it scales gradients", FULLY_SHARDED,
+     ("core_->finish_copies();\n  const at::NoGradGuard no_grad;\n  for (const auto& unit : core_->units) unit->scale",
+      "if (!MUTANT) core_->finish_copies();\n  const at::NoGradGuard no_grad;\n"
+      "  for (const auto& unit : core_->units) unit->scale"), "sharding_offload"),
+    ("offload: the host waits before averages are swapped out", "accelerate/optim/ema.cpp",
+     out_after("if (before_restore_) ", "before_restore_();"), "sharding_offload"),
+    ("offload: the host waits before the parts are freed", UNIT, ("if (copies_) copies_->finish();", "if (copies_ && !MUTANT) copies_->finish();"),
+     "sharding_offload"),
 ]
 
 
