@@ -18,7 +18,7 @@ void with_mesh_ranks(const std::function<void(const accelerate::comm::Group&)>& 
 
 TEST_CASE("device-specific seeds are equal in a tensor parallel group and differ between data parallel ranks") {
   const Group& world = testing::world();
-  for (const ParallelismConfig& mesh : meshes(world.size())) {
+  for (const Mesh& mesh : meshes(world.size())) {
     CAPTURE(mesh.text());
     const Accelerator accelerator = on_mesh(world, mesh);
     accelerator.set_seed(5, {.device_specific = true});
