@@ -471,7 +471,7 @@ int main(int argc, char** argv) {
     is_network = true;
     keep_existing(folder);
     new_folders_too(folder);
-    try_every_call(Fault::kill, folder, /*beside=*/false, /*first=*/100);  // renames are at the end
+    try_every_call(Fault::kill, folder, /*beside=*/false, /*first=*/30);  // renames are at the end
     for (const bool beside : {false, true}) try_every_call(Fault::io_error, folder, beside);
     is_network = false;
     accelerate::base::remove_tree(folder / "checkpoint_0");
