@@ -219,12 +219,12 @@ TEST_CASE("a reduce() on a single rank is reported as reduce(), with the other r
     });
   });
   CHECK(said[0] == prefix_of(0) +
-                       "reduce: the ranks' values are not reduced: operation 1 of this rank is all_reduce, rank 1's "
-                       "operation 1 is barrier; all ranks must call the same operations in the same order.");
+                       "reduce: the ranks' values are not reduced: operation 2 of this rank is all_reduce, rank 1's "
+                       "operation 2 is barrier; all ranks must call the same operations in the same order.");
   CHECK(said[1] ==
         prefix_of(1) +
-            "wait_for_everyone: the ranks did not synchronise: operation 1 of this rank is barrier, rank 0's "
-            "operation 1 is all_reduce; all ranks must call the same operations in the same order.");
+            "wait_for_everyone: the ranks did not synchronise: operation 2 of this rank is barrier, rank 0's "
+            "operation 2 is all_reduce; all ranks must call the same operations in the same order.");
 }
 
 TEST_CASE("debug: reduce() on one rank and backward on the other: each error contains the other rank's call") {

@@ -183,7 +183,7 @@ TEST_CASE("a step and the next operation are refused after a failed operation of
             CHECK_THROWS_WITH(optimizer.step(), (rank + "optimizer.step: " + why).c_str());
           } else {
             CHECK_THROWS_WITH(accelerator.group().all_reduce(ones),
-                              (rank + "all_reduce: operation 3 ([4] float32 on standin) cannot end: " + why).c_str());
+                              (rank + "all_reduce: operation 4 ([4] float32 on standin) cannot end: " + why).c_str());
           }
         });
   }
