@@ -71,8 +71,10 @@ std::string_view bytes_of(const at::Tensor& tensor) {
 
 const void* memory_of(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.layout() != c10::kStrided || tensor.numel() == 0) return nullptr;
-  device::require_data(tensor);
-  return tensor.is_meta() ? static_cast<const void*>(tensor.unsafeGetTensorImpl()) : tensor.const_data_ptr();
+  // Parameters that are copied to common memory when they are used have no memory that identifies them.
+  const void* const begin = device::storage_of(tensor)->_mutable_data_ptr_no_checks().get();
+  if (tensor.is_meta() || begin == nullptr) return tensor.unsafeGetTensorImpl();
+  return static_cast<const char*>(begin) + tensor.storage_offset() * tensor.element_size();
 }
 
 bool same_memory(const at::Tensor& a, const at::Tensor& b) {

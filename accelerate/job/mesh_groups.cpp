@@ -25,7 +25,7 @@ comm::Group split_by(const comm::Group& world, const env::ParallelismConfig& con
 // Ranks with different sizes would be in groups that do not fit together, and wait for each other.
 void check_same_sizes(const comm::Group& world, const env::ParallelismConfig& config) {
   if (world.size() == 1) return;
-  const std::string text = config.total_size() == 1 ? "no mesh" : config.text();
+  const std::string text = config.total_size() == 1 ? fmt::format("dp_replicate {}", world.size()) : config.text();
   const auto all = comm::with_operation_context("parallelism_config", "the sizes are not compared", world.place(),
                                                 [&] { return world.all_gather_bytes(text); });
   for (size_t rank = 1; rank < all.size(); ++rank) {

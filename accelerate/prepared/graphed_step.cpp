@@ -109,6 +109,12 @@ std::vector<gradient::GradientReducer*> gradient_reducers_of(AcceleratorState& s
   return gradient_reducers;
 }
 
+void forget_exchanges(AcceleratorState& shared) {
+  for (const ModelCore& model : shared.registry.of<ModelCore>()) {
+    if (model.parameter_sharding() != nullptr) model.parameter_sharding()->forget_exchange();
+  }
+}
+
 }  // namespace
 
 struct GraphedStepCore::Recorded {
@@ -191,9 +197,9 @@ uint64_t GraphedStepCore::made_of() const {
 
 Tensors GraphedStepCore::run(const Tensors& inputs, const Step& step) {
   if (const std::string why = why_not(); !why.empty()) return run_plain(inputs, step, why);
+  complete_steps(*accelerator_state_);  // made_of() reads addresses, and a graph does not wait by itself
   const GraphCache::Decision next = graph_cache_.next(described(inputs), made_of());
   if (next.cleared) graphs_.clear();
-  if (next.action != GraphCache::Action::plain) complete_steps(*accelerator_state_);  // a graph does not wait by itself
   if (next.action == GraphCache::Action::record) return record(next.graph, inputs, step);
   if (next.action == GraphCache::Action::replay) return replay(*graphs_.at(next.graph), inputs);
   return run_plain(inputs, step, graph_cache_.not_captured_reason());
@@ -258,6 +264,7 @@ std::string GraphedStepCore::try_capture(Recorded& recorded, const Tensors& inpu
   Recording capturing(*accelerator_state_);
   const WrittenTensors written(*accelerator_state_);
   std::string why;
+  forget_exchanges(*accelerator_state_);  // this stream waited, and a capture cannot wait for events outside of it
   try {
     device::capture_graph(
         *recorded.graph, accelerator_state_->device,
@@ -272,9 +279,7 @@ std::string GraphedStepCore::try_capture(Recorded& recorded, const Tensors& inpu
   } catch (const std::exception& error) {
     why = "it could not be recorded: " + first_line(error);
   }
-  for (const ModelCore& model : accelerator_state_->registry.of<ModelCore>()) {
-    if (model.parameter_sharding() != nullptr) model.parameter_sharding()->forget_exchange();
-  }
+  forget_exchanges(*accelerator_state_);
   if (why.empty() && accelerator_state_->scaling) why = accelerator_state_->scaling->scale_not_updated_reason();
   recorded.optimizers = capturing.end();
   recorded.steps = accelerator_state_->steps - steps_before;

@@ -11,6 +11,7 @@
 #include "accelerate/prepared/sharded_optimizer_state.hpp"
 #include "accelerate/prepared/split_parameters.hpp"
 #include "accelerate/prepared/split_state.hpp"
+#include "accelerate/sharding/fully_sharded_parameters.hpp"
 
 namespace accelerate::prepared {
 namespace {
@@ -60,11 +61,14 @@ comm::ReduceOp reduce_op_of(std::string_view name, const RankContext& place) {
 torch::OrderedDict<std::string, at::Tensor> state_dict(const ModelCore& model) {
   auto weights = weights_of(model);
   torch::OrderedDict<std::string, at::Tensor> dict;
+  const auto sharded = model.sharded_in_forward();
+  const bool is_gathered = std::ranges::any_of(sharded, [](const auto* by) { return by->shards_parameters(); });
   if (!gather_on_rank_0(model, weights)) return dict;
   if (model.shared().mesh.tensor.size() > 1 && has_split(model)) {
     PartJoiner(model.shared(), /*keeps=*/model.place().rank == 0).join(weights);
     if (model.place().rank != 0) return dict;
   }
+  if (is_gathered && model.place().rank != 0) return dict;  // the first rank of another data parallel group
   for (const auto& [name, tensor] : weights) dict.insert(name, tensor.detach());
   return dict;
 }

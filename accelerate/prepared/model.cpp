@@ -391,14 +391,9 @@ void ModelCore::resume_buffers(bool next_forward_broadcasts) {
 
 namespace {
 
-// Which parts of layers a rank has. All ranks compare together, because otherwise the others would wait for one that
-// found a difference.
-nn::ComparedPart stage_of(const job::MeshGroups& job) {
-  return {.index = job.pipeline.rank(), .count = job.pipeline.size()};
-}
+// Which parts of layers a rank has.
 nn::ComparedPart layers_of(const job::MeshGroups& job) {
-  return {.index = job.pipeline.rank() * job.tensor.size() + job.tensor.rank(),
-          .count = job.pipeline.size() * job.tensor.size()};
+  return {.index = job.tensor.rank(), .count = job.tensor.size()};
 }
 
 // Ranks that have the same part of a model must have the same values.
@@ -436,8 +431,15 @@ void ModelCore::check_synchronized(std::string_view when) const {
       std::ranges::stable_partition(all, [](const auto& checked) { return !has_split({checked.tensor}); }).begin();
   const std::vector<nn::CheckedTensor> split(first_split, all.end());
   all.erase(first_split, all.end());
-  nn::check_synchronized(job.world, all, when, stage_of(job));
-  if (job.tensor.size() > 1) nn::check_synchronized(job.world, split, when, layers_of(job));
+  if (job.pipeline.size() == 1) {
+    // All ranks compare together, because otherwise the others would wait for one that found a difference.
+    nn::check_synchronized(job.world, all, when);
+    if (job.tensor.size() > 1) nn::check_synchronized(job.world, split, when, layers_of(job));
+  } else {  // stages may call for different models
+    nn::check_synchronized(accelerator_state_->group, split, when);
+    nn::check_synchronized(accelerator_state_->group, all, when);
+    if (job.tensor.size() > 1) nn::check_synchronized(job.tensor, all, when);
+  }
   for (sharding::FullyShardedParameters* sharded : sharded_in_forward()) check_replicas(*sharded, job, when);
 }
 

@@ -68,9 +68,9 @@ void FullyShardedParameters::Core::restore() {
   remove_hooks();
   for (const auto& unit : units) {
     if (options.shard_parameters && !unit->is_whole()) gather(*unit);
+    finish_copies();  // before the part on the host is freed
     unit->restore();
   }
-  finish_copies();
   resident_.clear();
   places.assign(places.size(), {nullptr, 0});
   units.clear();

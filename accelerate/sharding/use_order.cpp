@@ -10,6 +10,7 @@ namespace accelerate::sharding {
 void UseOrder::begin_forward() {
   if (is_fixed_) return;
   const std::lock_guard lock(mutex_);
+  if (is_fixed_) return;  // by another thread
   order_.clear();
 }
 

@@ -55,6 +55,7 @@ void WholeUnit::share_memory(Member& member) {
 void WholeUnit::adopt(at::Tensor values, std::vector<PlacedParameter> parameters) {
   values_ = std::move(values);
   for (PlacedParameter& placed : parameters) {
+    has_aliases_ = has_aliases_ || placed.parameter.storage().use_count() > 1;
     auto gathered =
         std::make_shared<units::GatheredParameter>(weak_from_this(), placed.name, &kExchangeErrors, values_);
     c10::Storage storage = placed.parameter.storage();
@@ -99,8 +100,14 @@ at::Tensor WholeUnit::part() const {
 void WholeUnit::start_exchange() {
   const at::NoGradGuard no_grad;
   finish_exchange();
+  start_all_gather();
+  if (has_aliases_) finish_exchange();  // operators on other tensors over the same memory would not wait
+}
+
+void WholeUnit::start_all_gather() {
   const std::lock_guard lock(mutex_);
   sent_ = part().clone();
+  if (!values_.is_cpu()) sent_stream_ = current_stream(values_.device());
   pending_ = group_.all_gather_async(values_, sent_);
   arrived_.reset();
   waited_.clear();
@@ -109,7 +116,7 @@ void WholeUnit::start_exchange() {
 }
 
 void WholeUnit::finish_exchange() {
-  if (!is_pending_.load(std::memory_order_acquire)) return;
+  if (!is_pending_.load(std::memory_order_acquire)) return make_stream_wait();
   const std::lock_guard lock(mutex_);
   if (!is_pending_) return;  // another thread waited
   if (failure_) std::rethrow_exception(failure_);
@@ -125,6 +132,10 @@ void WholeUnit::finish_exchange() {
     arrived_.emplace(values_.device().type());
     arrived_->record(stream);
     waited_.push_back(stream);
+    if (sent_stream_ && *sent_stream_ != stream) {  // it may use the memory of the sent part again
+      arrived_->block(*sent_stream_);
+      waited_.push_back(*sent_stream_);
+    }
   }
   end_exchange();
 }
@@ -145,6 +156,7 @@ void WholeUnit::forget_exchange() {
 
 // Another stream may use the unit after the first one waited.
 void WholeUnit::make_stream_wait() {
+  if (values_.is_cpu()) return;
   const std::lock_guard lock(mutex_);
   if (!arrived_) return;
   const c10::Stream stream = current_stream(values_.device());
@@ -156,7 +168,7 @@ void WholeUnit::make_stream_wait() {
 void WholeUnit::before_operator(const std::string&, bool) {
   order_->record(index_);
   finish_exchange();
-  if (!values_.is_cpu()) make_stream_wait();
+  make_stream_wait();  // if another thread waited on its own stream
 }
 
 }  // namespace accelerate::sharding

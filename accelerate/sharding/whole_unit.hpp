@@ -72,6 +72,7 @@ class WholeUnit final : public units::GatherOnUse, public std::enable_shared_fro
   };
 
   void share_memory(Member& member);
+  void start_all_gather();
   void end_exchange();
   void make_stream_wait();
 
@@ -81,10 +82,12 @@ class WholeUnit final : public units::GatherOnUse, public std::enable_shared_fro
   std::shared_ptr<UseOrder> order_;
   std::vector<Member> members_;
   at::Tensor values_;
+  bool has_aliases_ = false;  // other tensors share the memory of parameters
 
   std::atomic<bool> is_pending_ = false;
   std::mutex mutex_;  // of the members below
   at::Tensor sent_;
+  std::optional<c10::Stream> sent_stream_;  // of the memory of `sent_`, on an accelerator
   comm::Pending pending_;
   std::exception_ptr failure_;
   std::optional<c10::Event> arrived_;  // on an accelerator: recorded by the first stream that waited

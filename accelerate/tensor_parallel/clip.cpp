@@ -49,7 +49,10 @@ at::Tensor clip_split_grad_norm_(const SplitGradients& gradients, double max_nor
   if (std::isinf(max_norm)) return norm;
   const at::Tensor factor = (max_norm / (norm + 1e-6)).clamp_max(1.0);
   for (const auto* each : {&gradients.parts, &gradients.whole}) {
-    for (const at::Tensor& gradient : *each) gradient.mul_(factor.to(gradient.device(), gradient.scalar_type(), true));
+    for (const at::Tensor& gradient : *each) {
+      const at::Device device = gradient.device();  // the host must wait for a copy to the CPU
+      gradient.mul_(factor.to(device, gradient.scalar_type(), !device.is_cpu()));
+    }
   }
   return norm;
 }

@@ -236,3 +236,20 @@ TEST_CASE("a module that ends before its first operator or during a prefetch sto
   }
   CHECK(at::equal(kept, saved.expected));
 }
+
+TEST_CASE("saving an offloaded model writes the values of every unit") {
+  const torch::NoGradGuard no_grad;
+  const Saved saved;
+  for (const bool prefetch : {true, false}) {
+    CAPTURE(prefetch);
+    const TemporaryFolder folder;
+    const DeepNet net = saved.offloaded({.prefetch = prefetch});
+    accelerate::checkpoint::NamedTensors tensors;
+    for (const auto& item : net->named_parameters()) tensors.emplace_back(item.key(), item.value());
+    for (const auto& item : net->named_buffers()) tensors.emplace_back(item.key(), item.value());
+    accelerate::checkpoint::save_weights(folder.path, tensors, {}, "test");
+    DeepNet copy = deep_net(2);
+    disk_offload(*copy, folder.path);
+    CHECK(at::equal(output_of(copy), saved.expected));
+  }
+}
