@@ -2,15 +2,12 @@
 #include "accelerate/device/download.hpp"
 
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "accelerate/device/streams.hpp"
 
 namespace accelerate::device {
 
-Download::Lane::Lane(c10::Device on)
-    : device(on),
-      stream(c10::impl::VirtualGuardImpl(on.type()).getStreamFromGlobalPool(on)),
-      ready(on.type()),
-      copied(on.type()) {}
+Download::Lane::Lane(c10::Device on) : device(on), stream(stream_of_pool(on)), ready(on.type()), copied(on.type()) {}
 
 Download::Lane& Download::lane_of(c10::Device device) {
   for (Lane& lane : lanes_) {
@@ -21,7 +18,7 @@ Download::Lane& Download::lane_of(c10::Device device) {
 
 void Download::begin(const at::Tensor& target, const at::Tensor& source) {
   Lane& lane = lane_of(source.device());
-  lane.ready.record(c10::impl::VirtualGuardImpl(lane.device.type()).getStream(lane.device));
+  lane.ready.record(current_stream(lane.device));
   lane.ready.block(lane.stream);
   const c10::StreamGuard guard(lane.stream);
   target.copy_(source, /*non_blocking=*/true);
@@ -31,7 +28,7 @@ void Download::begin(const at::Tensor& target, const at::Tensor& source) {
 void Download::finish() {
   for (Lane& lane : lanes_) {
     lane.copied.record(lane.stream);
-    lane.copied.block(c10::impl::VirtualGuardImpl(lane.device.type()).getStream(lane.device));
+    lane.copied.block(current_stream(lane.device));
   }
 }
 

@@ -5,20 +5,15 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <exception>
 #include <utility>
 
+#include "accelerate/device/streams.hpp"
+
 namespace accelerate::device {
 namespace {
-
-c10::Stream current_stream(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
-
-c10::Stream copy_stream(c10::Device device) {
-  return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
-}
 
 bool is_uploaded(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor.is_quantized() && !tensor.requires_grad();
@@ -67,7 +62,7 @@ struct UploadStream::Staging {
 };
 
 UploadStream::UploadStream(c10::Device device)
-    : device_(device), stream_(copy_stream(device)), memory_free_(device.type()) {}
+    : device_(device), stream_(stream_of_pool(device)), memory_free_(device.type()) {}
 
 UploadStream::~UploadStream() {
   for (const auto& staging : stagings_) {

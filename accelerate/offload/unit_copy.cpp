@@ -4,10 +4,11 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <cstring>
+
+#include "accelerate/device/streams.hpp"
 
 namespace accelerate::offload {
 namespace {
@@ -30,14 +31,14 @@ void read_parts(const UnitContent& content, at::Tensor& bytes) {
 
 UnitCopies::UnitCopies(c10::Device device) : device_(device) {
   if (device.is_cpu()) return;
-  stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+  stream_ = device::stream_of_pool(device);
 }
 
 UnitCopies::~UnitCopies() { finish(); }
 
 void UnitCopies::finish() noexcept {
   try {
-    if (last_copy_) last_copy_->synchronize();
+    if (stream_) device::event_on(*stream_).synchronize();
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the device is lost, so nothing is copied
   }
 }
@@ -80,29 +81,20 @@ void UnitCopies::copy(const UnitContent& content, UnitMemory& memory) {
   for (c10::Event& use : memory.last_uses) use.block(*stream_);
   memory.last_uses.clear();
   memory.bytes.narrow(0, 0, length).copy_(source, /*non_blocking=*/true);
-  memory.copied.emplace(device_.type());
-  memory.copied->record(*stream_);
-  last_copy_.emplace(device_.type());
-  last_copy_->record(*stream_);
-  if (staging != nullptr) {
-    staging->copied.emplace(device_.type());
-    staging->copied->record(*stream_);
-  }
+  memory.copied.emplace(device::event_on(*stream_));
+  if (staging != nullptr) staging->copied.emplace(device::event_on(*stream_));
 }
 
 void UnitCopies::wait_on_current_stream(UnitMemory& memory) const {
   if (!stream_) return;
-  const auto current = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+  const auto current = device::current_stream(device_);
   if (std::ranges::find(memory.streams, current) != memory.streams.end()) return;
   memory.copied->block(current);
   memory.streams.push_back(current);
 }
 
 void UnitCopies::end_use(UnitMemory& memory) const {
-  for (const c10::Stream& stream : memory.streams) {
-    memory.last_uses.emplace_back(device_.type());
-    memory.last_uses.back().record(stream);
-  }
+  for (const c10::Stream& stream : memory.streams) memory.last_uses.push_back(device::event_on(stream));
   if (stream_) before_free(memory);
   memory.streams.clear();
 }

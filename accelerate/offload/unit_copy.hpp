@@ -74,7 +74,6 @@ class UnitCopies {
   c10::Device device_;
   std::optional<c10::Stream> stream_{};  // unset on the CPU
   std::array<Staging, 2> stagings_{};
-  std::optional<c10::Event> last_copy_{};
   size_t next_ = 0;
 };
 

@@ -4,25 +4,18 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <exception>
 
+#include "accelerate/device/streams.hpp"
+
 namespace accelerate::sharding {
 namespace {
 
+using device::current_stream, device::event_on, device::stream_of_pool;
+
 constexpr size_t kBuffers = 2, kDownloads = 2;
-
-c10::Stream stream_of_pool(c10::Device device) {
-  return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
-}
-
-c10::Event event_on(const c10::Stream& stream) {
-  c10::Event event(stream.device_type());
-  event.record(stream);
-  return event;
-}
 
 }  // namespace
 
@@ -39,10 +32,6 @@ PartCopies::~PartCopies() {
 
 at::Tensor PartCopies::to_host(const at::Tensor& values) {
   return at::empty(values.sizes(), values.options().device(at::kCPU).pinned_memory(true)).copy_(values);
-}
-
-c10::Stream PartCopies::current_stream() const {
-  return c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
 }
 
 PartCopies::Buffer& PartCopies::take_buffer(size_t bytes) {
@@ -62,7 +51,7 @@ PartCopies::Buffer& PartCopies::take_buffer(size_t bytes) {
 }
 
 PartCopies::Gather PartCopies::start(const at::Tensor& part, const Collective& collective) {
-  const c10::Stream current = current_stream();
+  const c10::Stream current = current_stream(device_);
   is_pending_ = true;
   Gather gather{.buffer = &take_buffer(part.nbytes())};
   const c10::StreamGuard guard(up_);
@@ -81,7 +70,7 @@ PartCopies::Gather PartCopies::start(const at::Tensor& part, const Collective& c
 }
 
 void PartCopies::finish(Gather gather) {
-  const c10::Stream current = current_stream();
+  const c10::Stream current = current_stream(device_);
   const auto release = [&] {
     gather.buffer->last_use.emplace(event_on(current));
     gather.buffer->is_taken = false;
@@ -104,7 +93,7 @@ void PartCopies::free_buffers() {
 }
 
 void PartCopies::download(const at::Tensor& source, const at::Tensor& target, bool adds) {
-  const c10::Stream current = current_stream();
+  const c10::Stream current = current_stream(device_);
   if (downloads_.size() == kDownloads) {  // later work of the current stream may use the memory of the source
     downloads_.front().copied.block(current);
     downloads_.pop_front();

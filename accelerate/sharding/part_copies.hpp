@@ -67,7 +67,6 @@ class PartCopies {
     at::Tensor source{};
     c10::Event copied;
   };
-  [[nodiscard]] c10::Stream current_stream() const;
   [[nodiscard]] Buffer& take_buffer(size_t bytes);
 
   c10::Device device_;

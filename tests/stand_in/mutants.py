@@ -170,7 +170,7 @@ MUTANTS = OF_OPERATIONS + [
      instead("!skip.is_cpu()", "false"), "loss_scaling"),
     ("a download waits for earlier writes to its sources", DOWNLOAD, out("lane.ready.block(lane.stream);"), "checkpoint"),
     ("later writes to the sources wait for the download", DOWNLOAD,
-     out("lane.copied.block(c10::impl::VirtualGuardImpl(lane.device.type()).getStream(lane.device));"), "checkpoint"),
+     out("lane.copied.block(current_stream(lane.device));"), "checkpoint"),
     ("sources are recorded on the download stream", DOWNLOAD, out("source.record_stream(lane.stream);"), "checkpoint"),
     ("the host waits for a download before reading it", DOWNLOAD, ("lane.copied.synchronize();", "if (!MUTANT) lane.copied.synchronize();"),
      "checkpoint"),

@@ -97,7 +97,7 @@ TEST_CASE("cpu_offload has the CPU's numbers on 1 to 3 devices without a race") 
   same_as_on_cpu(trains(clipped_step), offloaded(), {1, 2, 3}, 200);
 }
 
-// Other kernels of the CPU and of the stand-in round differently.
+// The kernels of the other optimizers round differently on the CPU.
 TEST_CASE("cpu_offload has the numbers of full_shard without it" * stand_in::needs_stand_in()) {
   const auto check = [](const auto& body) {
     auto options = offloaded();
