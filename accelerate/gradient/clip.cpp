@@ -133,14 +133,19 @@ at::Tensor clip_norm_of(const std::vector<at::Tensor>& gradients, double max_nor
   check_norm_limit(max_norm, norm_type);
   const at::NoGradGuard no_grad;
   const auto groups = by_kind(gradients);
-  at::Tensor total = total_norm(groups, norm_type, over);
-  if (groups.empty() || std::isinf(max_norm)) return total;
-  const at::Tensor factor = total.add(1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
+  const at::Tensor total = total_norm(groups, norm_type, over);
+  scale_to_norm(groups, total, max_norm);
+  return total;
+}
+
+void scale_to_norm(const std::vector<std::vector<at::Tensor>>& groups, const at::Tensor& norm, double max_norm) {
+  if (groups.empty() || std::isinf(max_norm)) return;
+  const at::NoGradGuard no_grad;
+  const at::Tensor factor = norm.add(1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
   for (const auto& group : groups) {
     const at::Device device = group.front().device();  // the host must wait for a copy to the CPU
     at::_foreach_mul_(group, factor.to(device, group.front().scalar_type(), !device.is_cpu()));
   }
-  return total;
 }
 
 void clip_value_of(const std::vector<at::Tensor>& gradients, double value) {

@@ -29,6 +29,10 @@ at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type = 
 /// that is below 1. Returns the norm before scaling; an infinite max_norm only measures.
 at::Tensor clip_norm_of(const std::vector<at::Tensor>& gradients, double max_norm, double norm_type = 2.0,
                         const comm::Group* over = nullptr);
+/// Scales gradients of a known common norm as clip_norm_of() does.
+///
+/// \param groups  Result of by_kind().
+void scale_to_norm(const std::vector<std::vector<at::Tensor>>& groups, const at::Tensor& norm, double max_norm);
 /// Clamps every element to [-value, value].
 void clip_value_of(const std::vector<at::Tensor>& gradients, double value);
 

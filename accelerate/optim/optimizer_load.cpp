@@ -286,7 +286,7 @@ class Loader {
   state::ReadElements read_;
   std::vector<at::Tensor> parameters_;
   std::vector<device::CopyPair> copies_;
-  SpareTensors spare_;    ///< of the parameter whose state is being loaded
+  SpareTensors spare_;    ///< from the previous state of the current parameter
   bool looking_ = false;  // true during check(): tensors are compared, not copied
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: tensors of a replaced optimizer state, whose memory the new state uses again.
+// Private: the tensors of a replaced optimizer state. The new state uses their memory again.
 #pragma once
 
 #include <ATen/core/Tensor.h>

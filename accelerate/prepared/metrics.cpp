@@ -64,11 +64,10 @@ torch::OrderedDict<std::string, at::Tensor> state_dict(const ModelCore& model) {
   const auto sharded = model.sharded_in_forward();
   const bool is_gathered = std::ranges::any_of(sharded, [](const auto* by) { return by->shards_parameters(); });
   if (!gather_on_rank_0(model, weights)) return dict;
-  if (model.shared().mesh.tensor.size() > 1 && has_split(model)) {
-    PartJoiner(model.shared(), /*keeps=*/model.place().rank == 0).join(weights);
-    if (model.place().rank != 0) return dict;
-  }
-  if (is_gathered && model.place().rank != 0) return dict;  // the first rank of another data parallel group
+  const bool is_split = model.shared().mesh.tensor.size() > 1 && has_split(model);
+  if (is_split) PartJoiner(model.shared(), /*keeps=*/model.place().rank == 0).join(weights);
+  // A gathered model is on the first rank of each data parallel group.
+  if ((is_split || is_gathered) && model.place().rank != 0) return dict;
   for (const auto& [name, tensor] : weights) dict.insert(name, tensor.detach());
   return dict;
 }

@@ -80,10 +80,7 @@ std::vector<gradient::NamedTensor> without_split(const std::vector<gradient::Nam
 
 nn::SplitGradients split_gradients(const std::vector<std::shared_ptr<ModelCore>>& models,
                                    const std::vector<at::Tensor>& parameters) {
-  std::vector<at::Tensor> split, equal;
-  for (const at::Tensor& parameter : unique_tensors(parameters)) {
-    (nn::recorded_part(parameter) ? split : equal).push_back(parameter);
-  }
+  const auto [split, equal] = nn::parts_and_others(unique_tensors(parameters));
   return {.parts = flat_gradients(models, split), .whole = flat_gradients(models, equal)};
 }
 

@@ -13,9 +13,7 @@
 namespace accelerate::sharding {
 namespace {
 
-std::vector<int64_t> units_of(const std::vector<state::ParameterShard>& parameters, const units::UnitOptions& options,
-                              const RankContext& place) {
-  check_separate_memory(parameters, place);
+std::vector<int64_t> units_of(const std::vector<state::ParameterShard>& parameters, const units::UnitOptions& options) {
   std::vector<units::UnitItem> items;
   for (const state::ParameterShard& parameter : parameters) {
     items.push_back({parameter.name, parameter.value.numel(), static_cast<int64_t>(parameter.value.nbytes())});
@@ -27,8 +25,7 @@ std::vector<int64_t> units_of(const std::vector<state::ParameterShard>& paramete
 
 FullyShardedParameters::FullyShardedParameters(const ShardMesh& mesh, std::vector<state::ParameterShard> parameters,
                                                const FullShardOptions& options, const BeforeUnit& before_unit)
-    : ParameterSharding(mesh, parameters, units_of(parameters, options.units, mesh.world.place()),
-                        std::numeric_limits<int64_t>::max()),
+    : ParameterSharding(mesh, parameters, units_of(parameters, options.units), std::numeric_limits<int64_t>::max()),
       core_(std::make_shared<Core>(mesh_.shard.duplicate(), mesh_, options)) {
   parts_on_host_ = options.cpu_offload;
   core_->adopt(plan_, parameters, before_unit);
@@ -40,10 +37,10 @@ void FullyShardedParameters::keep_whole() {
   for (const auto& unit : core_->units) {
     std::vector<PlacedParameter> placed;
     for (const UnitMember& member : unit->members()) placed.push_back({member.name, member.parameter, member.offset});
-    kept_.push_back(std::make_shared<WholeUnit>(unit->index(), unit->name(), core_->gathers, use_order_));
+    whole_units_.push_back(std::make_shared<WholeUnit>(unit->index(), unit->name(), core_->gathers, use_order_));
     // The part is a view of the unit's flat tensor.
     const at::Tensor& part = unit->part();
-    kept_.back()->adopt(part.as_strided({part.numel() * core_->gathers.size()}, {1}, 0), std::move(placed));
+    whole_units_.back()->adopt(part.as_strided({part.numel() * core_->gathers.size()}, {1}, 0), std::move(placed));
   }
 }
 
@@ -53,7 +50,7 @@ FullyShardedParameters::~FullyShardedParameters() {
 }
 
 void FullyShardedParameters::restore() {
-  for (const auto& unit : kept_) unit->release();
+  release_whole_units();
   core_->restore();
 }
 
@@ -189,18 +186,7 @@ void FullyShardedParameters::after_step(const Keys& keys) {
     unit->mark_stepped();
   }
   if (core_->options.shard_parameters) return;
-  comm::with_operation_context(
-      "optimizer.step", "the parameters that the ranks stepped on are not exchanged", group().place(), [&] {
-        for (const int64_t unit : use_order_->fix(core_->gathers, static_cast<int64_t>(core_->units.size()))) {
-          const auto u = static_cast<size_t>(unit);
-          if (is_exchanged[u]) kept_[u]->start_exchange();
-        }
-      });
-  if (!core_->options.prefetch) complete_step();
-}
-
-void FullyShardedParameters::complete_step() {
-  for (const auto& unit : kept_) unit->finish_exchange();
+  start_exchanges(core_->gathers, is_exchanged, core_->options.prefetch);
 }
 
 bool FullyShardedParameters::has_master(const void* key) const {

@@ -69,7 +69,6 @@ class FullyShardedParameters final : public ParameterSharding {
   /// The same with the gradients of all parameters, also of those that no rank used, before a step.
   [[nodiscard]] std::vector<state::ParameterShard> shards_with_gradients(const Keys& keys);
   void after_step(const Keys& keys) override;
-  void complete_step() override;
 
   [[nodiscard]] bool shards_parameters() const;
   /// True if the parameter has a float32 master, of which this rank keeps its part.
@@ -89,7 +88,6 @@ class FullyShardedParameters final : public ParameterSharding {
   [[nodiscard]] std::vector<state::ParameterShard> shards(const Keys& keys, bool only_used);
   void keep_whole();
   std::shared_ptr<Core> core_;
-  std::vector<std::shared_ptr<WholeUnit>> kept_;  // of each unit, if the parameters keep their memory
 };
 
 }  // namespace accelerate::sharding

@@ -13,18 +13,13 @@
 
 #include "accelerate/comm/error_context.hpp"
 #include "accelerate/sharding/range_record.hpp"
+#include "accelerate/sharding/whole_unit.hpp"
 
 namespace accelerate::sharding {
 namespace {
 
 std::string kind_of(const at::Tensor& tensor) {
   return fmt::format("{} {}", c10::toString(tensor.scalar_type()), tensor.device().str());
-}
-
-}  // namespace
-
-at::Tensor flat_range(const at::Tensor& dense, int64_t begin, int64_t end) {
-  return dense.detach().as_strided({end - begin}, {1}, dense.storage_offset() + begin);
 }
 
 // Two tensors over one memory would be divided separately and lose what connects them.
@@ -50,9 +45,16 @@ void check_separate_memory(const std::vector<state::ParameterShard>& parameters,
   }
 }
 
+}  // namespace
+
+at::Tensor flat_range(const at::Tensor& dense, int64_t begin, int64_t end) {
+  return dense.detach().as_strided({end - begin}, {1}, dense.storage_offset() + begin);
+}
+
 ParameterSharding::ParameterSharding(ShardMesh mesh, std::vector<state::ParameterShard> parameters,
                                      const std::vector<int64_t>& units, int64_t unit_bytes)
     : mesh_(std::move(mesh)), parameters_(std::move(parameters)) {
+  check_separate_memory(parameters_, mesh_.world.place());
   check_layout();
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& value = parameters_[i].value;
@@ -148,6 +150,36 @@ void ParameterSharding::check_gradient(size_t index) const {
     base::fail(ErrorKind::usage, group().place(), "optimizer.step",
                "the gradient of parameter {} is {}, the parameter is {}; with sharding both must have one dtype",
                parameter.name, c10::toString(gradient.scalar_type()), c10::toString(parameter.value.scalar_type()));
+  }
+}
+
+void ParameterSharding::start_exchanges(const comm::Group& group, const std::vector<bool>& is_exchanged,
+                                        bool waits_later) {
+  comm::with_operation_context(
+      "optimizer.step", "the parameters that the ranks stepped on are not exchanged", this->group().place(), [&] {
+        for (const int64_t unit : use_order_->fix(group, static_cast<int64_t>(whole_units_.size()))) {
+          const auto u = static_cast<size_t>(unit);
+          if (is_exchanged[u]) whole_units_[u]->start_exchange();
+        }
+      });
+  if (!waits_later) complete_step();
+}
+
+void ParameterSharding::complete_step() {
+  for (const auto& unit : whole_units_) {
+    if (unit != nullptr) unit->finish_exchange();
+  }
+}
+
+void ParameterSharding::forget_exchange() {
+  for (const auto& unit : whole_units_) {
+    if (unit != nullptr) unit->forget_exchange();
+  }
+}
+
+void ParameterSharding::release_whole_units() {
+  for (const auto& unit : whole_units_) {
+    if (unit != nullptr) unit->release();
   }
 }
 

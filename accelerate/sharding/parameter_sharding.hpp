@@ -20,6 +20,8 @@
 
 namespace accelerate::sharding {
 
+class WholeUnit;
+
 /// Each rank steps on its own part of every parameter: a range in memory order, so a dense parameter with other strides
 /// (channels last) needs no copy. Not thread-safe.
 class ParameterSharding {
@@ -50,9 +52,9 @@ class ParameterSharding {
   virtual void after_step(const Keys& keys) = 0;
   /// Waits until the memory of all parameters has the values of the last step, for code that reads it without an
   /// operator. \throws Error (peer) if a rank failed.
-  virtual void complete_step() = 0;
+  void complete_step();
   /// Must be called after a step was captured as a graph, of which each replay exchanges the parameters.
-  virtual void forget_exchange() {}
+  void forget_exchange();
   /// Makes the parameters whole and independent of this object, which must not be used afterwards. Collective.
   virtual void restore() = 0;
   /// Must be called before a forward that builds a graph. The first steps exchange parameters in the order of the last
@@ -94,6 +96,12 @@ class ParameterSharding {
   void check_unchanged(size_t index) const;
   /// \throws Error (usage) if the gradient is sparse or has another dtype than the parameter.
   void check_gradient(size_t index) const;
+  /// Starts the exchanges of whole units. Collective.
+  /// \param is_exchanged  By unit, the same on all ranks.
+  /// \param waits_later   If false, waits for them.
+  void start_exchanges(const comm::Group& group, const std::vector<bool>& is_exchanged, bool waits_later);
+  /// Makes the parameters of whole units independent of this object.
+  void release_whole_units();
 
   ShardMesh mesh_;
   std::shared_ptr<UseOrder> use_order_ = std::make_shared<UseOrder>();
@@ -103,6 +111,7 @@ class ParameterSharding {
   std::vector<ShardRange> mine_;  ///< by parameter
   std::vector<ShardItem> items_;
   bool parts_on_host_ = false;
+  std::vector<std::shared_ptr<WholeUnit>> whole_units_;  ///< if the ranks keep whole parameters; null without elements
 
  private:
   void check_layout() const;
@@ -112,9 +121,6 @@ class ParameterSharding {
   std::vector<std::string> kinds_;
   std::vector<std::vector<int64_t>> strides_;
 };
-
-/// \throws Error (usage) if two parameters share memory, because they would be divided separately.
-void check_separate_memory(const std::vector<state::ParameterShard>& parameters, const RankContext& place);
 
 /// Returns a range in memory order as a flat tensor. Shares memory and the version counter.
 [[nodiscard]] at::Tensor flat_range(const at::Tensor& dense, int64_t begin, int64_t end);

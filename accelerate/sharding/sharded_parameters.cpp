@@ -28,43 +28,36 @@ at::Tensor flat_copy(const std::vector<PlacedParameter>& parameters, int64_t num
   return flat;
 }
 
-std::vector<state::ParameterShard> in_separate_memory(std::vector<state::ParameterShard> parameters,
-                                                      const RankContext& place) {
-  check_separate_memory(parameters, place);
-  return parameters;
-}
-
 }  // namespace
 
 ShardedParameters::ShardedParameters(const comm::Group& group, std::vector<state::ParameterShard> parameters,
                                      int64_t unit_bytes, bool waits_later)
-    : ParameterSharding(one_shard_group(group), in_separate_memory(std::move(parameters), group.place()), {},
-                        unit_bytes),
+    : ParameterSharding(one_shard_group(group), std::move(parameters), {}, unit_bytes),
       waits_later_(waits_later),
       unit_of_(parameters_.size(), nullptr) {
   const at::NoGradGuard no_grad;
   for (const ShardUnit& unit : plan_.units) {
-    units_.emplace_back();
+    whole_units_.emplace_back();
     if (unit.numel == 0) continue;
     std::vector<PlacedParameter> placed;
     for (size_t i = 0; i < unit.items.size(); ++i) {
       const auto& parameter = parameters_[static_cast<size_t>(unit.items[i])];
       placed.push_back({parameter.name, parameter.value, unit.offsets[i]});
     }
-    const auto index = static_cast<int64_t>(units_.size()) - 1;
-    units_.back() = std::make_shared<WholeUnit>(
+    const auto index = static_cast<int64_t>(whole_units_.size()) - 1;
+    whole_units_.back() = std::make_shared<WholeUnit>(
         index, fmt::format("unit {} ({})", index, comm::first_name_and_count(placed.front().name, placed.size())),
         this->group(), use_order_);
     at::Tensor flat = flat_copy(placed, unit.numel);
-    units_.back()->adopt(std::move(flat), std::move(placed));
-    for (const int64_t item : unit.items) unit_of_[static_cast<size_t>(item)] = units_.back().get();
+    whole_units_.back()->adopt(std::move(flat), std::move(placed));
+    for (const int64_t item : unit.items) unit_of_[static_cast<size_t>(item)] = whole_units_.back().get();
   }
 }
 
 std::vector<state::ParameterShard> ShardedParameters::shards(const Keys& keys) {
   const at::NoGradGuard no_grad;
   complete_step();
-  for (const auto& unit : units_) {
+  for (const auto& unit : whole_units_) {
     if (unit != nullptr) unit->adopt_replaced_storages();
   }
   std::vector<state::ParameterShard> owned;
@@ -96,41 +89,18 @@ bool ShardedParameters::is_stepped(const state::ParameterShard& parameter, const
 }
 
 void ShardedParameters::after_step(const Keys& keys) {
-  std::vector<bool> is_exchanged(units_.size(), false);
-  for (size_t u = 0; u < units_.size(); ++u) {
+  std::vector<bool> is_exchanged(whole_units_.size(), false);
+  for (size_t u = 0; u < whole_units_.size(); ++u) {
     for (const int64_t item : plan_.units[u].items) {
       const state::ParameterShard& parameter = parameters_[static_cast<size_t>(item)];
       if (!is_stepped(parameter, keys)) continue;
       base::count_write(parameter.value);
-      is_exchanged[u] = units_[u] != nullptr;
+      is_exchanged[u] = whole_units_[u] != nullptr;
     }
   }
-  comm::with_operation_context(
-      "optimizer.step", "the parameters that the ranks stepped on are not exchanged", group().place(), [&] {
-        for (const int64_t unit : use_order_->fix(group(), static_cast<int64_t>(units_.size()))) {
-          const auto u = static_cast<size_t>(unit);
-          if (is_exchanged[u]) units_[u]->start_exchange();
-        }
-      });
-  if (!waits_later_) complete_step();
+  start_exchanges(group(), is_exchanged, waits_later_);
 }
 
-void ShardedParameters::complete_step() {
-  for (const auto& unit : units_) {
-    if (unit != nullptr) unit->finish_exchange();
-  }
-}
-
-void ShardedParameters::forget_exchange() {
-  for (const auto& unit : units_) {
-    if (unit != nullptr) unit->forget_exchange();
-  }
-}
-
-void ShardedParameters::restore() {
-  for (const auto& unit : units_) {
-    if (unit != nullptr) unit->release();
-  }
-}
+void ShardedParameters::restore() { release_whole_units(); }
 
 }  // namespace accelerate::sharding

@@ -2,7 +2,6 @@
 // Parameters that every rank has, and of which each rank steps on its own part.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "accelerate/sharding/parameter_sharding.hpp"
@@ -31,16 +30,13 @@ class ShardedParameters final : public ParameterSharding {
   /// gradients must be the same on all ranks, as it is after a reduction. The other parameters of the unit get the
   /// values of their owners, too. Memory until a unit is used: a copy of this rank's part.
   void after_step(const Keys& keys) override;
-  void complete_step() override;
-  void forget_exchange() override;
   void restore() override;
 
  private:
   [[nodiscard]] bool is_stepped(const state::ParameterShard& parameter, const Keys& keys) const;
 
   bool waits_later_;
-  std::vector<std::shared_ptr<WholeUnit>> units_;  // of the plan; null without elements
-  std::vector<WholeUnit*> unit_of_;                // by parameter
+  std::vector<WholeUnit*> unit_of_;  // by parameter
 };
 
 }  // namespace accelerate::sharding

@@ -2,7 +2,6 @@
 #include "accelerate/sharding/whole_unit.hpp"
 
 #include <ATen/core/grad_mode.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,9 +10,12 @@
 #include "accelerate/base/log.hpp"
 #include "accelerate/comm/error_context.hpp"
 #include "accelerate/device/absent_memory.hpp"
+#include "accelerate/device/streams.hpp"
 
 namespace accelerate::sharding {
 namespace {
+
+using device::current_stream, device::event_on;
 
 constexpr units::MemoryErrors kExchangeErrors{
     .operation = "sharding",
@@ -27,8 +29,6 @@ constexpr units::MemoryErrors kExchangeErrors{
 bool is_in(const at::Tensor& parameter, const c10::Storage& storage) {
   return parameter.storage().unsafeGetStorageImpl() == storage.unsafeGetStorageImpl();
 }
-
-c10::Stream current_stream(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
 
 }  // namespace
 
@@ -116,7 +116,11 @@ void WholeUnit::start_all_gather() {
 }
 
 void WholeUnit::finish_exchange() {
-  if (!is_pending_.load(std::memory_order_acquire)) return make_stream_wait();
+  if (is_pending_.load(std::memory_order_acquire)) end_all_gather();
+  make_stream_wait();  // if another stream waited
+}
+
+void WholeUnit::end_all_gather() {
   const std::lock_guard lock(mutex_);
   if (!is_pending_) return;  // another thread waited
   if (failure_) std::rethrow_exception(failure_);
@@ -129,8 +133,7 @@ void WholeUnit::finish_exchange() {
   }
   if (!values_.is_cpu()) {
     const c10::Stream stream = current_stream(values_.device());
-    arrived_.emplace(values_.device().type());
-    arrived_->record(stream);
+    arrived_.emplace(event_on(stream));
     waited_.push_back(stream);
     if (sent_stream_ && *sent_stream_ != stream) {  // it may use the memory of the sent part again
       arrived_->block(*sent_stream_);
@@ -168,7 +171,6 @@ void WholeUnit::make_stream_wait() {
 void WholeUnit::before_operator(const std::string&, bool) {
   order_->record(index_);
   finish_exchange();
-  make_stream_wait();  // if another thread waited on its own stream
 }
 
 }  // namespace accelerate::sharding

@@ -73,6 +73,7 @@ class WholeUnit final : public units::GatherOnUse, public std::enable_shared_fro
 
   void share_memory(Member& member);
   void start_all_gather();
+  void end_all_gather();
   void end_exchange();
   void make_stream_wait();
 

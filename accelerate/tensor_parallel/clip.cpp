@@ -5,8 +5,6 @@
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
 
-#include <cmath>
-
 #include "accelerate/gradient/clip.hpp"
 #include "accelerate/tensor_parallel/split_record.hpp"
 
@@ -14,8 +12,7 @@ namespace accelerate::nn {
 namespace {
 
 SplitGradients gradients_of(const std::vector<at::Tensor>& parameters) {
-  std::vector<at::Tensor> split, equal;
-  for (const at::Tensor& parameter : parameters) (recorded_part(parameter) ? split : equal).push_back(parameter);
+  const auto [split, equal] = parts_and_others(parameters);
   return {.parts = gradient::dense_gradients(split), .whole = gradient::dense_gradients(equal)};
 }
 
@@ -46,13 +43,8 @@ at::Tensor clip_split_grad_norm_(const SplitGradients& gradients, double max_nor
   gradient::check_norm_limit(max_norm, norm_type);
   const at::NoGradGuard no_grad;
   const at::Tensor norm = split_grad_norm(gradients, group, norm_type, over);
-  if (std::isinf(max_norm)) return norm;
-  const at::Tensor factor = (max_norm / (norm + 1e-6)).clamp_max(1.0);
   for (const auto* each : {&gradients.parts, &gradients.whole}) {
-    for (const at::Tensor& gradient : *each) {
-      const at::Device device = gradient.device();  // the host must wait for a copy to the CPU
-      gradient.mul_(factor.to(device, gradient.scalar_type(), !device.is_cpu()));
-    }
+    gradient::scale_to_norm(gradient::by_kind(*each), norm, max_norm);
   }
   return norm;
 }

@@ -40,4 +40,13 @@ std::optional<RecordedPart> recorded_part(const at::Tensor& parameter) {
   return found == split_entries().end() ? std::nullopt : std::optional(found->second.part);
 }
 
+std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>> parts_and_others(
+    const std::vector<at::Tensor>& parameters) {
+  std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>> found;
+  for (const at::Tensor& parameter : parameters) {
+    (recorded_part(parameter) ? found.first : found.second).push_back(parameter);
+  }
+  return found;
+}
+
 }  // namespace accelerate::nn

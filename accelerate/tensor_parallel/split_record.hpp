@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "accelerate/tensor_parallel/parameter_split.hpp"
 
@@ -25,5 +27,9 @@ void record_part(const at::Tensor& parameter, const RecordedPart& part);
 
 /// Returns the part of a parameter of a split layer; nothing for other tensors. Thread-safe.
 [[nodiscard]] std::optional<RecordedPart> recorded_part(const at::Tensor& parameter);
+
+/// Returns the parameters that are parts of split layers, and the others. Thread-safe.
+[[nodiscard]] std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>> parts_and_others(
+    const std::vector<at::Tensor>& parameters);
 
 }  // namespace accelerate::nn

@@ -47,6 +47,7 @@ void log_images(Trackers& trackers, const std::string& name, const at::Tensor& i
 
 void log_histogram(Trackers& trackers, const std::string& name, const at::Tensor& values, Step step) {
   if (!trackers.in_run()) return;
+  // A copy, because operators wait for parameters that are on their way after a step, and a read of memory does not.
   const at::Tensor numbers =
       values.detach().to(at::kCPU).to(at::kDouble, /*non_blocking=*/false, /*copy=*/true).contiguous();
   const auto* first = numbers.const_data_ptr<double>();
