@@ -20,9 +20,9 @@ struct UnsupportedTraining {
 
 /// In order of priority: the first kind with a matching type is reported.
 constexpr std::array<UnsupportedTraining, 4> kUnsupportedTrainings{{
-    {"MEGATRON_LM", "Megatron-LM is Python's; MULTI_GPU with tp_size in parallelism_config is tensor parallel"},
-    {"XLA", "LibTorch has no TPUs; MULTI_GPU and MULTI_CPU are data parallel"},
-    {"TPU", "LibTorch has no TPUs; MULTI_GPU and MULTI_CPU are data parallel"},
+    {"MEGATRON_LM", "Megatron-LM is a Python library; MULTI_GPU with tp_size in parallelism_config is tensor parallel"},
+    {"XLA", "LibTorch does not support TPUs; MULTI_GPU and MULTI_CPU are data parallel"},
+    {"TPU", "LibTorch does not support TPUs; MULTI_GPU and MULTI_CPU are data parallel"},
     {"MULTI_", "several devices of this kind are not supported; MULTI_GPU and MULTI_CPU are"},
 }};
 

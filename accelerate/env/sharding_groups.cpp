@@ -34,15 +34,11 @@ struct DeepSpeedKey {
   std::string_view instead = "";
 };
 
-constexpr std::string_view kOffload =
-    "optimizer state and parameters stay on the device; use zero_stage 3 on more ranks and remove the key";
 constexpr std::string_view kHosts =
     "the hosts of a job are in the file that hostfile names; set hostfile and remove it";
 
-constexpr std::array<DeepSpeedKey, 13> kDeepSpeedKeys{
+constexpr std::array<DeepSpeedKey, 11> kDeepSpeedKeys{
     {{"gradient_clipping", "the program clips; call accelerator.clip_grad_norm_() and remove the key"},
-     {"offload_optimizer_device", kOffload},
-     {"offload_param_device", kOffload},
      {"deepspeed_config_file",
       "files of DeepSpeed are not read; write zero_stage into deepspeed_config and remove the key"},
      {"deepspeed_moe_layer_cls_names", "all parameters are divided; remove it"},
@@ -55,11 +51,34 @@ constexpr std::array<DeepSpeedKey, 13> kDeepSpeedKeys{
      {"zero3_init_flag"},
      {"zero3_save_16bit_model"}}};
 
+constexpr std::array<std::string_view, 2> kOffloadKeys{"offload_param_device", "offload_optimizer_device"};
+
+// Parameters and optimizer state are offloaded together and only by full_shard, as fsdp_offload_params has it.
+void add_deepspeed_offload(const ConfigGroup& group, int64_t stage, Config& config) {
+  bool parameters = false;
+  for (const auto key : kOffloadKeys) {
+    const auto given = group.find(std::string(key));
+    if (given == group.end() || !is_requested({.key = key, .disabled_value = "none"}, given->second)) continue;
+    const auto refuse_offload = [&](std::string_view instead) {
+      refuse_group("{} has {} {} in deepspeed_config, but {}", config.path, key, given->second, instead);
+    };
+    if (given->second != "cpu") refuse_offload("only the memory of the host is supported; set it to cpu or none");
+    if (stage != 3)
+      refuse_offload(fmt::format("zero_stage {} does not offload; set zero_stage to 3 or remove the key", stage));
+    parameters = parameters || key == kOffloadKeys[0];
+    if (!parameters) {
+      refuse_offload("optimizer state is offloaded together with the parameters; set offload_param_device to cpu, too");
+    }
+  }
+  if (parameters) config.values.emplace("fsdp_offload_params", "true");
+}
+
 void add_deepspeed_key(const std::string& key, const std::string& value, Config& config) {
   const auto* row =
       std::find_if(kDeepSpeedKeys.begin(), kDeepSpeedKeys.end(), [&](const auto& each) { return each.key == key; });
   if (row == kDeepSpeedKeys.end()) {
     std::vector<std::string> known{"zero_stage", "gradient_accumulation_steps"};
+    known.insert(known.end(), kOffloadKeys.begin(), kOffloadKeys.end());
     for (const auto& each : kDeepSpeedKeys) known.emplace_back(each.key);
     refuse_unknown(key, "deepspeed_config", known, config.path);
   }
@@ -118,10 +137,11 @@ void add_deepspeed_config(const ConfigGroup& group, Config& config) {
       stage = *number;
     } else if (key == "gradient_accumulation_steps") {
       config.values.emplace(key, value);
-    } else {
+    } else if (std::find(kOffloadKeys.begin(), kOffloadKeys.end(), key) == kOffloadKeys.end()) {
       add_deepspeed_key(key, value, config);
     }
   }
+  add_deepspeed_offload(group, stage, config);
   config.values.emplace("fsdp_sharding_strategy", strategy_of_zero_stage(stage));
 }
 

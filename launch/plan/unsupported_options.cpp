@@ -16,18 +16,21 @@ constexpr std::string_view kDeepSpeed =
     "files and hosts of DeepSpeed are not read; --use_deepspeed --zero_stage N shards the training, --hostfile names "
     "hosts";
 constexpr std::string_view kOffload =
-    "optimizer state and parameters stay on the device; --zero_stage 3 on more ranks needs less memory";
+    "--use_fsdp --fsdp_sharding_strategy FULL_SHARD --fsdp_offload_params true keeps parameters and optimizer state on "
+    "the host";
 constexpr std::string_view kZero3 =
     "prepare() divides a whole model, and save_model() writes whole tensors in the dtype of the model";
 constexpr std::string_view kModelParallel =
-    "Megatron-LM is Python's; --use_parallelism_config with --parallelism_config_tp_size N is tensor parallelism";
-constexpr std::string_view kSequence = "context parallelism and DeepSpeed's sequence parallelism are not here yet";
-constexpr std::string_view kCompiler = "it compiles Python; there is none in a step here";
-constexpr std::string_view kPrecision = "fp8 is not here yet; --mixed_precision takes bf16 and fp16";
-constexpr std::string_view kTpu = "LibTorch has no TPUs; ranks run on GPUs or CPUs";
-constexpr std::string_view kPython = "programs here are executables; give the program itself";
-constexpr std::string_view kCloud = "this launcher starts no machines; it runs on those that are there";
-constexpr std::string_view kInCode = "that is the program's: accelerator.clip_grad_norm_()";
+    "Megatron-LM is a Python library; --use_parallelism_config with --parallelism_config_tp_size N is tensor "
+    "parallelism";
+constexpr std::string_view kSequence = "context parallelism and DeepSpeed's sequence parallelism are not supported";
+constexpr std::string_view kCompiler =
+    "it compiles Python code; tools/export_compiled.py compiles a module for a C++ program";
+constexpr std::string_view kPrecision = "fp8 is not supported; --mixed_precision takes bf16 and fp16";
+constexpr std::string_view kTpu = "LibTorch does not support TPUs; ranks run on GPUs or CPUs";
+constexpr std::string_view kPython = "a program is an executable; pass its path";
+constexpr std::string_view kCloud = "the launcher does not start machines; it runs on existing ones";
+constexpr std::string_view kInCode = "the program clips; call accelerator.clip_grad_norm_()";
 
 constexpr std::array<Foreign, 25> kForeign{
     {{"deepspeed_", kDeepSpeed},
@@ -49,10 +52,10 @@ constexpr std::array<Foreign, 25> kForeign{
      {"m", kPython},
      {"no_python", kPython},
      {"aws_", kCloud},
-     {"use_mps_device", "LibTorch for Linux has no MPS"},
+     {"use_mps_device", "LibTorch for Linux does not support MPS"},
      {"use_xpu", "--device xpu selects one"},
-     {"ipex", "it is Python's"},
-     {"rdzv_conf", "the rendezvous is at --main_process_ip and --main_process_port"},
+     {"ipex", "it is a Python package"},
+     {"rdzv_conf", "--main_process_ip and --main_process_port are the address of the rendezvous"},
      {"gradient_clipping", kInCode}}};
 
 }  // namespace

@@ -109,17 +109,30 @@ TEST_CASE("a file of Accelerate for DeepSpeed: accumulation is a setting, disabl
   CHECK(env::weigh({}, {}, outer).settings.gradient_accumulation_steps == 2);
 }
 
+TEST_CASE("offload_param_device of DeepSpeed offloads parameters and optimizer state of full_shard") {
+  const FsdpSettings offloaded{.use_fsdp = true, .sharding_strategy = "FULL_SHARD", .offload_params = true};
+  CHECK(settings_of(deepspeed("zero_stage: 3\n  offload_param_device: cpu")) == offloaded);
+  CHECK(settings_of(deepspeed("offload_optimizer_device: cpu\n  offload_param_device: cpu\n  zero_stage: 3")) ==
+        offloaded);
+  CHECK(settings_of(deepspeed("zero_stage: 3\n  offload_optimizer_device: none\n  offload_param_device: none")) ==
+        FsdpSettings{.use_fsdp = true, .sharding_strategy = "FULL_SHARD"});
+  CHECK(refusal(deepspeed("zero_stage: 3\n  offload_optimizer_device: cpu")) ==
+        "settings: f.yaml has offload_optimizer_device cpu in deepspeed_config, but optimizer state is offloaded "
+        "together with the parameters; set offload_param_device to cpu, too");
+  CHECK(refusal(deepspeed("zero_stage: 3\n  offload_param_device: nvme")) ==
+        "settings: f.yaml has offload_param_device nvme in deepspeed_config, but only the memory of the host is "
+        "supported; set it to cpu or none");
+  for (const std::string stage : {"1", "2"}) {
+    CHECK(refusal(deepspeed("offload_param_device: cpu\n  zero_stage: " + stage)) ==
+          "settings: f.yaml has offload_param_device cpu in deepspeed_config, but zero_stage " + stage +
+              " does not offload; set zero_stage to 3 or remove the key");
+  }
+}
+
 TEST_CASE("keys of DeepSpeed that would change the training are refused with the replacement") {
   CHECK(refusal(deepspeed("gradient_clipping: 1.0")) ==
         "settings: f.yaml has gradient_clipping 1.0 in deepspeed_config, but the program clips; call "
         "accelerator.clip_grad_norm_() and remove the key");
-  for (const std::string key : {"offload_optimizer_device", "offload_param_device"}) {
-    CHECK(
-        refusal(deepspeed(key + ": cpu")) ==
-        "settings: f.yaml has " + key +
-            " cpu in deepspeed_config, but optimizer state and parameters stay on the device; use zero_stage 3 on more "
-            "ranks and remove the key");
-  }
   CHECK(refusal(deepspeed("deepspeed_config_file: ds.json")) ==
         "settings: f.yaml has deepspeed_config_file ds.json in deepspeed_config, but files of DeepSpeed are not read; "
         "write zero_stage into deepspeed_config and remove the key");

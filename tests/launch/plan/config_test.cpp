@@ -123,11 +123,12 @@ TEST_CASE("another distributed_type is refused with the supported ones") {
   CHECK(refusal("distributed_type: FSDP").empty());
   CHECK(refusal("distributed_type: DEEPSPEED").empty());
   CHECK(refusal("distributed_type: MEGATRON_LM") ==
-        "settings: f.yaml has distributed_type MEGATRON_LM, but Megatron-LM is Python's; MULTI_GPU with tp_size in "
-        "parallelism_config is tensor parallel");
-  CHECK(refusal("distributed_type: XLA") ==
-        "settings: f.yaml has distributed_type XLA, but LibTorch has no TPUs; MULTI_GPU and MULTI_CPU are data "
-        "parallel");
+        "settings: f.yaml has distributed_type MEGATRON_LM, but Megatron-LM is a Python library; MULTI_GPU with "
+        "tp_size in parallelism_config is tensor parallel");
+  CHECK(
+      refusal("distributed_type: XLA") ==
+      "settings: f.yaml has distributed_type XLA, but LibTorch does not support TPUs; MULTI_GPU and MULTI_CPU are data "
+      "parallel");
   CHECK(
       refusal("distributed_type: MULTI_XPU") ==
       "settings: f.yaml has distributed_type MULTI_XPU, but several devices of this kind are not supported; MULTI_GPU "
@@ -160,9 +161,10 @@ TEST_CASE("a file with another framework's settings is refused also without dist
   CHECK(refusal("deepspeed_config: {a: 1}") ==
         "settings: f.yaml has deepspeed_config and no distributed_type, which must be DEEPSPEED; add it, or remove "
         "deepspeed_config");
-  CHECK(refusal("megatron_lm_config: {a: 1}") ==
-        "settings: f.yaml has megatron_lm_config and no distributed_type, but Megatron-LM is Python's; MULTI_GPU "
-        "with tp_size in parallelism_config is tensor parallel");
+  CHECK(
+      refusal("megatron_lm_config: {a: 1}") ==
+      "settings: f.yaml has megatron_lm_config and no distributed_type, but Megatron-LM is a Python library; MULTI_GPU "
+      "with tp_size in parallelism_config is tensor parallel");
   for (const char* none : {"fsdp_config: {}", "deepspeed_config:", "megatron_lm_config: {}"}) {
     CHECK(refusal(none).empty());
   }

@@ -273,17 +273,18 @@ TEST_CASE("unsupported options of Accelerate are refused with the alternative") 
           "files and hosts of DeepSpeed are not read; --use_deepspeed --zero_stage N shards the training, --hostfile "
           "names hosts");
   is_none("--offload_optimizer_device",
-          "optimizer state and parameters stay on the device; --zero_stage 3 on more ranks needs less memory");
+          "--use_fsdp --fsdp_sharding_strategy FULL_SHARD --fsdp_offload_params true keeps parameters and optimizer "
+          "state on the host");
   is_none("--zero3_init_flag",
           "prepare() divides a whole model, and save_model() writes whole tensors in the dtype of the model");
-  is_none(
-      "--megatron_lm_tp_degree",
-      "Megatron-LM is Python's; --use_parallelism_config with --parallelism_config_tp_size N is tensor parallelism");
-  is_none("--dynamo_backend", "it compiles Python; there is none in a step here");
-  is_none("--fp8_format", "fp8 is not here yet; --mixed_precision takes bf16 and fp16");
-  is_none("--tpu", "LibTorch has no TPUs; ranks run on GPUs or CPUs");
-  is_none("-m", "programs here are executables; give the program itself");
-  is_none("--gradient_clipping", "that is the program's: accelerator.clip_grad_norm_()");
+  is_none("--megatron_lm_tp_degree",
+          "Megatron-LM is a Python library; --use_parallelism_config with --parallelism_config_tp_size N is tensor "
+          "parallelism");
+  is_none("--dynamo_backend", "it compiles Python code; tools/export_compiled.py compiles a module for a C++ program");
+  is_none("--fp8_format", "fp8 is not supported; --mixed_precision takes bf16 and fp16");
+  is_none("--tpu", "LibTorch does not support TPUs; ranks run on GPUs or CPUs");
+  is_none("-m", "a program is an executable; pass its path");
+  is_none("--gradient_clipping", "the program clips; call accelerator.clip_grad_norm_()");
 }
 
 TEST_CASE("every option of Accelerate 1.15 is accepted, or refused with the alternative") {
