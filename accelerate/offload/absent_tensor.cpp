@@ -12,9 +12,6 @@ void take_memory(const at::Tensor& tensor, c10::Device device) {
   set_values(tensor, absent);
 }
 
-void set_values(const at::Tensor& tensor, const at::Tensor& values) {
-  at::Tensor same = tensor;
-  same.set_data(values.detach());
-}
+void set_values(const at::Tensor& tensor, const at::Tensor& values) { tensor.set_data(values.detach()); }
 
 }  // namespace accelerate::offload

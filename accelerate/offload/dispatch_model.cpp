@@ -199,7 +199,7 @@ DeviceMap load_checkpoint_and_dispatch(torch::nn::Module& module, const std::fil
                           ? get_max_memory(map.max_memory)
                           : get_balanced_memory(module, map.max_memory, map.no_split_module_classes, map.dtype,
                                                 strategy == DeviceMapStrategy::balanced_low_0);
-  const DeviceMap device_map = infer_auto_device_map(module, limits, map);
+  DeviceMap device_map = infer_auto_device_map(module, limits, map);
   load_checkpoint_and_dispatch(module, checkpoint, device_map, options);
   return device_map;
 }

@@ -10,18 +10,41 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 # Flags of GCC that clang does not know.
-UNKNOWN_TO_CLANG = re.compile(r" -(fpch-preprocess|Wno-restrict|Winvalid-pch)\b| -include \S*cmake_pch\S*")
+UNKNOWN_TO_CLANG = re.compile(r" -(fpch-preprocess|Wno-restrict|Winvalid-pch)\b| --param \S+| -include \S*cmake_pch\S*")
+
+
+FOLDERS = ("accelerate", "launch", "examples")
+INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
+
+
+def compiled_sources(file, top):
+    """The sources of the tree that compiling this file reads: itself, or those that a unity file includes."""
+    if "/Unity/" in str(file):
+        found = [(file.parent / name).resolve() for name in INCLUDE.findall(file.read_text())]
+    else:
+        found = [file]
+    found = [path.relative_to(top) for path in found if path.is_relative_to(top)]
+    return {path for path in found if path.parts[0] in FOLDERS}
 
 
 def sources(build, pattern):
+    """The entries to check and the sources that they read; a source may be in several entries, one is checked."""
     top = Path(__file__).resolve().parents[2]
-    found = []
+    entries, read = [], set()
     for entry in json.loads((build / "compile_commands.json").read_text()):
-        path = Path(entry["file"]).relative_to(top) if Path(entry["file"]).is_relative_to(top) else None
-        if path and path.parts[0] in ("accelerate", "launch", "examples") and re.search(pattern, str(path)):
+        new = {path for path in compiled_sources(Path(entry["file"]), top) if re.search(pattern, str(path))} - read
+        if new:
+            read |= new
             entry["command"] = UNKNOWN_TO_CLANG.sub("", entry["command"])
-            found.append(entry)
-    return found
+            entries.append(entry)
+    return entries, read
+
+
+def not_read(read, pattern):
+    """Sources of the tree that this build does not compile. An absent.cpp stands for a part that the build has."""
+    top = Path(__file__).resolve().parents[2]
+    present = {path.relative_to(top) for folder in FOLDERS for path in (top / folder).rglob("*.cpp")}
+    return sorted(str(path) for path in present - read if re.search(pattern, str(path)) and not path.stem.endswith("absent"))
 
 
 def main():
@@ -30,7 +53,8 @@ def main():
     parser.add_argument("-j", type=int, default=1)
     parser.add_argument("pattern", nargs="?", default="")
     options = parser.parse_intermixed_args()
-    entries = sources(options.build, options.pattern)
+    entries, read = sources(options.build, options.pattern)
+    missing = not_read(read, options.pattern)
     database = options.build / "tidy"
     database.mkdir(exist_ok=True)
     (database / "compile_commands.json").write_text(json.dumps(entries))
@@ -45,8 +69,10 @@ def main():
             if result.returncode or result.stdout.strip():
                 bad += 1
                 print(result.stdout + result.stderr, flush=True)
-    print(f"run: clang-tidy read {len(entries)} files, {bad} with findings", file=sys.stderr)
-    return 1 if bad or not entries else 0
+    print(f"run: clang-tidy read {len(read)} files in {len(entries)} compilations, {bad} with findings", file=sys.stderr)
+    if missing:
+        print(f"run: the build does not compile {', '.join(missing)}: clang-tidy cannot read them", file=sys.stderr)
+    return 1 if bad or missing or not entries else 0
 
 
 if __name__ == "__main__":
