@@ -58,7 +58,12 @@ void FullyShardedParameters::Core::begin_backward() {
   if (in_backward_ && !backward_alive_.expired()) return;
   if (in_backward_) abort_failed_backward();
   in_backward_ = had_backward_ = true;
-  for (const auto& unit : units) unit->begin_backward();
+  for (const auto& unit : units) {
+    unit->begin_backward();
+    unit->is_complete = unit->is_passed = false;
+  }
+  next_reduction_ = 0;
+  completion_order_.begin_pass();
   backward_alive_ = deferral;
   if (deferral != nullptr) return;
   // The graph task owns its callbacks: if backward throws, they are destroyed uncalled, and the token expires.
@@ -83,7 +88,36 @@ void FullyShardedParameters::Core::arrived(ShardedUnit& unit, size_t member) {
     gradient.reset();
     ++unit.members()[member].arrivals;
   }
-  if (unit.count_arrival(member) && sync) reduce(unit);
+  if (unit.count_arrival(member) && sync) complete(unit);
+}
+
+bool FullyShardedParameters::Core::must_reduce(const ShardedUnit& unit) const {
+  if (!unit.learns() || unit.is_reduced_in_forward) return unit.has_local_gradient();
+  // Which parameters are gathered in a forward is the same on all ranks.
+  return unit.has_local_gradient() || !options.shard_parameters || unit.is_in_forward();
+}
+
+// The backward needs the unit no more. If it does after all, the unit is gathered again.
+void FullyShardedParameters::Core::complete(ShardedUnit& unit) {
+  completion_order_.record(unit.index());
+  unit.is_complete = true;
+  unit.is_passed ? reduce(unit) : reduce_complete_units();
+  if (!options.shard_parameters || unit.users > 0 || whole_scopes_ > 0) return;
+  unit.free();
+  std::erase(resident_, &unit);
+}
+
+// Ranks may reach units in different orders, or not at all, so each reduces the units in one order.
+void FullyShardedParameters::Core::reduce_complete_units() {
+  for (; next_reduction_ < reduction_order_.size(); ++next_reduction_) {
+    ShardedUnit& unit = *units[static_cast<size_t>(reduction_order_[next_reduction_])];
+    if (unit.is_complete) {
+      reduce(unit);
+    } else if (must_reduce(unit)) {
+      return;
+    }
+    unit.is_passed = true;  // a nested backward may reach it again
+  }
 }
 
 void FullyShardedParameters::Core::reduce(ShardedUnit& unit) {
@@ -93,9 +127,7 @@ void FullyShardedParameters::Core::reduce(ShardedUnit& unit) {
                                  order_.record_reduction(unit.index());
                                  advance_reductions(&unit);
                                });
-  if (!options.shard_parameters || unit.users > 0 || whole_scopes_ > 0) return;
-  unit.free();  // this backward needs it no more; if it does after all, it is gathered again
-  std::erase(resident_, &unit);
+  unit.is_reduced_in_forward = true;
 }
 
 // Sums over the replicas are waited for at the end of the backward, because the links between machines are slow and a
@@ -121,8 +153,12 @@ void FullyShardedParameters::Core::finish_backward() {
   const at::NoGradGuard no_grad;
   if (in_backward_) {
     try {
-      // Units of which some parameters were not reached. A unit that no operator used is not reduced on any rank.
-      for (const auto& unit : units) {
+      // Units of which the backward did not reach all parameters, and those that wait for them.
+      for (; sync && next_reduction_ < reduction_order_.size(); ++next_reduction_) {
+        ShardedUnit& unit = *units[static_cast<size_t>(reduction_order_[next_reduction_])];
+        if (must_reduce(unit)) reduce(unit);
+      }
+      for (const auto& unit : units) {  // which nested backwards reached again
         if (sync && unit->has_local_gradient() && !unit->is_reducing()) reduce(*unit);
       }
       comm::with_operation_context("backward", "the gradients are not reduced", mesh.world.place(), [&] {
@@ -255,12 +291,16 @@ void FullyShardedParameters::Core::before_step() {
     }
   }
   if (!same_order) throw_different_orders(replica_of_rank);
+  if (order_.has_reductions()) reduction_order_ = completion_order_.fix(mesh.world, std::ssize(units));
   order_.clear_history();
   for (size_t i = 0; i < places.size(); ++i) {
     const auto& [unit, member] = places[i];
     if (unit == nullptr) continue;
     const int64_t word = own[kFirstBits + static_cast<int64_t>(i) / kBitsPerWord];
     unit->members()[member].is_used = ((word >> (static_cast<int64_t>(i) % kBitsPerWord)) & 1) != 0;
+  }
+  for (const auto& unit : units) {  // of zeros
+    if (std::ranges::none_of(unit->members(), &UnitMember::is_used)) unit->gradient().reset();
   }
 }
 

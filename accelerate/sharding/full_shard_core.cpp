@@ -49,6 +49,8 @@ void FullyShardedParameters::Core::adopt(const ShardPlan& plan, const std::vecto
     unit.adopt(gathers, /*keep=*/!options.shard_parameters, weak_from_this(),
                copies_on(unit.members().front().parameter.device()));
   }
+  // Until the first step, as if the forward used the units in the order of the model.
+  for (const auto& unit : units) reduction_order_.insert(reduction_order_.begin(), unit->index());
 }
 
 // Parameters on the CPU are in the memory of the host already.
@@ -73,6 +75,7 @@ void FullyShardedParameters::Core::restore() {
   }
   resident_.clear();
   places.assign(places.size(), {nullptr, 0});
+  reduction_order_.clear();
   units.clear();
 }
 

@@ -13,6 +13,7 @@
 #include "accelerate/sharding/fully_sharded_parameters.hpp"
 #include "accelerate/sharding/gather_order.hpp"
 #include "accelerate/sharding/sharded_unit.hpp"
+#include "accelerate/sharding/use_order.hpp"
 
 namespace accelerate::sharding {
 
@@ -65,6 +66,10 @@ struct FullyShardedParameters::Core : UnitScheduler, std::enable_shared_from_thi
   void gather(ShardedUnit& unit);
   void prefetch();
   void begin_backward();
+  /// True if some rank may have gradients of the unit, so that this rank must reduce it even without gradients.
+  [[nodiscard]] bool must_reduce(const ShardedUnit& unit) const;
+  void complete(ShardedUnit& unit);
+  void reduce_complete_units();
   void reduce(ShardedUnit& unit);
   void advance_reductions(const ShardedUnit* newest);
   void finish_reduction(ShardedUnit& unit);
@@ -74,6 +79,9 @@ struct FullyShardedParameters::Core : UnitScheduler, std::enable_shared_from_thi
   std::vector<std::shared_ptr<PartCopies>> copies_;  // of each accelerator, with offload
   std::vector<ShardedUnit*> resident_;               // with memory, in the order of their gathers
   GatherOrder order_;
+  UseOrder completion_order_;             // of the units in backward
+  std::vector<int64_t> reduction_order_;  // of all units, the same on all ranks
+  size_t next_reduction_ = 0;             // in reduction_order_, in this backward
   int64_t scopes_ = 0, whole_scopes_ = 0;
   bool pass_learns_ = true;
   bool in_backward_ = false;

@@ -27,7 +27,8 @@ namespace accelerate::sharding {
 /// is complete; Tensor::grad() of a parameter is undefined afterwards. At most two units have whole gradients at a
 /// time.
 ///
-/// All ranks must use the units in one order, because each gather is collective. before_step() compares the orders.
+/// Ranks reduce the units in one order. If they must gather, all ranks of a shard group must use the units in one
+/// order, too, because each gather is collective. before_step() compares the orders.
 /// Forwards on several threads are supported if all ranks run them in one order.
 class FullyShardedParameters final : public ParameterSharding {
  public:

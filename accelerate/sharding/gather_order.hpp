@@ -27,6 +27,8 @@ class GatherOrder {
   [[nodiscard]] int64_t hash() const { return static_cast<int64_t>(hash_ >> 1U); }
   /// The same for the reductions alone.
   [[nodiscard]] int64_t reduction_hash() const { return static_cast<int64_t>(reduction_hash_ >> 1U); }
+  /// True if there are records of reductions since the last call of clear_history().
+  [[nodiscard]] bool has_reductions() const { return reduction_hash_ != kSeed; }
   /// Returns "gather 0, gather 1, reduce 1, ..." since the last call of clear_history(); at most 200 records.
   [[nodiscard]] std::string history() const;
   /// The reductions of history().

@@ -59,7 +59,7 @@ class ParameterSharding {
   virtual void restore() = 0;
   /// Must be called before a forward that builds a graph. The first steps exchange parameters in the order of the last
   /// forward before them.
-  void begin_forward() { use_order_->begin_forward(); }
+  void begin_forward() { use_order_->begin_pass(); }
 
   /// Returns the whole tensor of a parameter's shape from the ranks' ranges on rank 0, in the memory of the host;
   /// undefined on the other ranks. With hybrid sharding only the replica of rank 0 sends its ranges. Collective.

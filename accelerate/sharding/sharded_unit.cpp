@@ -231,7 +231,8 @@ void ShardedUnit::add_gradient(size_t member, const at::Tensor& gradient, double
 }
 
 void ShardedUnit::start_reduction(const comm::Group& group) {
-  // Members without a gradient count as zeros, and so does the padding.
+  if (!whole_gradient_.defined()) whole_gradient_ = at::empty({numel_}, gradient_options());
+  // The padding is zeros, too.
   int64_t end = 0;
   for (UnitMember& member : members_) {
     if (member.offset > end) whole_gradient_.narrow(0, end, member.offset - end).zero_();
@@ -299,12 +300,15 @@ void ShardedUnit::record_use(const std::string& name) {
   }
 }
 
+bool ShardedUnit::is_in_forward() const { return std::ranges::any_of(members_, &UnitMember::is_in_forward); }
+
 void ShardedUnit::begin_forward() {
+  is_reduced_in_forward = false;
   for (UnitMember& member : members_) member.is_in_forward = false;
 }
 
 void ShardedUnit::begin_backward() {
-  const bool is_recorded = std::ranges::any_of(members_, &UnitMember::is_in_forward);
+  const bool is_recorded = is_in_forward();
   awaited_ = 0;
   for (UnitMember& member : members_) {
     member.has_arrived = is_recorded && !member.is_in_forward;

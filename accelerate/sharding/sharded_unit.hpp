@@ -94,8 +94,12 @@ class ShardedUnit final : public units::GatherOnUse, public std::enable_shared_f
   /// Gives every parameter memory of its own again. The unit must be whole.
   void restore();
 
+  /// True if an operator used a parameter since the forward began. Only for parameters that are gathered.
+  [[nodiscard]] bool is_in_forward() const;
+
   /// Adds share * gradient of a member to the whole gradient.
   void add_gradient(size_t member, const at::Tensor& gradient, double share);
+  /// Members without a gradient count as zeros.
   void start_reduction(const comm::Group& group);
   /// Waits for the reduction within the shard group, and starts the sum of this rank's part over the replicas.
   void start_replica_reduction(const comm::Group& replicas);
@@ -113,7 +117,7 @@ class ShardedUnit final : public units::GatherOnUse, public std::enable_shared_f
   /// Must be called before the first forward after a backward.
   void begin_forward();
   /// Begins to count the arrivals of a backward. A parameter that no operator of the forward used has no gradient, so
-  /// the unit is complete without it. Then ranks that use it and ranks that do not reduce in one order.
+  /// the unit is complete without it.
   void begin_backward();
   /// Counts one arrival. \returns true if the gradients of all members arrived.
   bool count_arrival(size_t member);
@@ -121,8 +125,11 @@ class ShardedUnit final : public units::GatherOnUse, public std::enable_shared_f
   void before_operator(const std::string& name, bool writes) override;
   void after_operator() noexcept override;
 
-  int64_t users = 0;        ///< operators that use the parameters now
-  bool is_written = false;  ///< an operator wrote to a parameter since the gather
+  int64_t users = 0;                   ///< operators that use the parameters now
+  bool is_written = false;             ///< an operator wrote to a parameter since the gather
+  bool is_complete = false;            ///< the gradients of all members arrived in this backward
+  bool is_passed = false;              ///< its turn in the order of reductions is over in this backward
+  bool is_reduced_in_forward = false;  ///< a reduction was started since the forward began
 
  private:
   [[nodiscard]] at::Tensor own_part_of(const at::Tensor& flat) const;

@@ -7,7 +7,7 @@
 
 namespace accelerate::sharding {
 
-void UseOrder::begin_forward() {
+void UseOrder::begin_pass() {
   if (is_fixed_) return;
   const std::lock_guard lock(mutex_);
   if (is_fixed_) return;  // by another thread

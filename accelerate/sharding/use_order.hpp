@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: the order in which a forward uses the units of a model.
+// Private: the order in which a pass uses the units of a model.
 #pragma once
 
 #include <atomic>
@@ -11,17 +11,17 @@
 
 namespace accelerate::sharding {
 
-/// Records the first uses of units in a forward, until the first step. Thread-safe. An order that no later forward has
-/// costs time only.
+/// Records the first uses of units in a pass, a forward or a backward, until the first step. Thread-safe. An order that
+/// no later pass has costs time only.
 class UseOrder {
  public:
-  /// Begins a forward, so that uses before it do not count.
-  void begin_forward();
+  /// Begins a pass, so that uses before it do not count.
+  void begin_pass();
   /// Must be called for each use of a unit.
   void record(int64_t unit) {
     if (!is_fixed_.load(std::memory_order_acquire)) add(unit);
   }
-  /// Returns rank 0's order of all units, the same on all ranks. Units that its forward did not use are at the end. The
+  /// Returns rank 0's order of all units, the same on all ranks. Units that its pass did not use are at the end. The
   /// first call is collective; later ones return the same order.
   [[nodiscard]] const std::vector<int64_t>& fix(const comm::Group& group, int64_t units);
 

@@ -418,43 +418,85 @@ TEST_CASE("parameters of an Accelerator that no longer exists are errors, after 
   });
 }
 
+namespace {
+
+/// A net with parameters of 7 elements, of which min_num_params = 14 makes units of two.
+std::shared_ptr<AnyNet> net_of_vectors(const std::string& names) {
+  auto net = std::make_shared<AnyNet>(nullptr);
+  for (const char name : names) net->register_parameter(std::string(1, name), waves({7}, name));
+  return net;
+}
+
+AcceleratorOptions units_of_14(ShardingStrategy strategy) {
+  return {.cpu = true, .fsdp_plugin = {.sharding_strategy = strategy, .min_num_params = 14}};
+}
+
+using ForwardOfRank = std::function<torch::Tensor(const AnyNet& net, const torch::Tensor& x, int64_t rank)>;
+
+/// Compares ranks with different forwards with one process that averages their losses.
+void train_different_forwards(Accelerator& accelerator, Sharded& it, const ForwardOfRank& forward) {
+  const int64_t ranks = accelerator.num_processes();
+  it.net->run = [&](const torch::Tensor& x) { return forward(*it.net, x, accelerator.process_index()); };
+  for (int64_t i = 0; i < 4; ++i) {
+    it.optimizer.zero_grad();
+    it.stock.zero_grad();
+    accelerator.backward(loss_of(it.model(batch(i))));
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      (loss_of(forward(*it.reference, batch(i), rank)) / static_cast<double>(ranks)).backward();
+    }
+    const auto norm = accelerator.clip_grad_norm_(it.model, 100);
+    CHECK(norm.item<double>() ==
+          doctest::Approx(torch::nn::utils::clip_grad_norm_(it.reference->parameters(), 100)).epsilon(1e-12));
+    it.optimizer.step();
+    it.stock.step();
+  }
+  it.check();
+}
+
+}  // namespace
+
 TEST_CASE("a parameter that only some ranks use within a unit has zeros on the others, as in DDP") {
-  // Two units of two parameters each, before and after which others are reduced.
-  const auto make = [] {
-    auto net = std::make_shared<AnyNet>(nullptr);
-    for (const char* name : {"a", "b", "c", "d", "e", "f"}) net->register_parameter(name, waves({7}, name[0]));
-    return net;
-  };
-  const auto output_of = [](const AnyNet& net, const torch::Tensor& x, bool uses_all) {
-    const auto p = net.named_parameters();
-    auto y = torch::tanh(x * p["a"] + p["b"]) * p["c"];
-    if (uses_all) y = y + p["d"];
-    return torch::tanh(y) * p["e"] + p["f"];
-  };
+  enum class Use { none, without_loss };
+  for (const auto strategy : {ShardingStrategy::full_shard, ShardingStrategy::shard_grad_op}) {
+    for (const Use on_others : {Use::none, Use::without_loss}) {
+      for (const int64_t ranks : {2, 3, 4}) {
+        with_ranks(
+            ranks,
+            [&](Accelerator& accelerator) {
+              Sharded it(accelerator, net_of_vectors("abcdef"), net_of_vectors("abcdef"));
+              CHECK(accelerator.sharding_plan(it.model).starts_with("3 units"));
+              train_different_forwards(accelerator, it, [&](const AnyNet& net, const torch::Tensor& x, int64_t rank) {
+                const auto p = net.named_parameters();
+                auto y = torch::tanh(x * p["a"] + p["b"]) * p["c"];
+                if (rank == 0) y = y + p["d"];
+                if (rank != 0 && on_others == Use::without_loss) (void)(y + p["d"]);
+                return torch::tanh(y) * p["e"] + p["f"];
+              });
+            },
+            units_of_14(strategy));
+      }
+    }
+  }
+}
+
+TEST_CASE("with shard_grad_op each rank may use other units in another order") {
   for (const int64_t ranks : {2, 3, 4}) {
     with_ranks(
         ranks,
         [&](Accelerator& accelerator) {
-          Sharded it(accelerator, make(), make());
-          CHECK(accelerator.sharding_plan(it.model).starts_with("3 units"));
-          const bool uses_all = accelerator.process_index() == 0;
-          for (int64_t i = 0; i < 4; ++i) {
-            it.net->run = [&](const torch::Tensor& x) { return output_of(*it.net, x, uses_all); };
-            it.optimizer.zero_grad();
-            it.stock.zero_grad();
-            accelerator.backward(loss_of(it.model(batch(i))));
-            for (int64_t rank = 0; rank < ranks; ++rank) {
-              (loss_of(output_of(*it.reference, batch(i), rank == 0)) / static_cast<double>(ranks)).backward();
-            }
-            const auto norm = accelerator.clip_grad_norm_(it.model, 100);
-            CHECK(norm.item<double>() ==
-                  doctest::Approx(torch::nn::utils::clip_grad_norm_(it.reference->parameters(), 100)).epsilon(1e-12));
-            it.optimizer.step();
-            it.stock.step();
-          }
-          it.check();
+          Sharded it(accelerator, net_of_vectors("abcdefgh"), net_of_vectors("abcdefgh"));
+          CHECK(accelerator.sharding_plan(it.model).starts_with("4 units"));
+          train_different_forwards(accelerator, it, [&](const AnyNet& net, const torch::Tensor& x, int64_t rank) {
+            const auto p = net.named_parameters();
+            if (rank == 0) return torch::tanh(torch::tanh(x * p["a"] + p["b"]) * p["c"] + p["d"]) * p["e"];
+            if (rank == 1) return torch::tanh(x * p["e"] + p["f"]) * p["b"] + p["a"];
+            return x * p["a"];
+          });
+          // The weight decay of AdamW does not change parameters that no rank used.
+          const auto initial = net_of_vectors("gh"), trained = it.net;
+          CHECK(trained->named_parameters()["g"].equal(initial->named_parameters()["g"]));
         },
-        {.cpu = true, .fsdp_plugin = {.sharding_strategy = ShardingStrategy::full_shard, .min_num_params = 14}});
+        units_of_14(ShardingStrategy::shard_grad_op));
   }
 }
 

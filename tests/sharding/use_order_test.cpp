@@ -11,10 +11,10 @@ TEST_CASE("all ranks get rank 0's order of the last forward, and the units that 
   run_threads(3, [](const Group& group) {
     UseOrder order;
     order.record(1);  // before the forward, as by code that prints a parameter
-    order.begin_forward();
+    order.begin_pass();
     for (const int64_t unit : {4, 2, 4, 3}) order.record(group.rank() == 0 ? unit : 4 - unit);
     CHECK(order.fix(group, 5) == std::vector<int64_t>{4, 2, 3, 0, 1});
-    order.begin_forward();
+    order.begin_pass();
     order.record(3);
     CHECK(order.fix(group, 5) == std::vector<int64_t>{4, 2, 3, 0, 1});
   });
