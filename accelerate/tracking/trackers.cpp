@@ -81,7 +81,7 @@ Trackers& Trackers::operator=(Trackers&& other) noexcept {
 }
 
 std::filesystem::path Trackers::make_folder(const std::string& project) const {
-  const std::filesystem::path folder = std::filesystem::path(*logging_dir_) / project;
+  std::filesystem::path folder = std::filesystem::path(*logging_dir_) / project;
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
   if (failed) {

@@ -3,7 +3,7 @@
 packages_build="g++ cmake ninja-build ccache python3 libopenmpi-dev libpmix-dev libgloo-dev libcli11-dev
   nlohmann-json3-dev zlib1g-dev libxxhash-dev libyaml-cpp-dev libjpeg-dev libpng-dev"
 packages_test="doctest-dev"
-packages_style="clang-format clang-tidy"
+packages_style="clang-format clang-tidy-19"   # older ones do not read C++20 completely
 packages_pages="doxygen chromium fonts-dejavu-core"   # tests of full: the reference, and the page of accelerate_report in a browser
 packages_clang="clang-16"   # a test of full: a user's project compiled by another compiler
 packages_hosts="iproute2 procps openssh-server slurmctld slurmd slurm-client munge"
@@ -18,7 +18,7 @@ declare -A package_provides=(
   [libxxhash-dev]="header xxhash.h"
   [libyaml-cpp-dev]="header yaml-cpp/yaml.h" [libjpeg-dev]="header jpeglib.h" [libpng-dev]="header png.h"
   [doctest-dev]="header doctest/doctest.h"
-  [clang-format]="command clang-format" [clang-tidy]="command clang-tidy"
+  [clang-format]="command clang-format" [clang-tidy-19]="command clang-tidy-19"
   [clang-16]="command clang++-16"
   [doxygen]="command doxygen" [chromium]="command chromium"
   [fonts-dejavu-core]="file /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf"

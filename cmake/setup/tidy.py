@@ -9,8 +9,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-# Flags of GCC that clang does not know.
-UNKNOWN_TO_CLANG = re.compile(r" -(fpch-preprocess|Wno-restrict|Winvalid-pch)\b| --param \S+| -include \S*cmake_pch\S*")
+# Flags of GCC that clang does not know, and the build's choice of errors.
+NOT_FOR_CLANG = re.compile(r" -(Werror|fpch-preprocess|Wno-restrict|Winvalid-pch)\b| --param \S+| -include \S*cmake_pch\S*")
 
 
 FOLDERS = ("accelerate", "launch", "examples")
@@ -35,7 +35,7 @@ def sources(build, pattern):
         new = {path for path in compiled_sources(Path(entry["file"]), top) if re.search(pattern, str(path))} - read
         if new:
             read |= new
-            entry["command"] = UNKNOWN_TO_CLANG.sub("", entry["command"])
+            entry["command"] = NOT_FOR_CLANG.sub("", entry["command"])
             entries.append(entry)
     return entries, read
 
@@ -60,7 +60,7 @@ def main():
     (database / "compile_commands.json").write_text(json.dumps(entries))
 
     def check(entry):
-        return entry["file"], subprocess.run(["clang-tidy", "--quiet", "-p", str(database), entry["file"]],
+        return entry["file"], subprocess.run(["clang-tidy-19", "--quiet", "-p", str(database), entry["file"]],
                                              capture_output=True, text=True)
 
     bad = 0
