@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/device/graph.hpp"
 
-#include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <exception>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "accelerate/device/cuda_graph.hpp"
+#include "accelerate/device/streams.hpp"
 
 namespace accelerate::device {
 namespace {
@@ -25,11 +24,7 @@ Added& added() {
   return one;
 }
 
-void follow(const c10::Stream& stream, const c10::Stream& first) {
-  c10::Event reached(first.device_type());
-  reached.record(first);
-  reached.block(stream);
-}
+void follow(const c10::Stream& stream, const c10::Stream& first) { event_on(first).block(stream); }
 
 }  // namespace
 
@@ -49,9 +44,8 @@ void add_graphs(const GraphRow& row) {
 
 void capture_graph(Graph& graph, c10::Device device, const std::function<void()>& before,
                    const std::function<void()>& work) {
-  const c10::impl::VirtualGuardImpl streams(device.type());
-  const c10::Stream callers = streams.getStream(device);
-  const c10::Stream own = streams.getStreamFromGlobalPool(device);
+  const c10::Stream callers = current_stream(device);
+  const c10::Stream own = stream_of_pool(device);
   follow(own, callers);
   {
     const c10::StreamGuard on_own(own);

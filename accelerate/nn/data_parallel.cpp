@@ -3,7 +3,6 @@
 
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Type.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/function.h>
@@ -21,6 +20,7 @@
 #include "accelerate/device/device_selection.hpp"
 #include "accelerate/device/out_of_memory_error.hpp"
 #include "accelerate/device/seed.hpp"
+#include "accelerate/device/streams.hpp"
 #include "accelerate/nn/segment_graph.hpp"
 #include "accelerate/nn/sync_batch_norm.hpp"
 
@@ -51,9 +51,9 @@ at::Tensor twin_in(const Items& items, const std::string& name, const at::Tensor
 }
 
 /// The caller's current stream, for a device with streams.
-std::optional<c10::Stream> current_stream(at::Device device) {
-  if (device.is_cpu()) return {};
-  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+std::optional<c10::Stream> current_stream(at::Device on) {
+  if (on.is_cpu()) return {};
+  return device::current_stream(on);
 }
 
 /// Out-of-memory errors stay c10::OutOfMemoryError: a prepared forward detects them by type and adds known memory.
