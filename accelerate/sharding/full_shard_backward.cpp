@@ -92,30 +92,28 @@ void FullyShardedParameters::Core::arrived(ShardedUnit& unit, size_t member) {
 }
 
 bool FullyShardedParameters::Core::must_reduce(const ShardedUnit& unit) const {
-  if (!unit.learns() || unit.is_reduced_in_forward) return unit.has_local_gradient();
+  if (unit.has_local_gradient()) return true;
   // Which parameters are gathered in a forward is the same on all ranks.
-  return unit.has_local_gradient() || !options.shard_parameters || unit.is_in_forward();
+  return unit.learns() && !unit.is_reduced_in_forward && (!options.shard_parameters || unit.is_in_forward());
 }
 
 // The backward needs the unit no more. If it does after all, the unit is gathered again.
 void FullyShardedParameters::Core::complete(ShardedUnit& unit) {
   completion_order_.record(unit.index());
   unit.is_complete = true;
-  unit.is_passed ? reduce(unit) : reduce_complete_units();
+  unit.is_passed ? reduce(unit) : reduce_in_order(/*all=*/false);
   if (!options.shard_parameters || unit.users > 0 || whole_scopes_ > 0) return;
   unit.free();
   std::erase(resident_, &unit);
 }
 
 // Ranks may reach units in different orders, or not at all, so each reduces the units in one order.
-void FullyShardedParameters::Core::reduce_complete_units() {
+void FullyShardedParameters::Core::reduce_in_order(bool all) {
   for (; next_reduction_ < reduction_order_.size(); ++next_reduction_) {
     ShardedUnit& unit = *units[static_cast<size_t>(reduction_order_[next_reduction_])];
-    if (unit.is_complete) {
-      reduce(unit);
-    } else if (must_reduce(unit)) {
-      return;
-    }
+    const bool is_due = unit.is_complete || must_reduce(unit);
+    if (is_due && !unit.is_complete && !all) return;
+    if (is_due) reduce(unit);
     unit.is_passed = true;  // a nested backward may reach it again
   }
 }
@@ -154,10 +152,7 @@ void FullyShardedParameters::Core::finish_backward() {
   if (in_backward_) {
     try {
       // Units of which the backward did not reach all parameters, and those that wait for them.
-      for (; sync && next_reduction_ < reduction_order_.size(); ++next_reduction_) {
-        ShardedUnit& unit = *units[static_cast<size_t>(reduction_order_[next_reduction_])];
-        if (must_reduce(unit)) reduce(unit);
-      }
+      if (sync) reduce_in_order(/*all=*/true);
       for (const auto& unit : units) {  // which nested backwards reached again
         if (sync && unit->has_local_gradient() && !unit->is_reducing()) reduce(*unit);
       }

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "accelerate/comm/error_context.hpp"
@@ -50,7 +51,8 @@ void FullyShardedParameters::Core::adopt(const ShardPlan& plan, const std::vecto
                copies_on(unit.members().front().parameter.device()));
   }
   // Until the first step, as if the forward used the units in the order of the model.
-  for (const auto& unit : units) reduction_order_.insert(reduction_order_.begin(), unit->index());
+  reduction_order_.resize(units.size());
+  std::iota(reduction_order_.rbegin(), reduction_order_.rend(), 0);
 }
 
 // Parameters on the CPU are in the memory of the host already.

@@ -69,7 +69,8 @@ struct FullyShardedParameters::Core : UnitScheduler, std::enable_shared_from_thi
   /// True if some rank may have gradients of the unit, so that this rank must reduce it even without gradients.
   [[nodiscard]] bool must_reduce(const ShardedUnit& unit) const;
   void complete(ShardedUnit& unit);
-  void reduce_complete_units();
+  /// Reduces units in their order, up to the first one that is not complete, or all of them.
+  void reduce_in_order(bool all);
   void reduce(ShardedUnit& unit);
   void advance_reductions(const ShardedUnit* newest);
   void finish_reduction(ShardedUnit& unit);
