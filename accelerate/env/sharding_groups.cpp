@@ -51,24 +51,35 @@ constexpr std::array<DeepSpeedKey, 11> kDeepSpeedKeys{
      {"zero3_init_flag"},
      {"zero3_save_16bit_model"}}};
 
-constexpr std::array<std::string_view, 2> kOffloadKeys{"offload_param_device", "offload_optimizer_device"};
+constexpr std::string_view kOffloadParameters = "offload_param_device", kOffloadOptimizer = "offload_optimizer_device";
 
-// Parameters and optimizer state are offloaded together and only by full_shard, as fsdp_offload_params has it.
+[[noreturn]] void refuse_deepspeed_key(std::string_view key, const std::string& value, std::string_view instead,
+                                       const Config& config) {
+  refuse_group("{} has {} {} in deepspeed_config, but {}", config.path, key, value, instead);
+}
+
+// Whether the key requests what full_shard supports, the memory of the host.
+bool is_offloaded(std::string_view key, const ConfigGroup& group, int64_t stage, const Config& config) {
+  const auto given = group.find(std::string(key));
+  if (given == group.end() || !is_requested({.key = key, .disabled_value = "none"}, given->second)) return false;
+  if (given->second != "cpu") {
+    refuse_deepspeed_key(key, given->second, "only the memory of the host is supported; set it to cpu or none", config);
+  }
+  if (stage != 3) {
+    const auto instead = fmt::format("zero_stage {} does not offload; set zero_stage to 3 or remove the key", stage);
+    refuse_deepspeed_key(key, given->second, instead, config);
+  }
+  return true;
+}
+
+// Parameters and optimizer state are offloaded together, as fsdp_offload_params has it.
 void add_deepspeed_offload(const ConfigGroup& group, int64_t stage, Config& config) {
-  bool parameters = false;
-  for (const auto key : kOffloadKeys) {
-    const auto given = group.find(std::string(key));
-    if (given == group.end() || !is_requested({.key = key, .disabled_value = "none"}, given->second)) continue;
-    const auto refuse_offload = [&](std::string_view instead) {
-      refuse_group("{} has {} {} in deepspeed_config, but {}", config.path, key, given->second, instead);
-    };
-    if (given->second != "cpu") refuse_offload("only the memory of the host is supported; set it to cpu or none");
-    if (stage != 3)
-      refuse_offload(fmt::format("zero_stage {} does not offload; set zero_stage to 3 or remove the key", stage));
-    parameters = parameters || key == kOffloadKeys[0];
-    if (!parameters) {
-      refuse_offload("optimizer state is offloaded together with the parameters; set offload_param_device to cpu, too");
-    }
+  const bool parameters = is_offloaded(kOffloadParameters, group, stage, config);
+  const bool optimizer = is_offloaded(kOffloadOptimizer, group, stage, config);
+  if (optimizer && !parameters) {
+    refuse_deepspeed_key(
+        kOffloadOptimizer, "cpu",
+        "optimizer state is offloaded together with the parameters; set offload_param_device to cpu, too", config);
   }
   if (parameters) config.values.emplace("fsdp_offload_params", "true");
 }
@@ -77,14 +88,14 @@ void add_deepspeed_key(const std::string& key, const std::string& value, Config&
   const auto* row =
       std::find_if(kDeepSpeedKeys.begin(), kDeepSpeedKeys.end(), [&](const auto& each) { return each.key == key; });
   if (row == kDeepSpeedKeys.end()) {
-    std::vector<std::string> known{"zero_stage", "gradient_accumulation_steps"};
-    known.insert(known.end(), kOffloadKeys.begin(), kOffloadKeys.end());
+    std::vector<std::string> known{"zero_stage", "gradient_accumulation_steps", std::string(kOffloadParameters),
+                                   std::string(kOffloadOptimizer)};
     for (const auto& each : kDeepSpeedKeys) known.emplace_back(each.key);
     refuse_unknown(key, "deepspeed_config", known, config.path);
   }
   if (!is_requested({.key = row->key, .disabled_value = "none"}, value)) return;
   if (!row->instead.empty()) {
-    refuse_group("{} has {} {} in deepspeed_config, but {}", config.path, key, value, row->instead);
+    refuse_deepspeed_key(key, value, row->instead, config);
   }
   config.values.emplace("deepspeed_config." + key, value);
 }
@@ -137,7 +148,7 @@ void add_deepspeed_config(const ConfigGroup& group, Config& config) {
       stage = *number;
     } else if (key == "gradient_accumulation_steps") {
       config.values.emplace(key, value);
-    } else if (std::find(kOffloadKeys.begin(), kOffloadKeys.end(), key) == kOffloadKeys.end()) {
+    } else if (key != kOffloadParameters && key != kOffloadOptimizer) {
       add_deepspeed_key(key, value, config);
     }
   }
