@@ -12,27 +12,26 @@ from pathlib import Path
 # Flags of GCC that clang does not know, and the build's choice of errors.
 NOT_FOR_CLANG = re.compile(r" -(Werror|fpch-preprocess|Wno-restrict|Winvalid-pch)\b| --param \S+| -include \S*cmake_pch\S*")
 
-
+TOP = Path(__file__).resolve().parents[2]
 FOLDERS = ("accelerate", "launch", "examples")
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 
 
-def compiled_sources(file, top):
+def compiled_sources(file):
     """The sources of the tree that compiling this file reads: itself, or those that a unity file includes."""
     if "/Unity/" in str(file):
         found = [(file.parent / name).resolve() for name in INCLUDE.findall(file.read_text())]
     else:
         found = [file]
-    found = [path.relative_to(top) for path in found if path.is_relative_to(top)]
+    found = [path.relative_to(TOP) for path in found if path.is_relative_to(TOP)]
     return {path for path in found if path.parts[0] in FOLDERS}
 
 
 def sources(build, pattern):
     """The entries to check and the sources that they read; a source may be in several entries, one is checked."""
-    top = Path(__file__).resolve().parents[2]
     entries, read = [], set()
     for entry in json.loads((build / "compile_commands.json").read_text()):
-        new = {path for path in compiled_sources(Path(entry["file"]), top) if re.search(pattern, str(path))} - read
+        new = {path for path in compiled_sources(Path(entry["file"])) if re.search(pattern, str(path))} - read
         if new:
             read |= new
             entry["command"] = NOT_FOR_CLANG.sub("", entry["command"])
@@ -42,8 +41,7 @@ def sources(build, pattern):
 
 def not_read(read, pattern):
     """Sources of the tree that this build does not compile. An absent.cpp stands for a part that the build has."""
-    top = Path(__file__).resolve().parents[2]
-    present = {path.relative_to(top) for folder in FOLDERS for path in (top / folder).rglob("*.cpp")}
+    present = {path.relative_to(TOP) for folder in FOLDERS for path in (TOP / folder).rglob("*.cpp")}
     return sorted(str(path) for path in present - read if re.search(pattern, str(path)) and not path.stem.endswith("absent"))
 
 
