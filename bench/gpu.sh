@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# For a machine with NVIDIA GPUs, in one call: build, what tests can run on a GPU, and the benches beside Accelerate 1.15
-# and Lightning Fabric. Figures go to bench/results/, with the machine's name on them.
+# For a machine with NVIDIA GPUs: builds, runs the tests that can run on a GPU, and runs the benches against Accelerate
+# 1.15 and Lightning Fabric. Results are written to bench/results/, in files with the machine's name.
 #   bench/gpu.sh [--bin FOLDER] [--results FOLDER] [--dry-run] [tests | one_gpu | benches]
 #   tests includes one_gpu: several ranks on one GPU over NCCL (bench/ranks_on_one_gpu.sh).
-#   --dry-run: only one_gpu, over gloo on the CPU. It tests the script where there is no GPU.
-#   --bin: programs that were built elsewhere, for a machine where nothing can be installed; python3 has torch and the peers
-# With one GPU the group of one rank is forced; with more, one rank per GPU.
-# A test that fails does not keep the benches from running; the end says so, and the exit code is 1.
+#   --dry-run: only one_gpu, over gloo on the CPU. Tests this script on a machine without a GPU.
+#   --bin: uses programs from this folder and builds nothing, for a machine on which nothing can be installed. python3
+#     must have torch and the peers.
+# With one GPU, a process group of one rank is created; with several GPUs, there is one rank per GPU.
+# The benches also run if tests fail. The failed tests are listed at the end, and the exit code is 1.
 set -euo pipefail
 called_from=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -29,15 +30,15 @@ gpus=0
 [ $backend = gloo ] || [ "$gpus" -ge 1 ] || { echo "bench/gpu.sh: nvidia-smi lists no GPU" >&2; exit 1; }
 python=$(command -v python3)
 if [ -z "$bin" ] && [ $backend = gloo ]; then
-  bin=$PWD/build/bin   # as ./run build leaves it
+  bin=$PWD/build/bin   # the output folder of ./run build
 elif [ -z "$bin" ]; then
   bin=$PWD/build/bin
   source cmake/setup/packages.sh
   source cmake/setup/libtorch.sh
-  need_test_python   # also where CMake finds another LibTorch than the one beside this Python
+  need_test_python   # also if CMake finds another LibTorch than that of this Python
   python=$venv/bin/python
   ./run build release -DACCELERATE_BUILD_BENCHES=ON -DACCELERATE_WITH_CUDA=ON "-DACCELERATE_TEST_PYTHON=$python"
-  # torch is what the benches are linked to: nothing may bring another one.
+  # The benches are linked to this version of torch, so no dependency may replace it.
   "$python" -c "import lightning" 2> /dev/null ||
     "$python" -m pip install "${pip_options[@]}" -r cmake/setup/requirements-test.txt "torch==$torch_version" lightning
 fi
@@ -47,7 +48,7 @@ failed=()
 logs=$results/logs
 [ "$part" = benches ] || { rm -rf "$logs" && mkdir -p "$logs"; }
 
-# check <name> <command>: beside others; its output is shown where it fails.
+# check <name> <command>: runs the command and stores its output and exit code. The output is printed only on failure.
 check() {
   local name=${1//\//.} code=0
   shift
@@ -59,14 +60,14 @@ check() {
 tests() {
   local file feature precision name on_gpu=(env ACCELERATE_TEST_DEVICE=cuda) launch=("$bin/accelerate_launch" --num_processes "$gpus" --main_process_port 0)
   local digits=$PWD/examples/data/mnist examples=tests/examples
-  # Alone: its kernels would take their time beside others.
+  # Runs alone, because other kernels on the GPU would change its times.
   check gpu/profile "$bin/unit_tests" "--source-file=*tests/gpu/profile_test.cpp"
   for file in checkpoint graph precision failure; do
     check "gpu/$file" "$bin/unit_tests" "--source-file=*tests/gpu/${file}_test.cpp" &
   done
   check optim/recorded_gradients "${on_gpu[@]}" "$bin/unit_tests" "--source-file=*tests/optim/recorded_gradients_test.cpp" &
-  # The stand-in's tests of the library: what they hold against the CPU, and which waits of the host they count. Those of
-  # the stand-in itself and of two devices stay there.
+  # The tests of the stand-in device that compare results with the CPU and count host waits. Tests of the stand-in itself
+  # and of two devices are not part of this run.
   for file in training features uneven loader fused_step host_sync loss_scaling placement nn checkpoint graph trainer; do
     check "stand_in/$file" "${on_gpu[@]}" "$bin/stand_in_tests" "--source-file=*tests/stand_in/${file}_test.cpp" &
   done
@@ -78,15 +79,15 @@ tests() {
   check parity/resnet "${on_gpu[@]}" "$python" $examples/fashion_parity.py "$PWD/examples/data/fashion-mnist" float64 6 8 1e-9 "$bin/probe" &
   check parity/loss_scale "${on_gpu[@]}" "$python" $examples/scaler.py "$bin/probe" &
   for feature in $(cd examples/by_feature && ls *.cpp | sed 's/\.cpp$//'); do
-    case $feature in programs | launch_workers | embed_in_program) continue ;; esac   # no feature; two ranks; knows of no ranks
+    case $feature in programs | launch_workers | embed_in_program) continue ;; esac   # no feature; fixed at two ranks; works without ranks
     check "by_feature/$feature" "$python" $examples/by_feature.py run "$feature" "$PWD/examples/by_feature" "${launch[@]}" "$bin/by_feature" "$feature" &
   done
-  # An error of a kernel ends the program in time, with CUDA's words.
+  # After an error in a kernel the program ends within the time limit and prints CUDA's message.
   check failure/bad_index sh -c '"$@" 2> "$0"; test $? = 3 && cat "$0" && grep -q "device-side assert" "$0"' "$logs/bad_index" \
     "${on_gpu[@]}" "$bin/probe" bad_index &
   check launch/accelerate_test "$bin/accelerate_test" --num_processes "$gpus" &
   check launch/accelerate_env "$bin/accelerate_env" &
-  # A rank too many is refused with both counts.
+  # One rank too many is refused. The error contains both counts.
   check launch/a_rank_too_many sh -c '! "$@" 2> "$0" && cat "$0" && grep -q "ranks on this machine, but .* visible; start fewer" "$0"' "$logs/too_many" \
     "$bin/accelerate_launch" --num_processes $((gpus + 1)) "$bin/mnist" --data-dir "$digits" &
   local learns=(sh -c '"$@" > "$0" && tail -n 1 "$0" && grep -q "test accuracy 0\.9[6-9]" "$0"')
@@ -98,7 +99,7 @@ tests() {
   wait
 }
 
-# Two to four ranks on one GPU. The tests of the ranks run beside each other, what has a time limit runs alone.
+# Two to four ranks on one GPU. The rank tests run concurrently; checks with a time limit run alone.
 one_gpu() {
   local case digits=$PWD/examples/data/mnist
   for case in ${ONE_GPU_CASES-$(bench/ranks_on_one_gpu.sh cases)}; do

@@ -5,15 +5,15 @@
 # collectives, errors and timeouts are NCCL's.
 #   bench/ranks_on_one_gpu.sh cases
 #   bench/ranks_on_one_gpu.sh BIN_FOLDER MNIST_FOLDER nccl|gloo CASE
-# gloo runs the same check on the CPU. That tests this script where there is no GPU.
-# The exit code is 0 if the job ended as expected; otherwise the output says what was expected.
+# gloo runs the same check on the CPU, which tests this script on a machine without a GPU.
+# The exit code is 0 if the job ended as expected; otherwise the expectation is printed.
 set -euo pipefail
 cases="rank_tests_2 rank_tests_3 rank_tests_4 mnist_2 mnist_3 mnist_4 mnist_bf16_2 mnist_bf16_4 kill stop exception leave shape overlap"
 [ "${1-}" != cases ] || { printf '%s\n' $cases; exit; }
 bin=$(realpath "$1") mnist=$(realpath "$2") backend=$3 case=$4
 [[ " $cases " == *" $case "* ]] || { echo "there is no case '$case'; the cases are $cases" >&2; exit 2; }
 
-cd "$(dirname "${BASH_SOURCE[0]}")/.."   # the example tracking finds its data from here
+cd "$(dirname "${BASH_SOURCE[0]}")/.."   # the example tracking looks for its data relative to this folder
 folder=$(mktemp -d "${TMPDIR:-/tmp}/accelerate-one-gpu-XXXXXX")
 export folder OMP_NUM_THREADS=${OMP_NUM_THREADS-2}
 trap 'rm -rf "$folder"' EXIT

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# install() and what find_package(Accelerate) needs. Included after every room has said its sources.
+# The install rules and the package files for find_package(Accelerate). Included after all components have added their
+# sources.
 include(CMakePackageConfigHelpers)
 
-# What the targets link and the user's project must find again: a target, and how it is found.
+# Dependencies that the user's project must find: a target, and the command that finds it.
 set(ACCELERATE_FINDERS
     "MPI::MPI_C|MPI COMPONENTS C" "Threads::Threads|Threads" "ZLIB::ZLIB|ZLIB" "JPEG::JPEG|JPEG" "PNG::PNG|PNG" "yaml-cpp|yaml-cpp"
     "nlohmann_json::nlohmann_json|nlohmann_json")
@@ -35,7 +36,7 @@ foreach(target IN LISTS exported)
   install(TARGETS ${target} EXPORT AccelerateTargets FILE_SET HEADERS)
 endforeach()
 install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DOCDIR}")
-install(FILES tests/setup/lsan.supp DESTINATION "${CMAKE_INSTALL_DATADIR}/accelerate")   # leaks of Open MPI, for users' sanitizers
+install(FILES tests/setup/lsan.supp DESTINATION "${CMAKE_INSTALL_DATADIR}/accelerate")   # suppressions of Open MPI's leaks for users who build with a sanitizer
 install(PROGRAMS tools/export_compiled.py DESTINATION "${CMAKE_INSTALL_BINDIR}")
 get_property(programs GLOBAL PROPERTY ACCELERATE_PROGRAMS)
 if(programs)
@@ -44,7 +45,7 @@ endif()
 install(EXPORT AccelerateTargets FILE AccelerateTargets.cmake NAMESPACE accelerate:: DESTINATION "${config}")
 configure_package_config_file(cmake/AccelerateConfig.cmake.in "${CMAKE_CURRENT_BINARY_DIR}/AccelerateConfig.cmake"
                               INSTALL_DESTINATION "${config}")
-# Before 1.0 a new minor version may change what it likes.
+# Before 1.0, a new minor version may change the interface.
 write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/AccelerateConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/AccelerateConfig.cmake" "${CMAKE_CURRENT_BINARY_DIR}/AccelerateConfigVersion.cmake"
               cmake/AccelerateLibTorch.cmake DESTINATION "${config}")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Finds LibTorch and makes the imported targets accelerate_libtorch and accelerate_fmt.
 #
-# The wheel's own find_package(Torch) wants nvcc and a CMake that knows CUDA 20; we write CUDA-free C++ and need
-# neither. Order of search: Torch_DIR / CMAKE_PREFIX_PATH, a torch that python3 can import, the virtual environment
+# The wheel's own find_package(Torch) needs nvcc and a CMake that supports CUDA 20. This library is C++ without CUDA code
+# and needs neither. Order of search: Torch_DIR / CMAKE_PREFIX_PATH, a torch that python3 can import, the virtual environment
 # that ./run makes under the user's cache folder. Also used by AccelerateConfig.cmake, in the user's project.
 #
 # Sets ACCELERATE_LIBTORCH_ROOT, _VERSION, _HAS_CUDA, _HAS_NCCL (headers and library), ACCELERATE_FMT_SOURCE and _FMT_COMPILED.
@@ -10,7 +10,7 @@
 set(ACCELERATE_LIBTORCH_MIN 2.11)
 set(ACCELERATE_LIBTORCH_MAX 2.15)
 
-# Version of the LibTorch under root, "" when there is none.
+# Version of the LibTorch under root, or "" if there is none.
 function(accelerate_libtorch_version root out)
   set(${out} "" PARENT_SCOPE)
   foreach(header include/torch/headeronly/version.h include/torch/csrc/api/include/torch/version.h)
@@ -72,7 +72,7 @@ function(accelerate_find_libtorch_root out_root out_version)
   find_program(ACCELERATE_PYTHON3 python3)
   mark_as_advanced(ACCELERATE_PYTHON3)
   if(ACCELERATE_PYTHON3)
-    # find_spec does not run torch: milliseconds, where importing it takes seconds.
+    # find_spec does not import torch, so it takes milliseconds instead of seconds.
     execute_process(
       COMMAND "${ACCELERATE_PYTHON3}" -c
               "import importlib.util as u, os; s = u.find_spec('torch'); print(os.path.dirname(s.origin) if s and s.origin else '')"
@@ -104,7 +104,8 @@ function(accelerate_find_libtorch_root out_root out_version)
                       "'./run build' fetches it, or give -DTorch_DIR=<libtorch>/share/cmake/Torch.")
 endfunction()
 
-# The CUDA runtime that LibTorch itself loads: in its own folder, else beside the wheel, else in the toolkit. "" if there is none.
+# The CUDA runtime that LibTorch loads: from its own folder, otherwise from the folder beside the wheel, otherwise from the
+# toolkit. "" if there is none.
 function(accelerate_find_cudart out root toolkit)
   foreach(folder "${root}/lib" "${root}/../nvidia/cu1[0-9]/lib" "${toolkit}/lib" "${toolkit}/lib64")
     file(GLOB found "${folder}/libcudart*.so.*")
@@ -118,7 +119,7 @@ function(accelerate_find_cudart out root toolkit)
   set(${out} "" PARENT_SCOPE)
 endfunction()
 
-# with_cuda: AUTO, ON or OFF. Once per project; what was found is there in every folder that asks.
+# with_cuda: AUTO, ON or OFF. The search runs once per project; later calls in other folders get the same result.
 macro(accelerate_import_libtorch with_cuda)
   if(NOT TARGET accelerate_libtorch)
     accelerate_import_libtorch_targets("${with_cuda}")
@@ -140,7 +141,7 @@ function(accelerate_import_libtorch_targets with_cuda)
   elseif(NOT EXISTS "${root}/lib/libtorch_cuda.so")
     set(why "this LibTorch has none")
   else()
-    # Headers: the toolkit that came with the wheel, else one of the system's.
+    # The headers are those of the toolkit beside the wheel, otherwise those of the system's toolkit.
     if(NOT "$ENV{CUDA_HOME}" STREQUAL "")
       list(APPEND cuda_roots "$ENV{CUDA_HOME}")
     else()
@@ -154,7 +155,7 @@ function(accelerate_import_libtorch_targets with_cuda)
         set(lacks "nv/target in ${candidate}/include; the PyPI package nvidia-cuda-cccl brings it")
       endif()
       if(EXISTS "${candidate}/include/cuda_runtime_api.h" AND lacks)
-        # torch does not ask for them: its own extensions are compiled by nvcc, which brings them.
+        # torch does not require them, because its own extensions are compiled by nvcc, which includes them.
         set(why "no ${lacks}")
       elseif(EXISTS "${candidate}/include/cuda_runtime_api.h")
         accelerate_find_cudart(cudart "${root}" "${candidate}")
@@ -193,15 +194,15 @@ function(accelerate_import_libtorch_targets with_cuda)
   endif()
   target_link_directories(accelerate_libtorch INTERFACE "${root}/lib")
   target_link_options(accelerate_libtorch INTERFACE "-Wl,-rpath,${root}/lib")
-  # The linker looks for what libtorch_cuda.so needs in every -rpath folder first, and only then beside the wheel. A CUDA
-  # toolkit among these folders may have an older NCCL, which lacks functions; -rpath-link comes before -rpath.
+  # The linker searches the dependencies of libtorch_cuda.so in every -rpath folder first, and then beside the wheel. A
+  # CUDA toolkit in one of these folders may have an older NCCL without some functions. -rpath-link has precedence.
   file(GLOB wheel_libraries LIST_DIRECTORIES TRUE "${nvidia}/*/lib")
   foreach(folder IN LISTS wheel_libraries)
     target_link_options(accelerate_libtorch INTERFACE "-Wl,-rpath-link,${folder}")
   endforeach()
   if(cuda)
     target_include_directories(accelerate_libtorch SYSTEM INTERFACE ${cuda_include})
-    # Nothing in a CPU-only program refers to torch_cuda, yet its kernels register only when it is loaded.
+    # A program without CUDA code does not refer to torch_cuda, but its kernels are registered only if it is loaded.
     target_link_libraries(
       accelerate_libtorch INTERFACE "-Wl,--no-as-needed" torch torch_cpu torch_cuda c10_cuda c10 "${cudart}" "-Wl,--as-needed")
     target_compile_definitions(accelerate_libtorch INTERFACE ACCELERATE_HAS_CUDA=1)
@@ -213,9 +214,9 @@ function(accelerate_import_libtorch_targets with_cuda)
     target_compile_definitions(accelerate_libtorch INTERFACE USE_C10D_NCCL)
   endif()
 
-  # One fmt per build: the wheel's folder shadows the system's, so everybody uses the wheel's. LibTorch exports none of it.
-  # The fmt that accelerate/base/fmt.cpp knows is compiled there, once; header-only, a file takes 2 to 4 seconds longer.
-  # A folder that holds nothing else lets env, base and the launcher have fmt without seeing LibTorch.
+  # All targets use the fmt of the wheel, because its folder precedes the system's. LibTorch exports no symbols of it. If
+  # accelerate/base/fmt.cpp supports this version, fmt is compiled once there; a header-only fmt adds 2 to 4 seconds per
+  # file. A folder with nothing but fmt is the include path of env, base and the launcher, which must not see LibTorch.
   add_library(accelerate_fmt INTERFACE IMPORTED GLOBAL)
   set(fmt_compiled FALSE)
   if(EXISTS "${root}/include/fmt/format.h")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# Helpers that keep a room's CMakeLists.txt a list.
+# Functions for the CMakeLists.txt files of components.
 
-# accelerate_component(<target> [ALONE] SOURCES a.cpp ... HEADERS a.hpp ...): this folder's files; only listed headers are installed.
-# With CMAKE_UNITY_BUILD a room's sources are compiled as one: they parse the same LibTorch headers once. ALONE: not these.
+# accelerate_component(<target> [ALONE] SOURCES a.cpp ... HEADERS a.hpp ...): adds the files of this folder to the target.
+# Only the listed headers are installed. With CMAKE_UNITY_BUILD the sources of a component are compiled as one file, which
+# parses LibTorch's headers once. ALONE excludes these sources from the unity build.
 function(accelerate_component target)
   cmake_parse_arguments(PARSE_ARGV 1 room "ALONE" "" "SOURCES;HEADERS")
   list(TRANSFORM room_SOURCES PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
@@ -18,7 +19,7 @@ function(accelerate_component target)
   endif()
 endfunction()
 
-# accelerate_normalize_option(CUDA): ACCELERATE_WITH_CUDA as AUTO, ON or OFF, in any case as CMake's own switches.
+# accelerate_normalize_option(CUDA): sets ACCELERATE_WITH_CUDA to AUTO, ON or OFF. Letters may be of either case.
 macro(accelerate_normalize_option name)
   string(TOUPPER "${ACCELERATE_WITH_${name}}" choice)
   if(NOT choice MATCHES "^(AUTO|ON|OFF)$")
@@ -27,7 +28,8 @@ macro(accelerate_normalize_option name)
   set(ACCELERATE_WITH_${name} ${choice})
 endmacro()
 
-# accelerate_optional_dependency(NAME <MPI> PACKAGE <libopenmpi-dev> FOUND <bool>): AUTO, ON, OFF -> ACCELERATE_HAS_<NAME>.
+# accelerate_optional_dependency(<MPI> <libopenmpi-dev> <variable that is true if it was found>): sets ACCELERATE_HAS_MPI
+# and ACCELERATE_STATUS_MPI from ACCELERATE_WITH_MPI, which is AUTO, ON or OFF.
 macro(accelerate_optional_dependency name package found)
   set(ACCELERATE_WITH_${name} AUTO CACHE STRING "Build the ${name} part: AUTO, ON or OFF")
   set_property(CACHE ACCELERATE_WITH_${name} PROPERTY STRINGS AUTO ON OFF)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face Accelerate's save_state and load_state, and the three ways in which Python loads weights."""
+"""Hugging Face Accelerate's save_state and load_state, and three ways to load weights in Python."""
 import logging
 import os
 import shutil

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.distributed with gloo, the CPU backend that its wheel brings."""
+"""torch.distributed with gloo, the CPU backend in the wheel of PyTorch."""
 import torch
 import torch.distributed as dist
 from serve import serve

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face Accelerate over torch DistributedDataParallel, started by torchrun: gradients as views of the buckets, no
-search for unused parameters, fused optimizers. Started without it, one rank without DistributedDataParallel."""
+"""Hugging Face Accelerate with torch DistributedDataParallel, started by torchrun: gradients as views of the buckets, no
+search for unused parameters, fused optimizers. Without torchrun it is one rank without DistributedDataParallel."""
 import accelerate
 import torch
 import torch.distributed as dist

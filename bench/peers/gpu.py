@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/gpu.cpp in Hugging Face Accelerate or Lightning Fabric: gpu.py accelerate | fabric."""
+"""bench/gpu.cpp with Hugging Face Accelerate or Lightning Fabric: gpu.py accelerate | fabric."""
 import os
 import sys
 
@@ -21,7 +21,7 @@ class WithAccelerate:
 
     def prepare(self, net, optimizer, bf16):
         net, optimizer = self.accelerator.prepare(net, optimizer)
-        autocast = torch.autocast("cuda", torch.bfloat16, enabled=bf16)  # a process has one mixed_precision, models have two
+        autocast = torch.autocast("cuda", torch.bfloat16, enabled=bf16)  # one process has one mixed_precision, but the models need two
         return net, optimizer, self.accelerator.backward, autocast
 
 
@@ -50,7 +50,7 @@ def training_step(net, x, loss, bf16=False):
     net, optimizer, backward, autocast = framework.prepare(net, torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True), bf16)
     x = x.to(framework.device)
 
-    def forward(part):  # as both frameworks do it: the model within autocast, its outputs in float32
+    def forward(part):  # as in both frameworks: the model runs within autocast and returns float32
         with autocast:
             return net(part).float()
 

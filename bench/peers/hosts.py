@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/hosts.cpp in Hugging Face Accelerate over torch DistributedDataParallel."""
+"""bench/hosts.cpp with Hugging Face Accelerate and torch DistributedDataParallel."""
 import accelerate
 import torch
 import torch.distributed as dist
@@ -14,7 +14,7 @@ accelerator = accelerate.Accelerator(cpu=True)
 
 
 def cases_of(name, **how):
-    """how: options of DistributedDataParallel; none: without communication"""
+    """how: options of DistributedDataParallel; if None, the step runs without communication"""
     torch.manual_seed(1)
     net = mlp(*[1024] * 7, CLASSES)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, fused=True)
@@ -41,6 +41,7 @@ serve(f"accelerate {accelerate.__version__}, torch {torch.__version__}, {dist.ge
       f"rank(s), {torch.get_num_threads()} thread(s), AdamW(fused=True), gradient_as_bucket_view, static_graph",
       cases_of("compute") | cases_of("25MB", bucket_cap_mb=25) | cases_of("4MB", bucket_cap_mb=4)
       | cases_of("fp16", comm_hook=DDPCommunicationHookType.FP16)
-      # One bucket: of several, PyTorch's PowerSGD starts collectives in an order that differs between ranks, which gloo ends with an error.
+      # One bucket, because with several PyTorch's PowerSGD starts collectives in an order that differs between ranks, and gloo
+    # then fails.
       | cases_of("powersgd", bucket_cap_mb=100, comm_hook=DDPCommunicationHookType.POWER_SGD, comm_state_option=POWER_SGD))
 dist.destroy_process_group()

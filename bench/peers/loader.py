@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face Accelerate over torch's DataLoader: a TensorDataset of the same bytes, batches as floats in [0, 1];
+"""Hugging Face Accelerate with torch's DataLoader: a TensorDataset of the same bytes, batches as floats in [0, 1];
 blocks of tokens from a mapped file; torchvision's ImageFolder."""
 import os
 
@@ -16,7 +16,7 @@ labels = torch.randint(10, (60000,))
 
 
 class TokenBlocks(torch.utils.data.Dataset):
-    """As nanoGPT reads them, block after block."""
+    """Blocks of tokens in order, read as in nanoGPT."""
 
     def __init__(self, block_size):
         self.length = block_size + 1
@@ -31,7 +31,7 @@ class TokenBlocks(torch.utils.data.Dataset):
 
 
 class Endless:
-    """Walks a prepared loader for ever, a batch a step."""
+    """Iterates over a prepared loader without end, one batch per step."""
 
     def __init__(self, dataset, batch_size, workers, make=lambda batch: batch):
         self.make = make

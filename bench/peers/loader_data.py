@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the files that both sides of the loader bench read, in the folder that is given."""
+"""loader_data.py FOLDER: writes the files that both sides of the loader bench read."""
 import os
 import sys
 
@@ -17,6 +17,6 @@ numpy.save(f"{folder}/rows.npy", random.integers(1, 256, (ROWS, ROW_BYTES), dtyp
 for label in range(CLASSES):
     os.makedirs(f"{folder}/images/{label}")
     for i in range(IMAGES_OF_EACH):
-        # Smooth, as photographs are: noise of 8 x 8 made larger.
+        # Noise of 8 x 8 pixels, enlarged, is smooth like a photograph.
         noise = Image.fromarray(random.integers(0, 256, (8, 8, 3), dtype=numpy.uint8))
         noise.resize((64, 64), Image.Resampling.BICUBIC).save(f"{folder}/images/{label}/{i}.jpg", quality=90)

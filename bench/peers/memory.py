@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/memory.cpp in Hugging Face Accelerate; with gradients as views of the buckets and the fused AdamW, which take least."""
+"""bench/memory.cpp with Hugging Face Accelerate. Gradients as views of the buckets and the fused AdamW need the least
+memory."""
 import accelerate
 import torch
 import torch.distributed as dist

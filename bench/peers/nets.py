@@ -67,7 +67,7 @@ class Transformer(nn.Module):
 
 
 def draw_weights(net, deviation):
-    """Those of bench::draw_weights()."""
+    """The same values as bench::draw_weights()."""
     torch.manual_seed(1)
     with torch.no_grad():
         for name, parameter in net.named_parameters():

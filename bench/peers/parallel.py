@@ -68,7 +68,7 @@ def tensor_parallel_step(layers, width, vocabulary, sequences):
                      f"blocks.{i}.wide": ColwiseParallel(), f"blocks.{i}.narrow": RowwiseParallel()}
     parallelize_module(net, init_device_mesh("cpu", (ranks,)), plan)
     net.output.weight = net.token.weight
-    # The fused kernel of a group of parameters takes either DTensors or tensors.
+    # A parameter group of the fused optimizer must contain either DTensors or plain tensors.
     split = [parameter for parameter in net.parameters() if isinstance(parameter, DTensor)]
     whole = [parameter for parameter in net.parameters() if not isinstance(parameter, DTensor)]
     optimizer = torch.optim.AdamW([{"params": split}, {"params": whole}], lr=1e-5, fused=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python half of bench/harness.hpp: answers the driver's questions, each rank on a pipe of its own."""
+"""The Python counterpart of bench/harness.hpp: executes the requests of bench/run. Each rank has its own pipe."""
 import functools
 import os
 import time
@@ -8,13 +8,13 @@ import torch
 
 
 def finish():
-    """A GPU works on after the last step returned."""
+    """Waits for the GPU, because steps return before their kernels end."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 
 def seconds_per_step(iterations, step):
-    """As in bench/harness.cpp: two untimed steps, none before a round of one."""
+    """As in bench/harness.cpp: at most two untimed steps first, and none before a round of one step."""
     for _ in range(min(iterations, 3) - 1):
         step()
     finish()
@@ -26,12 +26,12 @@ def seconds_per_step(iterations, step):
 
 
 def serve(about, cases):
-    """cases: name -> step, a function of nothing."""
+    """cases: name -> step, a function without arguments."""
     answer(about, {name: functools.partial(seconds_per_step, step=step) for name, step in cases.items()})
 
 
 def answer(about, cases):
-    """cases: name -> a round, a function of the number of steps that returns what is measured."""
+    """cases: name -> a function that takes the number of steps and returns the measured value."""
     folder = os.environ["ACCELERATE_BENCH_PIPES"]
     rank = int(os.environ.get("RANK", "0"))
     out = None

@@ -78,7 +78,7 @@ def over_ranks(value, op):
     return result.item()
 
 
-# Code and buffers that the first model of a process needs are in memory before the baseline is read.
+# A first model loads code and buffers of the process before the baseline is read.
 warm_up = step_of("tiny")
 for _ in range(3):
     warm_up()

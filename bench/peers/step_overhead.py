@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face Accelerate, one rank, the smallest network: its fastest settings for that. Its settings belong to a process,
-so each side is one: step_overhead.py [--mixed_precision bf16] [--gradient_accumulation_steps 4]."""
+"""Hugging Face Accelerate on one rank with the smallest network and its fastest settings. The settings apply to the whole
+process, so each side is a process: step_overhead.py [--mixed_precision bf16] [--gradient_accumulation_steps 4]."""
 import argparse
 
 import accelerate
@@ -25,7 +25,7 @@ def step_of(sizes, optimizer, lr, prepared=True):
     if prepared:
         net, optimizer = accelerator.prepare(net, optimizer)
 
-    def step():  # zeroed last: within a window Accelerate drops micro-batches otherwise
+    def step():  # zeroed last, because within a window Accelerate otherwise drops micro-batches
         loss = F.cross_entropy(net(x), y)
         accelerator.backward(loss) if prepared else loss.backward()
         optimizer.step()

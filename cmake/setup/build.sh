@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Configuring and building. A LibTorch source file takes up to 3 GB to compile: jobs by cores and by memory.
+# Configuring and building. A source file with LibTorch's headers needs up to 3 GB to compile, so the number of jobs is
+# limited by cores and by memory.
 jobs() {
   local cores memory_gb
   cores=$(nproc)
@@ -9,7 +10,8 @@ jobs() {
   echo $((cores < by_memory ? cores : by_memory))
 }
 
-# configure <preset> [options for cmake]. The presets take ninja; where there is none, make. Asked late: set-up installs it.
+# configure <preset> [options for cmake]. The presets use ninja; without ninja, make is used. The check is here and not at
+# the start, because set-up installs ninja.
 configure() {
   local preset=$1 generator=()
   shift
@@ -46,13 +48,13 @@ configure_in() {
   configure "$preset" -B "$folder" -DACCELERATE_BUILD_TESTS=ON "$@"
 }
 
-# For a part of the tree: a first configure leaves tests out, so that nothing of theirs is needed; a build folder that has
-# them keeps them.
+# For a build of a few targets: a new build folder is configured without tests, so that their dependencies are not needed.
+# An existing build folder keeps its configuration.
 configure_once() {
   [ -e build/CMakeCache.txt ] || configure release -DACCELERATE_BUILD_TESTS=OFF
 }
 
-# build_targets <names>: only these, in build/.
+# build_targets <names>: builds only these targets, in build/.
 build_targets() {
   configure_once
   cmake --build build -j "$(jobs)" --target "$@" >&2

@@ -9,7 +9,8 @@ docs() {
   log_line "build/site/index.html"
 }
 
-# An environment of its own, made in a temporary folder and renamed, so that an interrupted run leaves nothing incomplete.
+# A separate virtual environment. It is created in a temporary folder and then renamed, so an interrupted run leaves no
+# incomplete environment.
 need_docs_python() {
   local requirements=cmake/setup/requirements-docs.txt have=$docs_venv/accelerate-docs.txt made
   cmp -s "$requirements" "$have" && return

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Downloads a full data set: fetch_data.py mnist|fashion-mnist [folder]. ACCELERATE_DATA_URL is another mirror."""
+"""Downloads a full data set: fetch_data.py mnist|fashion-mnist [folder]. ACCELERATE_DATA_URL sets the mirror."""
 import hashlib
 import os
 import sys
@@ -26,7 +26,7 @@ SETS = {
 
 
 class Refused(Exception):
-    """What to tell the user."""
+    """An error with a text for the user."""
 
 
 def md5(path):
@@ -34,7 +34,7 @@ def md5(path):
 
 
 def fetch_file(url, path, expected):
-    """Puts url at path; a file that is there and whole stays. Nothing half-made is ever at path."""
+    """Downloads url to path, unless a file with the expected checksum exists there. path is never an incomplete file."""
     if path.exists() and md5(path) == expected:
         return
     part = path.with_name(path.name + ".part")

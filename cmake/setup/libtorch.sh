@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-# LibTorch: the one that CMake would find, else torch from PyPI in a virtual environment under the user's cache folder.
+# Provides LibTorch: the one that CMake finds, otherwise torch from PyPI in a virtual environment in the user's cache
+# folder.
 torch_version=2.11.0
-# The second and third: CUDA headers that torch's own lack.
+# The second and third package have CUDA headers that the dependencies of torch do not contain.
 torch_packages="torch==$torch_version nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85"
 HOME=${HOME-~}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/accelerate
 venv=$cache/venv-$torch_version
 
-# set_up "<packages>" [options for cmake]: all that a build needs.
+# set_up "<packages>" [options for cmake]: installs the requirements of a build.
 set_up() {
   local packages=$1 there=no
   shift
@@ -17,7 +18,7 @@ set_up() {
   [ $there = yes ] || libtorch_is_there "$@" || make_venv
 }
 
-# Asks the module that the build asks, so that both see the same. A place that was named and is wrong ends the run.
+# Runs the CMake module that the build uses, so both find the same LibTorch. If Torch_DIR is set and wrong, the run ends.
 libtorch_is_there() {
   command -v cmake >/dev/null || return 1
   local option options=() said
@@ -32,13 +33,13 @@ libtorch_is_there() {
   return 1
 }
 
-# installed <package> <version> [environment]: pip writes RECORD last, and torch after all that it needs.
+# installed <package> <version> [environment]. pip writes RECORD last, and installs torch after its dependencies.
 installed() { compgen -G "${3-$venv}/lib/python3*/site-packages/$1-$2*.dist-info/RECORD" >/dev/null; }
 
 make_venv() { make_venv_of "$venv" "$torch_version" "$torch_packages"; }
 
-# The newest LibTorch that is accepted, for a part of ./run test full. CMake does not find it by itself: the name of its folder
-# does not begin with venv-.
+# The newest supported LibTorch, for a part of ./run test full. CMake does not find it automatically, because the name of
+# its folder does not begin with venv-.
 newest_version=2.15.0
 newest_packages="torch==$newest_version nvidia-cuda-crt==13.2.86"
 newest_venv=$cache/test-venv-$newest_version
@@ -48,8 +49,8 @@ make_newest_venv() {
 }
 newest_libtorch() { compgen -G "$newest_venv/lib/python3*/site-packages/torch"; }
 
-# make_venv_of <folder> <version of torch> "<packages>": made in a folder of its own, then one rename puts it in place: an
-# interrupted run leaves nothing that looks whole.
+# make_venv_of <folder> <version of torch> "<packages>": creates the environment in a temporary folder and renames it, so an
+# interrupted run leaves no environment that looks complete.
 make_venv_of() {
   local place=$1 version=$2 packages=$3 made
   mkdir -p "$cache"
@@ -72,7 +73,7 @@ make_venv_of() {
 }
 pip_options=(--quiet --disable-pip-version-check --no-compile --no-cache-dir --only-binary :all: --progress-bar off)
 
-# What tests and benches compare with, in the same environment.
+# Installs the packages that tests and benches compare with, in the same environment.
 need_test_python() {
   local requirements=cmake/setup/requirements-test.txt have=$venv/accelerate-tests.txt
   installed torch $torch_version && [ -x "$venv/bin/python" ] || {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# How ./run speaks: one line each, on stderr.
+# Log lines of ./run, on stderr.
 log_line() { echo "run: $*" >&2; }
 
 fail() {
@@ -7,7 +7,7 @@ fail() {
   exit 1
 }
 
-# quietly <log> <command...>: its output only when it fails.
+# quietly <log> <command...>: writes the output to the log, and prints its last lines if the command fails.
 quietly() {
   local log=$1
   shift

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-# Which Debian packages are needed, how to see that they are there, how they are installed.
+# The required Debian packages, the check that they are installed, and their installation.
 packages_build="g++ cmake ninja-build ccache python3 libopenmpi-dev libpmix-dev libgloo-dev libcli11-dev
   nlohmann-json3-dev zlib1g-dev libxxhash-dev libyaml-cpp-dev libjpeg-dev libpng-dev"
 packages_test="doctest-dev"
-packages_style="clang-format clang-tidy-19"   # older ones do not read C++20 completely
-packages_pages="doxygen chromium fonts-dejavu-core"   # tests of full: the reference, and the page of accelerate_report in a browser
-packages_clang="clang-16"   # a test of full: a user's project compiled by another compiler
+packages_style="clang-format clang-tidy-19"   # older versions do not support C++20 completely
+packages_pages="doxygen chromium fonts-dejavu-core"   # for ./run test full: the API reference, and accelerate_report's page in a browser
+packages_clang="clang-16"   # for ./run test full: a user's project compiled with clang
 packages_hosts="iproute2 procps openssh-server slurmctld slurmd slurm-client munge"
 
-# What a package gives: a command, a header or a Python module. Seen by what it gives and not by its name, so that
-# another system, or a compiler of one's own, counts too.
+# A package provides a command, a header or a Python module. The check looks for these and not for the package, so it also
+# works on other systems and with a compiler from another source.
 declare -A package_provides=(
   [g++]="command c++" [cmake]="command cmake" [ninja-build]="command ninja" [ccache]="command ccache"
   [python3]="command python3" [python3-venv]="python ensurepip" [ca-certificates]="file /etc/ssl/certs/ca-certificates.crt"
@@ -25,10 +25,10 @@ declare -A package_provides=(
   [iproute2]="command ip" [procps]="command ps" [openssh-server]="command sshd" [slurmctld]="command slurmctld"
   [slurmd]="command slurmd" [slurm-client]="command srun" [munge]="command munged"
 )
-# Without these ./run build still builds: what they are for is left out, or takes longer.
+# ./run build also works without these packages. Their features are then missing, or the build takes longer.
 packages_optional=" ninja-build ccache libopenmpi-dev libpmix-dev libgloo-dev libjpeg-dev libpng-dev "
 
-# The packages among the arguments whose gift is not there.
+# Prints those of the given packages that are not installed.
 list_missing_packages() {
   local package kind what headers=""
   for package in "$@"; do
@@ -44,7 +44,8 @@ list_missing_packages() {
   missing_headers <<<"$headers"
 }
 
-# Lines "package header" on stdin: one run of the preprocessor answers for all of them.
+# Reads lines "package header" from stdin and prints the packages with a missing header. One run of the preprocessor checks
+# all headers.
 missing_headers() {
   local package header program="" all=""
   while read -r package header; do
@@ -60,7 +61,7 @@ missing_headers() {
   fi
 }
 
-# set_up_packages "<names>": installs those that are missing, or says what is needed and ends.
+# set_up_packages "<names>": installs the missing packages, or prints their names and exits.
 set_up_packages() {
   local missing
   # shellcheck disable=SC2086  # a list of words
@@ -87,9 +88,9 @@ install_debian() {
     fail "these Debian packages are missing; as root: $line"
 }
 
-# install_without_services "<names>": as set_up_packages, but no service that comes with them runs, now or after a boot: tests
-# start their own. Without root nothing is installed, because those tests need root and say so themselves.
-policy=/usr/sbin/policy-rc.d   # Debian asks it before it starts a service
+# install_without_services "<names>": like set_up_packages, but services of the packages are neither started nor enabled,
+# because the tests start their own. Without root nothing is installed: these tests need root, and fail with that reason.
+policy=/usr/sbin/policy-rc.d   # Debian runs it before it starts a service
 install_without_services() {
   local missing denied=no service
   [ "$(id -u)" -eq 0 ] || return 0
@@ -104,9 +105,9 @@ install_without_services() {
   (set_up_packages "$1") || { [ $denied = no ] || rm -f "$policy"; return 1; }
   [ $denied = no ] || rm -f "$policy"
   for service in $missing; do
-    service=${service/openssh-server/ssh}   # most of them have none
+    service=${service/openssh-server/ssh}   # most packages have no service
     ignore_failure update-rc.d "$service" disable
-    ignore_failure deb-systemd-helper disable "$service.service"   # works where no systemd runs, as in a container
+    ignore_failure deb-systemd-helper disable "$service.service"   # also works without systemd, as in a container
     ignore_failure deb-systemd-helper disable "$service.socket"    # Ubuntu's sshd
   done
 }

@@ -19,14 +19,14 @@ run_tests() {
   esac
 }
 
-# test_in <build folder> <options for ctest>. Tests wait for each other's ranks and for time limits: half as many again as there are cores.
+# test_in <build folder> <options for ctest>. Tests often wait for ranks and timeouts, so 1.5 tests per core run at a time.
 test_in() {
   local folder=$1
   shift
   ctest --test-dir "$folder" -j "$(($(jobs) * 3 / 2))" --output-on-failure --no-tests=error "$@"
 }
 
-# Everything: what takes long, the sanitizers, and a build without each part; warnings are errors.
+# All tests, also long ones, with sanitizers, and in builds without optional parts. Warnings are errors.
 full_parts=(release asan tsan without_mpi_jpeg_png without_gloo_cuda libtorch_2_15)
 declare -A full_name=(
   [release]="every test" [asan]="address and undefined sanitizers" [tsan]="thread sanitizer"
@@ -41,7 +41,7 @@ check_parts() {
   done
 }
 
-# test_full [PART ...]: each part is build_<part> and test_<part>. One that fails does not stop the rest.
+# test_full [PART ...]: each part has the functions build_<part> and test_<part>. If a part fails, the other parts still run.
 test_full() {
   local failed="" part i status parts=("$@")
   [[ $# -gt 0 ]] || parts=("${full_parts[@]}")
@@ -60,8 +60,8 @@ test_full() {
   [[ $# -eq 0 ]] && log_line "full: all parts passed" || log_line "full: passed: $*"
 }
 
-# run_in_subshell <command>: in a shell of its own, so that its first failing line ends it and not the whole; how it ended is in
-# $status. Not for an `if`: there bash would go on after a failing line.
+# run_in_subshell <command>: runs the command in a subshell, which ends at the first failing line. $status is its exit code.
+# Do not call it in an `if`, where bash continues after a failing line.
 run_in_subshell() {
   set +e
   (
@@ -72,17 +72,17 @@ run_in_subshell() {
   set -e
 }
 
-# build_next_parts <parts>: while tests run, and mostly wait, the builds of the parts to come, one after the other, with what
-# is left of the processors. What fails here fails again, and is said, in its part.
+# build_next_parts <parts>: builds the next parts one after another in the background with idle priority, because running
+# tests mostly wait. A failure is ignored here, because the part itself builds again and reports it.
 build_next_parts() {
-  set -m   # a process group of its own, to be stopped as one
+  set -m   # a separate process group, which can be stopped as a whole
   (
     chrt --idle --pid 0 "$BASHPID"
     for part; do run_in_subshell "build_$part"; done
   ) </dev/null >/dev/null 2>&1 &
   ahead=$!
   set +m
-  trap stop_compiling EXIT   # Ctrl-C does not reach that group
+  trap stop_compiling EXIT   # Ctrl-C does not signal that group
 }
 
 stop_compiling() {
@@ -91,14 +91,14 @@ stop_compiling() {
   wait "$ahead" 2>/dev/null || true
 }
 
-# run_tests has built it.
+# run_tests() has already built it.
 build_release() { :; }
 test_release() { test_in build; }
 
-# Set-up, consumers and benches are the same in every build.
+# Tests of set-up, consumers and benches do not depend on the build.
 not_again='^(setup|consumer)/'
 
-# The examples are programs on the library's headers, which the other tests include too, and cost a quarter of the build.
+# The examples take a quarter of the build, and other tests cover the headers that they use.
 build_asan() { build_all asan -DACCELERATE_BUILD_EXAMPLES=OFF; }
 test_asan() {
   local leaks=$PWD/tests/setup/lsan.supp
@@ -107,8 +107,9 @@ test_asan() {
   test_in build-asan -R mutated_files.60s
 }
 
-# Where threads of ours meet; not what runs inside autograd or MPI, which are not instrumented, so no ranks as processes, and
-# not what LibTorch's reference counts hand over from thread to thread (batch_buffer_pool, cache) or what counts memory (npy).
+# Tests in which threads of this library synchronise. Excluded are tests with code of autograd or MPI, which is not
+# instrumented (all ranks as processes), objects that LibTorch's reference counts pass between threads (batch_buffer_pool,
+# cache), and tests that measure memory (npy).
 tsan_tests='^(base|env|launch)/|^data/|threads|worker|completable_work'
 tsan_not='\.(mpi|gloo)$|\.(mpi|gloo)\.|data/batch_buffer_pool_test|combinators/cache_test|sources/npy_test|shard_cases|mutated_files|examples/'
 
@@ -117,18 +118,19 @@ build_tsan() {
   cmake --build build-tsan -j "$(jobs)" --target plain_tests unit_tests accelerate_launch >&2
 }
 test_tsan() {
-  # GCC 12's thread sanitizer cannot live with as much address randomisation as new kernels do. By itself it has each process
-  # sleep a second at its end, which is what tests of the launcher allow for all of an end.
+  # GCC 12's thread sanitizer fails with the address randomisation of new kernels. By default each process sleeps one second
+  # at its end, which is the whole time limit of some launcher tests.
   TSAN_OPTIONS=ignore_noninstrumented_modules=1:atexit_sleep_ms=50 \
     setarch "$(uname -m)" -R ctest --test-dir build-tsan -j "$(jobs)" --output-on-failure -LE full -R "$tsan_tests" -E "$tsan_not"
 }
 
-# Of the tests what has nothing to do with these parts comes out of ccache; the library is compiled with other folders of headers.
+# ccache has the objects of tests that do not depend on these parts. The library is compiled again, because its include
+# folders differ.
 build_without_mpi_jpeg_png() { build_without MPI JPEG PNG; }
 test_without_mpi_jpeg_png() { test_without MPI JPEG PNG; }
 
-# Compiles every source file of the library by itself, so that each goes on including what it uses; gloo's and CUDA's are
-# compiled so in every build. What runs in one process is the same without gloo.
+# Compiles every source file of the library separately, which detects missing includes. The files for gloo and CUDA are
+# compiled separately in every build. Tests in one process do not depend on gloo and are left out.
 build_without_gloo_cuda() {
   build_without GLOO CUDA -DCMAKE_UNITY_BUILD=OFF -DACCELERATE_TEST_UNITY_BUILD=ON -DACCELERATE_PRECOMPILE_HEADERS=ON \
     "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG -Wno-maybe-uninitialized" -DACCELERATE_TEST_LIBTORCH=OFF
@@ -144,7 +146,7 @@ build_without() {
   build_in "$(folder_without "$@")" release "${options[@]}" -DCMAKE_COMPILE_WARNING_AS_ERROR=ON
 }
 
-# The tests that still apply are those that this configuration has.
+# This configuration contains only the tests that apply without the omitted parts.
 test_without() { test_in "$(folder_without "$@")" -LE full -E "$not_again"; }
 
 folder_without() {
@@ -155,8 +157,8 @@ folder_without() {
   echo "$folder"
 }
 
-# The newest LibTorch that is accepted: the library, mnist and the quick tests of the rooms on LibTorch. What the tests compare
-# with is the torch of the other environment.
+# The newest supported LibTorch: builds the library and mnist, and runs the quick tests of the components that use LibTorch.
+# Comparisons with Python use the torch of the other environment.
 newest_tests='^(base|env|archive|tree|precision|data|gradient|nn|optim|sharding|job|checkpoint|comm|device|prepared|accelerator)/.*_test(\.(mpi|gloo)\.[0-9]+)?$'
 
 build_libtorch_2_15() {

@@ -40,7 +40,7 @@ def sources(build, pattern):
 
 
 def not_read(read, pattern):
-    """Sources of the tree that this build does not compile. An absent.cpp stands for a part that the build has."""
+    """Sources of the tree that this build does not compile. An absent.cpp replaces a part that is not built."""
     present = {path.relative_to(TOP) for folder in FOLDERS for path in (TOP / folder).rglob("*.cpp")}
     return sorted(str(path) for path in present - read if re.search(pattern, str(path)) and not path.stem.endswith("absent"))
 

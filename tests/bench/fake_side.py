@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fake side of a comparison with given times: fake_side.py CASE=SECONDS ..., or 'die'."""
+"""A side of a comparison that returns given times: fake_side.py CASE=SECONDS ..., or 'die'."""
 import os
 import sys
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/run, with sides that only pretend to measure."""
+"""Tests bench/run with sides that return given times."""
 import contextlib
 import importlib.machinery
 import importlib.util
@@ -29,7 +29,7 @@ class RunTest(unittest.TestCase):
         self.bench = load()
 
     def call(self, bench, *arguments):
-        """Exit code or message, lines on stdout, text on stderr."""
+        """Returns the exit code or message, the lines on stdout, and the text on stderr."""
         self.bench.BENCHES = {"fake": bench}
         out = io.StringIO()
         errors = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"bench_run_test.{os.getpid()}")
@@ -67,7 +67,7 @@ class RunTest(unittest.TestCase):
         for name, start in timed.items():
             seconds = start.seconds()
             self.assertGreaterEqual(seconds, 0.295, name)
-            if name != "to its end":  # and not what came before or after
+            if name != "to its end":  # excludes the time before and after
                 self.assertLess(seconds, 2.9, name)
         code, lines, _ = self.call(self.starting(timed["to its end"]), "--rounds", "1")
         self.assertEqual((code, json.loads(lines[0])["row"]), (0, "a row"))

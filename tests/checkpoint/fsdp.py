@@ -35,7 +35,7 @@ class Block(torch.nn.Module):
 
 
 class Net(torch.nn.Module):
-    """Sizes that two ranks divide unevenly; rank 1 has no part of the bias of `head`."""
+    """Sizes that are divided unevenly over two ranks. Rank 1 has no part of the bias of `head`."""
 
     def __init__(self):
         super().__init__()

@@ -55,10 +55,10 @@ class Messages(logging.Handler):
 
 
 class Python:
-    """A training in Python; a new one each time, as in a new process."""
+    """Trains in Python with new objects, as in a new process."""
 
     def __init__(self, name):
-        torch.manual_seed(99)  # what is loaded must not depend on it
+        torch.manual_seed(99)  # loaded values must not depend on it
         self.accelerator = Accelerator(cpu=True)
         net = Net()
         parameters = list(net.parameters())
@@ -117,7 +117,7 @@ def option_spellings(probe, folder, name):
     losses = python.train(0, STEPS)
     random.seed(5), numpy.random.seed(6)
     python.accelerator.save_state(folder / "python")
-    # Accelerate saves no count of steps. Of these optimizers SGD alone keeps none.
+    # Accelerate does not save the number of steps. SGD is the only optimizer here without that number in its state.
     found, told = steps_found(probe, name, folder / "python")
     unknown = f"{folder}/python does not contain the number of optimizer steps; LoadedState::step is 0 and counts from here"
     assert found == ("unknown, 0" if name == "sgd" else str(STEPS)) and (unknown in told) == (name == "sgd"), (found, told)
@@ -134,7 +134,7 @@ def option_spellings(probe, folder, name):
     random.seed(5), numpy.random.seed(6)
     assert drawn[3:] == [random.random(), numpy.random.rand()], drawn
 
-    # Here, Python, here; and here alone.
+    # C++, Python, C++; and C++ without a switch.
     first, _ = ours(probe, name, folder / "start", STEPS, folder / "first")
     middle = Python(name)
     middle.load(folder / "first")
@@ -161,7 +161,7 @@ def option_spellings(probe, folder, name):
 
 
 def fresh(probe, folder):
-    """A checkpoint that never saw Python: Python's generators get states that are valid."""
+    """A checkpoint that was written without Python contains valid states of Python's generators."""
     ours(probe, "sgd", "-", 2, folder / "fresh")
     python = Python("sgd")
     python.load(folder / "fresh")
@@ -173,7 +173,7 @@ def named_by_itself(probe, folder):
     python = Python("adam")
     python.accelerator.project_configuration.set_directories(folder)
     python.accelerator.project_configuration.automatic_checkpoint_naming = True
-    for iteration in (9, 10, 11):  # as text 9 would be the newest
+    for iteration in (9, 10, 11):  # in the order of texts, 9 would be the newest
         python.accelerator.project_configuration.iteration = iteration
         python.train(iteration, 1)
         python.accelerator.save_state()
@@ -253,7 +253,7 @@ class Scheduled:
         return seen
 
 
-# What only warnings look at, rates that a part had in its turn, and arguments that the constructor is given again.
+# Fields for warnings only, rates of an inactive part, and arguments that are passed to the constructor again.
 NOT_COMPARED = {"_is_initial", "_get_lr_called_within_step", "_step_count", "_last_lr", "start_factor", "end_factor", "factor",
                 "total_iters", "gamma", "step_size"}
 
@@ -274,7 +274,7 @@ def schedules(probe, folder):
     expected, pythons = {}, {}
     for kind in SCHEDULES:
         whole = Scheduled(kind)
-        # A call of LibTorch's own gives the rate that Python's call before it gave.
+        # A call of LibTorch's schedule returns the rate of Python's previous call.
         whole.step(6 if kind == "LibTorchs_StepLR" else 7)
         whole.accelerator.save_state(folder / "python" / kind)
         pythons[kind] = {name: torch.load(folder / "python" / kind / name, weights_only=True) for name in ("scheduler.bin", "optimizer.bin")}
@@ -302,7 +302,7 @@ def schedules(probe, folder):
         assert kind in ("ReduceLROnPlateau", "LibTorchs_StepLR") or "initial_lr" in kept
         if kind.startswith(("CosineAnnealingWarm", "OneCycle", "Sequential", "Chained")):
             assert differs(state, pythons[kind]["scheduler.bin"]) == [], (kind, state, pythons[kind]["scheduler.bin"])
-    other = Scheduled("LambdaLR")  # which keeps the rates that it begins from: LibTorch's do not tell theirs
+    other = Scheduled("LambdaLR")  # this class stores its initial rates, which LibTorch's schedules do not expose
     other.accelerator.load_state(folder / "ours" / "LibTorchs_StepLR")
     other.step(1)
 
@@ -332,9 +332,9 @@ def rates(probe, folder):
             optimizer.param_groups[0]["lr"] = 0.02
         else:
             schedules["plateau"].step(1.0)
-        if order == "exp,plateau":  # the plateau has seen another rate since
+        if order == "exp,plateau":  # the schedule has set another rate since
             step(optimizer, schedules, 1)
-        if order == "plateau,exp":  # which now reduces it, last of all
+        if order == "plateau,exp":  # it now reduces the rate as the last step
             schedules["plateau"].step(2.0)
         accelerator.save_state(folder / order)
         expected = step(optimizer, schedules, 3)
@@ -357,7 +357,7 @@ def named(prefix, values):
     for name, value in values.items():
         tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value)
         dtype = {torch.float32: "Float", torch.int64: "Long", torch.bool: "Bool"}[tensor.dtype]
-        if tensor is not value and dtype == "Float":  # a number of Python's has 64 bits
+        if tensor is not value and dtype == "Float":  # Python's floats have 64 bits
             tensor, dtype = torch.tensor(value, dtype=torch.float64), "Double"
         lines.append(f"{prefix}{name} {dtype} {tensor.double().sum().item():.17g}")
     return lines

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training that receives a stop signal saves at the next step and exits with 75. Restarted by hand or by the launcher, it
+"""A training that receives a stop signal saves at the next step and exits with 75. Restarted by the test or by the launcher, it
 ends with weights that are bit-equal to those of an uninterrupted run.
 
 preemption.py FOLDER LAUNCHER EXAMPLE [the launcher's options]
@@ -16,13 +16,13 @@ from pathlib import Path
 
 folder, launcher, example = Path(sys.argv[1]), *sys.argv[2:4]
 RESUME = 75
-SECONDS = 200  # for what never comes
+SECONDS = 200  # limit for events that do not happen
 SAMPLES = 160  # 20 steps of 8 in an epoch
 os.environ["OMP_NUM_THREADS"] = "1"
 
 
 def write_digits(data):
-    """Digits' names on noise, in MNIST's files."""
+    """Writes random images with the labels of digits in the format of MNIST."""
     data.mkdir()
     random.seed(1)
     for part in ("train", "t10k"):
@@ -67,7 +67,7 @@ def ranks_of(project):
 
 
 def started(command, project):
-    """When its first checkpoint is there."""
+    """Starts the command and returns its process when the first checkpoint exists."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wait_until(lambda: (project / "checkpoints" / "checkpoint_0").exists(), process)
     return process
@@ -79,7 +79,7 @@ def ended(process):
 
 
 def alone(calm):
-    """One process: Slurm's notice, then by hand once more."""
+    """One process receives Slurm's signal, and the test restarts it."""
     process = started(program(folder / "alone"), folder / "alone")
     process.send_signal(signal.SIGUSR1)
     code, said = ended(process)

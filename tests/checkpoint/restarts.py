@@ -13,10 +13,10 @@ import sys
 import time
 from pathlib import Path
 
-LIFE = 10.5  # seconds: the launcher gives up on a program whose starts again and again last less than ten
-PATIENCE = 2400  # seconds for a run of some five minutes: in `full` it has the rest of other tests' time
+LIFE = 10.5  # seconds; the launcher ends a job whose consecutive attempts last less than ten
+PATIENCE = 2400  # seconds; a run takes some five minutes, and longer beside other tests of `full`
 folder, launcher, example, data, KILLS = Path(sys.argv[1]), *sys.argv[2:5], int(sys.argv[5])
-EPOCHS = 3 * KILLS  # that many lives on a machine that takes 4 s and more for one
+EPOCHS = 3 * KILLS  # as many attempts on a machine that needs 4 s or more for each
 shutil.rmtree(folder, ignore_errors=True)
 folder.mkdir(parents=True)
 

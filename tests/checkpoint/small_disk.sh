@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# small_disk.sh PROGRAM FOLDER: checkpoint_faults on a file system of one megabyte, and on one that cannot be written to. As root.
+# small_disk.sh PROGRAM FOLDER: runs checkpoint_faults on a file system of one megabyte and on a read-only one. Needs root.
 set -euo pipefail
 program=$1 folder=$2
 [[ $EUID -eq 0 ]] || { echo "small_disk.sh: a file system of its own is mounted, which needs root"; exit 1; }

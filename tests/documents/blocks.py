@@ -64,7 +64,7 @@ def main():
         sys.exit(f"blocks without a place in {', '.join(texts)}: {', '.join(left_out)}")
     for name, text in texts.items():
         target = folder / name
-        if not target.exists() or target.read_text(encoding="utf-8") != text:  # else nothing is built anew
+        if not target.exists() or target.read_text(encoding="utf-8") != text:  # unchanged files are not compiled again
             target.write_text(text, encoding="utf-8")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cmake/setup/site_pages.py: which pages the site has, and where their links lead."""
+"""Tests cmake/setup/site_pages.py: the pages of the site and the targets of their links."""
 import sys
 import unittest
 from pathlib import Path

@@ -13,15 +13,15 @@ import ways
 from hosts import Hosts, until
 from side_by_side import side_by_side
 
-SECONDS_TO_START = 120  # five cells of Python programs that import LibTorch, on a busy machine
+SECONDS_TO_START = 120  # for five tests at a time with Python programs that import LibTorch, on a busy machine
 PROGRAM = ways.BIN / "broken_rank"
-STEPS = ("connect", "step", "rest")  # where broken_rank waits for the test
+STEPS = ("connect", "step", "rest")  # points at which broken_rank waits for the test
 MOMENTS = {"connecting": "connect", "in an all-reduce": "step", "between steps": "rest"}
 TIMEOUTS = {"connecting": 4, "in an all-reduce": 10, "between steps": 10}  # the latter two must suffice to connect
 FAULTS = {"cut off": "cut", "switched off": "power_off", "frozen": "freeze"}
 SERVICES = {ways.mpirun: {"ssh": True}, ways.srun: {"slurm": True}, ways.srun_pmix: {"slurm": True}}
-ENDS_THE_OTHERS = {ways.torchrun, ways.mpirun, ways.srun_pmix}  # when one rank has failed: these need not have said anything
-FIRST_OF_TWO, LAST_OF_THREE = (2, 0), (3, 2)  # hosts, and which of them is lost
+ENDS_THE_OTHERS = {ways.torchrun, ways.mpirun, ways.srun_pmix}  # if one rank has failed, the others may have printed nothing
+FIRST_OF_TWO, LAST_OF_THREE = (2, 0), (3, 2)  # number of hosts, and the lost one
 
 
 def slack():
@@ -58,7 +58,7 @@ class Job:
 
 class Faults(unittest.TestCase):
     def start_and_break(self, hosts, way, victim, fault, moment):
-        """The job, broken a moment ago."""
+        """Returns the job after the fault."""
         in_a_step = moment == "in an all-reduce"
         job = Job(hosts, way, TIMEOUTS[moment], megabytes=32 if in_a_step else 1)
         for step in STEPS:
@@ -66,7 +66,7 @@ class Faults(unittest.TestCase):
             if step == MOMENTS[moment]:
                 break
             job.go_on_to(step)
-        if in_a_step:  # slow cables, and so much on them that the all-reduce has begun and cannot have ended
+        if in_a_step:  # a slow network and a large tensor, so that the all-reduce has begun and has not ended
             for host in hosts:
                 host.rate("100mbit")
             before = [host.bytes_sent() for host in hosts]
@@ -100,7 +100,7 @@ class Faults(unittest.TestCase):
     def check_nothing_left(self, host, way):
         if way is ways.by_hand:
             self.assertEqual(host.left_behind(), [], host.name)
-        else:  # launchers and their daemons wait for minutes for a host that is gone: they are not ours to end
+        else:  # launchers and their daemons wait for minutes for a lost host, and the library does not end them
             self.assertEqual(host.run("find /dev/shm -type f"), "", host.name)
 
     def check(self, way, hosts_and_victim, fault, moment):
@@ -117,12 +117,12 @@ class Faults(unittest.TestCase):
             if fault == "frozen":
                 hosts[victim].thaw()
             self.check_ends(job, [victim])
-            if fault == "cut off":  # one that thaws finds the others gone, or is ended by its launcher
+            if fault == "cut off":  # a resumed rank finds that the others have ended, or its launcher ends it
                 self.check_all_name(job, way, [victim], missing=others)
             self.check_nothing_left(hosts[victim], way)
 
     def check_all(self, moment, *rows):
-        """rows   a way, hosts and victim, and which faults"""
+        """rows   the way to start, the number of hosts and the lost one, and the faults"""
         cells = {f"{way.__name__}, host{at[1] + 1} of {at[0]} {fault} {moment}": functools.partial(self.check, way, at, fault, moment)
                  for way, at, *faults in rows for fault in faults}
         side_by_side(self, cells)

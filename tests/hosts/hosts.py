@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several hosts on one machine: each has its own address, name, processes, /tmp, /run and /dev/shm; other files are shared,
-as a cluster's home folder is. `with Hosts(2) as hosts: hosts[0].start(["hostname"])`. All of it ends with this process."""
+as in a cluster's home folder. `with Hosts(2) as hosts: hosts[0].start(["hostname"])`. The hosts end with this process."""
 import os
 import shutil
 import signal
@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-os.environ["PATH"] += ":/usr/sbin:/sbin"  # of root, who has not always set it
+os.environ["PATH"] += ":/usr/sbin:/sbin"  # root's PATH may be without these
 PACKAGES = {"ip": "iproute2", "tc": "iproute2", "sshd": "openssh-server", "mpirun": "openmpi-bin", "munged": "munge",
             "slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client"}
 SLURM = """ClusterName=hosts
@@ -64,7 +64,7 @@ class Namespace:
     """A process in separate namespaces, and commands to enter them. They end with the process."""
 
     def __init__(self, kinds, command, **options):
-        # unshare receives the signal for the death of its parent and ends the first process, so nothing outlives the tests.
+        # unshare receives the signal for the death of its parent and ends the first process, so no process outlives the tests.
         self.process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "unshare", *kinds, "--fork", "--kill-child", *command],
                                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, **options)
         self.pid = until(self._first_child, 20, "unshare")
@@ -124,12 +124,12 @@ class Host(Namespace):
             pass
         return left()
 
-    # What happens to hosts.
+    # Faults of hosts.
     def cut(self):
         self.network.switch(f"ip link set {self.name} down")
 
     def power_off(self):
-        self.cut()  # first: no farewell of its sockets reaches the others
+        self.cut()  # first, so that its closing sockets send nothing to the others
         self.end()
 
     def freeze(self):
@@ -139,7 +139,7 @@ class Host(Namespace):
         self.run("kill -CONT -1")
         for process in self.started:
             if process.poll() is None:
-                process.send_signal(signal.SIGCONT)  # nsenter stops with what it started
+                process.send_signal(signal.SIGCONT)  # nsenter stops together with its child
 
     def rate(self, rate):
         queue = f"root tbf rate {rate} burst 256k latency 50ms"
@@ -152,8 +152,8 @@ class Host(Namespace):
 
 class Hosts:
     """count     hosts, named host1, host2, ...
-    family       4 or 6: the one kind of addresses that they have
-    dead_network each host has a second network, with an address, on which nobody answers
+    family       4 or 6: the only kind of addresses
+    dead_network each host has a second network, with an address, without connectivity
     ssh, slurm   the services that mpirun and srun need"""
 
     def __init__(self, count, family=4, dead_network=False, ssh=False, slurm=False):
@@ -170,7 +170,7 @@ class Hosts:
         return [*dead, f"eth0={self.address(number)}/{24 if self.family == 4 else 64}"]
 
     def __enter__(self):
-        # Not in /tmp, of which each host has its own.
+        # Not in /tmp, because each host has its own.
         self.folder = Path(tempfile.mkdtemp(prefix="accelerate-hosts-", dir="/var/tmp"))
         try:
             self._build()
@@ -187,19 +187,19 @@ class Hosts:
             first = " slurmctld" if self.slurm and number == 1 else ""
             host = Host(self, number, " ".join(self.services) + first)
             self.hosts.append(host)
-            if self.dead_network:  # a cable whose other end is in no bridge
+            if self.dead_network:  # a virtual cable with an end that is not connected
                 self.switch(f"ip link add dead{number} up type veth peer name lan0 netns {host.pid}")
             self.switch(f"ip link add {host.name} type veth peer name eth0 netns {host.pid} && "
                         f"ip link set {host.name} master cables up")
         for host in self.hosts:
             host.wait_until_up()
-        for host in self.hosts:  # the first packets over a new cable may be lost
-            for number in range(1, self.count + 1):  # port 9 refuses: an answer
+        for host in self.hosts:  # the first packets over a new virtual cable may be lost
+            for number in range(1, self.count + 1):  # a refused connection shows that the network works
                 ask = f"timeout 1 bash -c '</dev/tcp/{self.address(number)}/9'"
                 until(lambda: "refused" in host.run(ask), 20, f"host{number} to answer {host.name}")
         if self.slurm:
             until(lambda: self[0].run("sinfo -h -t idle -o %D").strip() == str(self.count), 60, "Slurm's hosts to be idle")
-        for host in self.hosts:  # now: daemons fork when they are up
+        for host in self.hosts:  # sampled now, because daemons fork when they are ready
             host.at_rest = host.processes()
 
     def _write_files(self):

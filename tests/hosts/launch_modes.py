@@ -39,7 +39,7 @@ class Job:
         return codes
 
     def text(self):
-        there = [path for path in self.outputs if path.exists()]  # sbatch makes its own when the job begins
+        there = [path for path in self.outputs if path.exists()]  # sbatch creates its own file when the job begins
         return "\n".join(f"--- {path.name.split('-')[0]}\n{path.read_text(errors='replace')}" for path in there)
 
 
@@ -88,7 +88,7 @@ def srun_pmix_gloo(hosts, command, **variables):
     return srun_pmix(hosts, command, ACCELERATE_BACKEND="gloo", **variables)
 
 
-# Our own launcher, in all its ways.
+# accelerate_launch, with every way to start.
 LAUNCHER = (BIN / "accelerate_launch").resolve()
 
 
@@ -143,8 +143,8 @@ def launcher_salloc(hosts, command, **variables):
 
 
 def launcher_sbatch(hosts, command, options=("--backend", "gloo"), tasks=None, **variables):
-    """tasks   what the job says of their number; none: one on each host. sbatch --wait asks after 2, 10 and 42 s: a test that takes
-    44 s did not take much longer than one of 12."""
+    """tasks   the job's options for the number of tasks; if none, one task per host. sbatch --wait polls after 2, 10 and 42 s, so
+    a test of 44 s took little longer than one of 12 s."""
     tasks = ["-n", hosts.count] if tasks is None else tasks
     script, output = hosts.folder / "batch.sh", hosts.folder / "batch.out"
     words = " ".join(f"'{word}'" for word in [*pairs(variables), LAUNCHER, *options, *command])

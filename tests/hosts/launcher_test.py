@@ -12,7 +12,7 @@ from side_by_side import side_by_side
 RANKS = ["sh", "-c", "echo up; exec sleep 1000"]
 # 25 s until a connection to a lost host fails, 5 s of grace time, and a margin for a busy machine.
 SECONDS_TO_END = 90
-# Where connections end at once: the grace and a second, within which (1.1 s) all was gone on a machine at rest.
+# If connections end immediately: the grace time plus a margin. On an idle machine all processes ended within 1.1 s.
 SECONDS_OF_GRACE = 15
 
 
@@ -26,7 +26,7 @@ class Launcher(unittest.TestCase):
         return job
 
     def check_nothing_left(self, host, seconds=SECONDS_TO_END):
-        """But for sshd's own process, which on a host that is cut off waits for TCP's timeouts."""
+        """Processes except sshd, which waits for TCP's timeouts on a disconnected host."""
         left = lambda: [each for each in host.left_behind(0.5) if not each.startswith("sshd: ")]  # noqa: E731
         try:
             until(lambda: not left(), seconds, "the end", pause=0.5)
@@ -62,7 +62,7 @@ class Lost(Launcher):
                    (3, 2, "cut", "machine 2 (host3) is gone"))
 
     def test_the_connection(self):
-        """ssh is killed, and the hosts are well."""
+        """ssh is killed while the hosts run."""
         with Hosts(2, ssh=True) as hosts:
             job = self.running(hosts, ways.launcher_ssh)
             hosts[0].run("kill -9 $(ps -eo pid,args | awk '$2 == \"ssh\" && /host2/ {print $1}')")
@@ -71,7 +71,7 @@ class Lost(Launcher):
                 self.check_nothing_left(host, SECONDS_OF_GRACE)
 
     def test_mpirun(self):
-        """mpirun is killed, and the hosts are well."""
+        """mpirun is killed while the hosts run."""
         with Hosts(2, ssh=True) as hosts:
             job = self.running(hosts, ways.launcher_mpirun)
             hosts[0].run("kill -9 $(ps -eo pid,comm | awk '$2 == \"mpirun\" {print $1}')")
@@ -119,7 +119,7 @@ class Right(Launcher):
         for way in (ways.launcher_salloc, ways.launcher_sbatch_pmix, ways.launcher_mpirun):
             with self.subTest(way.__name__), Hosts(2, **ways.SERVICES[way]) as hosts:
                 job = way(hosts, ["sh", "-c", script])
-                # Not 143, with which those end that srun stopped: srun's own code is the highest.
+                # Not 143, the code of the ranks that srun stopped. srun exits with the highest code.
                 self.assertEqual(job.codes(SECONDS_TO_END)[0], 7, job.text())
                 self.assertRegex(job.text(), r"accelerate_launch: worker 1 \(host2, pid \d+, .*\) ended with exit code 7. "
                                              r"Its last lines follow.\nup 1\nloss nan\n")
@@ -184,7 +184,7 @@ class Right(Launcher):
 
 class Wrong(Launcher):
     def by_hand(self, hosts, *launchers):
-        """launchers   for each host the program and its options"""
+        """launchers   the program and its options for each host"""
         job = ways.Job(hosts)
         for rank, (host, words) in enumerate(zip(hosts, launchers)):
             job.start(host, [words[0], "--backend", "gloo", "--num_machines", 2, "--machine_rank", rank, "--main_process_ip", "host1",

@@ -26,7 +26,7 @@ class Starts(unittest.TestCase):
                 self.assertEqual(host.left_behind(), [], host.name)
 
     def check_all(self, *rows, **kind):
-        """rows   how many hosts, the way, what the way takes; kind: of the hosts and their network, as Hosts takes it"""
+        """rows   number of hosts, the way to start, its arguments; kind: keyword arguments of Hosts for the hosts and their network"""
         cells = {}
         for count, way, *address in rows:
             title = ", ".join([way.__name__, f"{count} hosts", *address, *(f"{name} {value}" for name, value in kind.items())])

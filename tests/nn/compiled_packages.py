@@ -18,7 +18,7 @@ sys.path.insert(0, os.path.join(source, "tools"))
 import export_compiled
 
 STEPS = 10
-WRAPPER = {"aot_inductor.compile_wrapper_opt_level": "O0"}  # the code around the kernels compiles in two thirds of the time
+WRAPPER = {"aot_inductor.compile_wrapper_opt_level": "O0"}  # reduces the compile time of the code around the kernels by a third
 KEPT = 4  # exports in the cache folder, of 4 MB each
 
 
@@ -117,7 +117,7 @@ def export_all():
         torch.manual_seed(1)
         torch.save(make(), f"{folder}/{make.__name__}.pt")
         print(f"{make.__name__}.pt2: {os.path.getsize(f'{folder}/{make.__name__}.pt2')} bytes", flush=True)
-    # The command, in a process of its own, as a user runs it.
+    # The command in a separate process, as a user runs it.
     os.makedirs(f"{folder}/command", exist_ok=True)
     with open(f"{folder}/command/my_net.py", "w") as file:
         file.write("import torch\ndef net():\n    return torch.nn.Linear(3, 2)\n")
@@ -145,7 +145,7 @@ def keep(cached):
         try:
             os.rename(f"{copied}/packages", cached)
         except OSError:
-            if not os.path.exists(f"{cached}/stamp.txt"):  # another build folder was not faster
+            if not os.path.exists(f"{cached}/stamp.txt"):  # unless another build folder has written it first
                 raise
     kept = sorted((entry for entry in os.scandir(parent) if not entry.name.startswith(".")), key=lambda entry: entry.stat().st_mtime)
     for old in kept[:-KEPT]:

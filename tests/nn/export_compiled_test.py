@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""export_compiled_test.py SOURCE_FOLDER: what the exporter refuses, before it compiles anything."""
+"""export_compiled_test.py SOURCE_FOLDER: tests the modules that the exporter refuses before it compiles."""
 import os
 import re
 import subprocess

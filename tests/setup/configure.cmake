@@ -3,7 +3,7 @@
 set(failures 0)
 file(REMOVE_RECURSE "${FOLDER}")
 
-# A folder that looks like the LibTorch of a version, CPU only; nothing of it is ever compiled.
+# A folder with the files of a CPU-only LibTorch of a given version. It is never compiled.
 function(fake_libtorch version)
   string(REPLACE "." ";" parts "${version}")
   list(GET parts 0 major)
@@ -20,7 +20,7 @@ foreach(version 2.10.0 2.11.0 2.12.1 2.15.0 2.16.0)
 endforeach()
 set(torch "-DTorch_DIR=${FOLDER}/libtorch-2.11.0/share/cmake/Torch")
 
-# expect(<says> <pieces...> OPTIONS <options...>): configures and checks that the output contains every piece, ignoring
+# expect(<result> <pieces...> OPTIONS <options...>): configures and checks that the output contains every piece, ignoring
 # line breaks.
 function(expect promise)
   cmake_parse_arguments(PARSE_ARGV 1 case "FAILS" "" "SAYS;OPTIONS")
@@ -100,7 +100,7 @@ expect("CUDA switched off is said" SAYS "CUDA no (switched off); NCCL no" OPTION
 expect("CUDA=ON without it names the package" FAILS
        SAYS "Accelerate: ACCELERATE_WITH_CUDA is ON, but this LibTorch has none (LibTorch 2.11.0 in ${FOLDER}/libtorch-2.11.0). The PyPI package torch brings CUDA headers; -DACCELERATE_WITH_CUDA=AUTO builds without."
        OPTIONS ${torch} -DACCELERATE_WITH_CUDA=ON)
-# Parts of CUDA as wheels lay them out, in the folder beside torch.
+# Parts of CUDA in the layout of the wheels, in the folder beside torch.
 set(wheel "${FOLDER}/wheel")
 file(COPY "${FOLDER}/libtorch-2.11.0/include" DESTINATION "${wheel}/torch")
 file(WRITE "${wheel}/torch/lib/libtorch_cuda.so" "")

@@ -105,10 +105,10 @@ def unused_in(path, text, top, known):
     for angled, quoted in INCLUDE.findall(text):
         if quoted:
             header = top / quoted
-            # Its own header, a page of headers for users, and what brings a main() or a test's framework.
+            # Excluded: the file's own header, headers for users that only include others, headers with a test framework.
             if not header.exists() or header.stem in (path.stem, "testing") or path.stem == "accelerate":
                 continue
-            if "// block: " in text:  # what a README shows is put there, and uses it
+            if "// block: " in text:  # blocks of a README are inserted there and use it
                 continue
             if "accelerate.hpp" in quoted or set(known.setdefault(header, names_in(header))) & words:
                 continue

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # cmake -DSOURCE= -DFOLDER= -DGENERATOR= -DTORCH= -P: links a program against a LibTorch with CUDA where the CUDA toolkit has
-# an older NCCL. The wheel beside TORCH lacks a header, so that the toolkit's folder is taken for the headers.
+# an older NCCL. The wheel beside TORCH lacks a header, so the headers of the toolkit are used.
 file(REMOVE_RECURSE "${FOLDER}")
 get_filename_component(wheel "${TORCH}/.." ABSOLUTE)
 file(MAKE_DIRECTORY "${FOLDER}/wheel/nvidia/cu13" "${FOLDER}/toolkit/lib" "${FOLDER}/project")

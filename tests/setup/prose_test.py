@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cmake/setup/prose.py on repositories of a few files."""
+"""Tests cmake/setup/prose.py on repositories with a few files."""
 import json
 import subprocess
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""./run and cmake/setup/ on simulated machines with missing tools: folders with fake apt-get, sudo and python3."""
+"""Tests ./run and cmake/setup/ on simulated machines without tools: folders with a fake apt-get, sudo and python3."""
 import functools
 import hashlib
 import http.server
@@ -318,7 +318,7 @@ class Full(OnAMachine):
         text = (f'build_all() {{ exec 9>{lock}; flock 9; sleep 600; }}; test_in() {{ until [ -e {lock} ]; do sleep 0.01; done; sleep 0.1; '
                 'kill -INT $$ $BASHPID; sleep 600; }; test_full')
         self.assertNotEqual(self.run_full(text).returncode, 0)
-        subprocess.run(["flock", "--timeout", "5", lock, "true"], check=True)  # nobody holds it: all have ended
+        subprocess.run(["flock", "--timeout", "5", lock, "true"], check=True)  # the lock is free, so all processes have ended
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -393,7 +393,7 @@ class Data(unittest.TestCase):
 
     def test_a_folder_is_relative_to_the_working_directory(self):
         result = self.run_data(self.server.url, "mnist", "here", cwd=self.folder)
-        self.assertEqual(result.returncode, 1)   # these are not MNIST's files
+        self.assertEqual(result.returncode, 1)   # the checksums are not those of MNIST
         self.assertTrue(self.here.is_dir(), result.stderr)
         self.assertFalse((TOP / "here").exists())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page's Python function reads a checkpoint in parts, and accelerate_merge_weights joins its weights.
+"""The Python function of the documentation reads a checkpoint with parts, and accelerate_merge_weights joins its weights.
 
 python_parts.py PROBE MERGE PAGE FOLDER
 """

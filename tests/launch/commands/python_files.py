@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs that look into files, on files that Python's safetensors, torch and Accelerate wrote."""
+"""Runs the programs that inspect files on files that safetensors, torch and Accelerate wrote in Python."""
 import json
 import random
 import subprocess

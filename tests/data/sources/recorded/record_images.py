@@ -28,7 +28,7 @@ rgb.convert("1").save(folder / "black_and_white.png")
 rgb.quantize(16).save(folder / "palette.png")
 rgb.quantize(16).save(folder / "palette_transparent.png", transparency=3)
 
-# CMYK, as Adobe's programs write it (inverted, with a marker) and without the marker; YCCK has another transform in it.
+# CMYK, as Adobe's programs write it (inverted, with a marker) and without the marker; YCCK has an additional colour transform.
 rgb.convert("CMYK").save(folder / "cmyk.jpg")
 inks = Image.fromarray(np.dstack([pixels, (x * 7 + y * 3).astype("u1")]), "CMYK")
 inks.save(folder / "cmyk_black.jpg", quality=90)

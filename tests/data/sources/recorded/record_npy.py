@@ -12,7 +12,7 @@ for name in ["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "
     if name[0] == "c":
         array = six - 1j * six
     if name[0] == "u":
-        array = six.astype(name) + np.array(1 << (8 * int(name[1]) - 1), name)  # the upper half, where a signed type would be negative
+        array = six.astype(name) + np.array(1 << (8 * int(name[1]) - 1), name)  # the upper half of the range, which is negative in a signed type
     np.save(here / f"{name}.npy", array.astype(name))
 
 for major in (2, 3):
