@@ -22,7 +22,7 @@ DistributedType ProcessInfo::distributed_type() const {
 
 bool ProcessInfo::check_trigger() {
   const auto set = at::full({1}, trigger_ ? 1 : 0, at::kLong);
-  comm::with_operation_context("check_trigger", "whether any rank set it is not known", place(),
+  comm::with_operation_context("check_trigger", "it is unknown whether any rank set it", place(),
                                [&] { accelerator_state_->mesh.world.all_reduce(set, comm::ReduceOp::max); });
   trigger_ = false;
   return set.item<int64_t>() != 0;

@@ -80,7 +80,7 @@ int main(int argc, char** argv) {
                  "Optimizer steps from one checkpoint to the next")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}))
       ->capture_default_str();
-  app.add_flag("--resume", options.resume, "Go on from the newest whole checkpoint, if there is one");
+  app.add_flag("--resume", options.resume, "Continue from the newest complete checkpoint, if there is one");
   app.add_flag("--async", options.async, "Write checkpoints while training continues");
   app.add_option("--seed", options.seed, "Seed of weights, order and dropout")->capture_default_str();
   return command_line::run(app, argc, argv, [&] { return train(options); });

@@ -73,7 +73,7 @@ int main(int argc, char** argv) {
   app.add_option("--num_train_epochs", arguments.num_train_epochs, "Passes over the training set")
       ->capture_default_str();
   app.add_option("--learning_rate", arguments.learning_rate, "AdamW's")->capture_default_str();
-  app.add_option("--max_grad_norm", arguments.max_grad_norm, "Gradients are clipped to it; 0: they are not")
+  app.add_option("--max_grad_norm", arguments.max_grad_norm, "Maximum norm of the gradients; 0 disables clipping")
       ->capture_default_str();
   app.add_option("--seed", arguments.seed, "Seed of weights, order and dropout")->capture_default_str();
   return command_line::run(app, argc, argv, [&] {

@@ -234,7 +234,7 @@ int launch_and_wait(const LaunchOptions& options, const WorkerOf& who) {
   const ChildrenAreKept kept;
   const pid_t self = ::getpid();
   const pid_t launcher = ::fork();
-  if (launcher < 0) fail_workers(ErrorKind::environment, "no process can be made: {}", std::strerror(errno));
+  if (launcher < 0) fail_workers(ErrorKind::environment, "no process can be created: {}", std::strerror(errno));
   if (launcher == 0) run_as_launcher(options, who, self);
   int status = 0;
   while (::waitpid(launcher, &status, 0) < 0) {

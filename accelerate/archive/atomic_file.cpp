@@ -45,7 +45,7 @@ AtomicFile::AtomicFile(std::filesystem::path place, std::string_view operation)
   std::error_code error;
   if (std::filesystem::exists(std::filesystem::symlink_status(path_, error))) {
     if (!held(path_) && !locks_unsupported(errno)) {
-      base::fail(ErrorKind::usage, {}, operation_, "{} is being written by another process ({} is in the making)",
+      base::fail(ErrorKind::usage, {}, operation_, "{} is being written by another process ({} is incomplete)",
                  place_.string(), path_.string());
     }
     std::filesystem::remove(path_, error);

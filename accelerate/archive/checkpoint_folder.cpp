@@ -196,7 +196,7 @@ bool preserve_foreign_files(const fs::path& from, const fs::path& to, std::strin
   const auto files = list_contents(from).foreign;
   for (const fs::path& file : files) {
     if (::link(file.c_str(), (to / file.filename()).c_str()) == 0) continue;
-    fail(operation, file, "is not of the checkpoint there and cannot be carried over to the new one; move it");
+    fail(operation, file, "does not belong to the old checkpoint and cannot be linked into the new one; move it");
   }
   return !files.empty();
 }
@@ -266,10 +266,11 @@ void check_replaceable(const fs::path& place, std::string_view operation) {
   }
   for (const fs::path& other : list_contents(place).foreign) {
     if (!is_folder(other)) continue;
-    base::fail(ErrorKind::usage, {}, operation,
-               "{} is there and has a folder that is not of the checkpoint ({}) and would be lost with it; save to "
-               "another place, or move it",
-               place.string(), other.filename().string());
+    base::fail(
+        ErrorKind::usage, {}, operation,
+        "{} exists and has a folder that does not belong to the checkpoint ({}) and would be lost with it; save to "
+        "another place, or move it",
+        place.string(), other.filename().string());
   }
 }
 
@@ -286,7 +287,7 @@ AtomicFolder::AtomicFolder(fs::path place, std::string_view operation)
     if (is_leftover(entry.path())) {
       base::remove_tree(entry.path());
     } else {
-      base::fail(ErrorKind::usage, {}, operation_, "{} is being saved to by another process ({} is in the making)",
+      base::fail(ErrorKind::usage, {}, operation_, "{} is being saved to by another process ({} is incomplete)",
                  place_.string(), entry.path().string());
     }
   }
@@ -297,7 +298,7 @@ AtomicFolder::AtomicFolder(fs::path place, std::string_view operation)
     path_ = parent / beside(place_.filename().string());
     made = ::mkdir(path_.c_str(), 0777);
   } while (made != 0 && errno == EEXIST);
-  if (made != 0) fail(operation_, parent, "takes no new folder");
+  if (made != 0) fail(operation_, parent, "cannot contain a new folder");
   lock_ = acquire_lock(path_, O_CREAT);
   if (lock_) return;
   if (!locks_unsupported(errno)) fail(operation_, path_, "cannot be held");

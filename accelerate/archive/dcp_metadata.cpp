@@ -253,7 +253,7 @@ class MetadataParser {
     for (const TorchType& type : named_dtypes) {
       if (global != nullptr && global->str() == type.global) return type;
     }
-    origin_.broken("{} has no dtype that is known here", quote_for_terminal(name));
+    origin_.broken("{} has an unknown dtype", quote_for_terminal(name));
   }
 
   DcpTensor tensor_of(const std::string& name, const PickleValue& state) const {

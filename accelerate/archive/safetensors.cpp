@@ -76,7 +76,7 @@ SafetensorsEntry entry_of(const std::string& name, const json& tensor, const Ori
   SafetensorsEntry entry{.name = name, .dtype = field(tensor, name, "dtype", false, origin).get<std::string>()};
   const auto bits = safetensors_bits(entry.dtype);
   if (!bits) {
-    origin.broken("tensor {} has dtype {}, which is not known here; convert it", quote_for_terminal(name),
+    origin.broken("tensor {} has dtype {}, which is not supported; convert it", quote_for_terminal(name),
                   quote_for_terminal(entry.dtype));
   }
   for (const json& n : field(tensor, name, "shape", true, origin)) {
@@ -180,11 +180,11 @@ std::string write_safetensors(std::vector<SafetensorsEntry>& tensors,
   for (SafetensorsEntry& entry : tensors) {
     const auto bits = safetensors_bits(entry.dtype);
     if (!bits) {
-      base::fail(ErrorKind::usage, {}, operation, "tensor {} has dtype {}, which safetensors does not know", entry.name,
-                 entry.dtype);
+      base::fail(ErrorKind::usage, {}, operation, "tensor {} has dtype {}, which safetensors does not support",
+                 entry.name, entry.dtype);
     }
     if (!names.insert(entry.name).second) {
-      base::fail(ErrorKind::usage, {}, operation, "the tensor name {} {}; each needs a name of its own", entry.name,
+      base::fail(ErrorKind::usage, {}, operation, "the tensor name {} {}; names must be unique", entry.name,
                  entry.name == kMetadataName ? "has another meaning in safetensors" : "appears twice");
     }
     entry.begin = at;

@@ -140,7 +140,7 @@ TorchTensor TorchArchive::tensor(const PickleValue& value, const std::string& pa
   if (!found) {
     const auto* object = value.as<PickleObject>();
     if (is_parameter(value) && object->parts->arguments.empty()) {
-      origin_.broken("the parameter {} is made of nothing", quote_for_terminal(path));
+      origin_.broken("the parameter {} has no values", quote_for_terminal(path));
     }
     origin_.broken("{} is {}, expected a tensor", quote_for_terminal(path), value.kind());
   }
@@ -156,7 +156,7 @@ TorchTensor TorchArchive::tensor(const PickleValue& value, const std::string& pa
   }
   const PickleItems& id = *storage->id;
   const TorchType* type = torch_type_of(found->dtype != nullptr ? *found->dtype : id[1]);
-  if (type == nullptr) origin_.broken("the tensor {} has no dtype that is known here", quote_for_terminal(path));
+  if (type == nullptr) origin_.broken("the tensor {} has an unknown dtype", quote_for_terminal(path));
   tensor.dtype = type->dtype;
   tensor.bits = type->bits;
   place(tensor, id);

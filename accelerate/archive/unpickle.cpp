@@ -80,17 +80,17 @@ class Unpickler {
     stack_.push_back({std::move(value), extent});
   }
   Operand pop() {
-    if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) fail("a value is expected, there is none");
+    if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) fail("expected a value, found none");
     Operand operand = std::move(stack_.back());
     stack_.pop_back();
     return operand;
   }
   Operand& top() {
-    if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) fail("a value is expected, there is none");
+    if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) fail("expected a value, found none");
     return stack_.back();
   }
   std::vector<Operand> pop_to_mark() {
-    if (marks_.empty()) fail("a mark is expected, there is none");
+    if (marks_.empty()) fail("expected a mark, found none");
     const auto from = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
     std::vector<Operand> operands(std::make_move_iterator(from), std::make_move_iterator(stack_.end()));
     stack_.erase(from, stack_.end());
@@ -149,7 +149,7 @@ class Unpickler {
     PickleItems* items = nullptr;
     if (const auto* list = container.value.as<PickleList>()) items = list->items.get();
     if (const auto* object = container.value.as<PickleObject>()) items = &object->parts->items;
-    if (items == nullptr) fail("a list is expected, there is {}", container.value.kind());
+    if (items == nullptr) fail("expected a list, found {}", container.value.kind());
     for (Operand& operand : operands) items->push_back(set_item(operand, container.extent, identity(container.value)));
     refresh(container);
   }
@@ -158,8 +158,8 @@ class Unpickler {
     PickleEntries* entries = nullptr;
     if (const auto* dict = container.value.as<PickleDict>()) entries = dict->entries.get();
     if (const auto* object = container.value.as<PickleObject>()) entries = &object->parts->entries;
-    if (entries == nullptr) fail("a dict is expected, there is {}", container.value.kind());
-    if (operands.size() % 2 != 0) fail("a dict is given {} keys and values, expected pairs", operands.size());
+    if (entries == nullptr) fail("expected a dict, found {}", container.value.kind());
+    if (operands.size() % 2 != 0) fail("a dict has {} keys and values, expected pairs", operands.size());
     for (size_t i = 0; i < operands.size(); i += 2) {
       PickleValue key = set_item(operands[i], container.extent, identity(container.value));
       entries->emplace_back(std::move(key), set_item(operands[i + 1], container.extent, identity(container.value)));
@@ -183,7 +183,7 @@ class Unpickler {
   }
   void load_from_memo(uint32_t index) {
     const auto found = memo_.find(index);
-    if (found == memo_.end()) fail("value {} of the memo is not there", index);
+    if (found == memo_.end()) fail("value {} of the memo does not exist", index);
     count_copy(found->second.value);
     Operand operand = found->second;
     const auto extent = extents_.find(identity(operand.value));
@@ -213,7 +213,7 @@ class Unpickler {
     }
     // The same tuple can be used for many calls.
     pushed_bytes_ += static_cast<int64_t>(tuple->items->size());
-    if (pushed_bytes_ > max_values) fail("calls are given more than {} values", max_values);
+    if (pushed_bytes_ > max_values) fail("calls have more than {} values", max_values);
     const bool is_last_call = tuple->items.use_count() == 1;  // no other reference exists
     for (const PickleValue& item : *tuple->items) {
       if (!is_last_call) count_copy(item);
@@ -227,7 +227,7 @@ class Unpickler {
     Operand state = pop();
     Operand& container = open_container();
     const auto* object = container.value.as<PickleObject>();
-    if (object == nullptr) fail("an object is expected, there is {}", container.value.kind());
+    if (object == nullptr) fail("expected an object, found {}", container.value.kind());
     object->parts->state = set_item(state, container.extent, identity(container.value));
     refresh(container);
   }

@@ -11,7 +11,7 @@ void rethrow_on_all_ranks(const comm::Group& group, const std::exception_ptr& mi
   std::vector<std::string> all;
   if (group.size() > 1) {
     const std::string said = mine ? "!" + base::exception_text(mine) : "";
-    all = comm::with_operation_context(operation, "whether the other ranks failed is not known", group.place(),
+    all = comm::with_operation_context(operation, "it is unknown whether the other ranks failed", group.place(),
                                        [&] { return group.all_gather_bytes(said); });
   }
   if (mine) std::rethrow_exception(mine);

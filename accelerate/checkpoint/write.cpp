@@ -302,7 +302,7 @@ void add_foreign_files(const std::filesystem::path& folder, Manifest& manifest, 
     // A removed file that is still open has such a name on NFS and sshfs.
     if (name.starts_with(".nfs") || name.starts_with(".fuse_hidden")) continue;
     if (!entry.is_regular_file()) {
-      base::fail(ErrorKind::usage, {}, operation, "a hook made {} in the checkpoint, which takes files only",
+      base::fail(ErrorKind::usage, {}, operation, "a hook made {} in the checkpoint, which may contain only files",
                  entry.path().string());
     }
     if (durable) archive::sync_to_disk(entry.path(), operation);

@@ -47,11 +47,12 @@ void check_same_length(const state::LoaderState& state, int64_t samples) {
 /// A position is only valid in the same kind of order, even if the lengths are equal.
 void check_same_order(const state::LoaderState& state, std::string_view kind) {
   if (state.consumed == 0 || state.order.empty() || state.order == kind) return;
-  base::fail(ErrorKind::usage, {}, "load_state",
-             "the state is of an epoch whose order is {}, and {} of its {} samples were seen; this loader's order is "
-             "{}, in which those are others. Resume with the sampler that it was saved with, or begin a new epoch with "
-             "set_epoch({})",
-             state.order, state.consumed, state.samples, kind, state.epoch + 1);
+  base::fail(
+      ErrorKind::usage, {}, "load_state",
+      "the state is of an epoch with the order {}, of which {} of {} samples were seen; this loader has the order "
+      "{}, in which other samples come first. Resume with the sampler that it was saved with, or begin a new epoch "
+      "with set_epoch({})",
+      state.order, state.consumed, state.samples, kind, state.epoch + 1);
 }
 
 /// A sampler with an explicit rank must match this rank.
@@ -109,7 +110,7 @@ at::Tensor LoaderBase::Core::order() {
   const auto order = sampler->order(shuffles() ? seed() : 0, epochs.epoch());
   if (!order.defined() || order.dim() != 1 || order.size(0) != sampler->size() || order.scalar_type() != at::kLong ||
       !order.is_cpu()) {
-    base::fail(ErrorKind::usage, {}, "loader", "the sampler gives {} in epoch {}, must be [{}] int64 on the CPU",
+    base::fail(ErrorKind::usage, {}, "loader", "the sampler returns {} in epoch {}, must be [{}] int64 on the CPU",
                order.defined() ? order.toString() + c10::str(order.sizes()) : "no tensor", epochs.epoch(),
                sampler->size());
   }

@@ -234,7 +234,7 @@ SamplerPtr distributed_sampler(int64_t samples, const DistributedOptions& option
   check_count("distributed_sampler", "samples", samples);
   if (options.num_replicas.has_value() != options.rank.has_value())
     base::fail(ErrorKind::usage, {}, "distributed_sampler",
-               "num_replicas and rank: one is given; give both or neither");
+               "num_replicas and rank: only one is set; set both or neither");
   if (options.rank && (*options.rank < 0 || *options.rank >= *options.num_replicas))
     base::fail(ErrorKind::usage, {}, "distributed_sampler", "rank is {}, must be 0 to {} with num_replicas {}",
                *options.rank, *options.num_replicas - 1, *options.num_replicas);

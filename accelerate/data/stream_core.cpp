@@ -23,8 +23,8 @@ int64_t repeated_of(const state::LoaderState& before, const ShardOptions& now) {
 
 void log_resharding(const state::LoaderState& before, const ShardOptions& now) {
   base::log(base::LogLevel::info, {},
-            "loader: epoch {} of a stream continues after {} samples, seen in batches of {} on {} ranks; what follows "
-            "is sharded again, in batches of {} to {} ranks{}",
+            "loader: epoch {} of a stream continues after {} samples, seen in batches of {} on {} ranks; the following "
+            "samples are sharded again, in batches of {} to {} ranks{}",
             before.epoch, before.consumed, before.batch_size, before.world_size, now.batch_size, now.world_size,
             duplicated_samples_text(repeated_of(before, now)));
 }
@@ -61,7 +61,7 @@ void StreamCore::load_state(const state::LoaderState& from) {
   check_state(from, kUnknown);
   if (shard_spec.reads && from.consumed > 0 && from.samples != samples.value_or(kUnknown)) {
     base::fail(ErrorKind::usage, {}, "load_state",
-               "the state is of a stream of {} samples, this one has {} (-1: not known)", from.samples,
+               "the state is of a stream of {} samples, this one has {} (-1 means unknown)", from.samples,
                samples.value_or(kUnknown));
   }
   samples_elsewhere_ = from.samples == kUnknown ? std::nullopt : std::optional(from.samples);

@@ -164,7 +164,7 @@ WorkerPool::WorkerPool(int64_t num_workers) : WorkerPool() {
       state_->threads.emplace_back([state = state_, id, num_workers] { state->work({id, num_workers}); });
     } catch (const std::system_error& problem) {
       base::fail(ErrorKind::environment, {}, "loader",
-                 "num_workers is {}, but the system gives {} threads: {}; use fewer workers, or raise the limits of "
+                 "num_workers is {}, but the system provides {} threads: {}; use fewer workers, or raise the limits of "
                  "processes and memory (ulimit -u, ulimit -v)",
                  num_workers, id, problem.code().message());
     }
@@ -225,7 +225,7 @@ std::exception_ptr slow(std::string_view what, std::string_view remedy, const Re
                what, limit);
   }
   base::fail(ErrorKind::data, {}, "loader",
-             "{} is not there after {:g} s (timeout); worker {} has been reading it for {:.1f} s{}. {}", what, limit,
+             "{} is not ready after {:g} s (timeout); worker {} has been reading it for {:.1f} s{}. {}", what, limit,
              reader.worker, since, reader.sample < 0 ? "" : fmt::format(", now sample {}", reader.sample), remedy);
 } catch (const Error&) {
   return std::current_exception();

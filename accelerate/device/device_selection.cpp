@@ -53,7 +53,7 @@ c10::Device select_device(const env::ProcessEnv& process, const env::Settings& s
   if (process.local_world_size > count && !settings.allow_shared_gpus) {
     base::fail(ErrorKind::device, place, "device",
                "{} ranks on this machine, {} visible; start at most {}, run on the CPU (ACCELERATE_USE_CPU=1), or "
-               "set ACCELERATE_ALLOW_SHARED_GPUS=1, which is also right where every rank sees only its own GPU",
+               "set ACCELERATE_ALLOW_SHARED_GPUS=1, which is also correct if each rank sees only its own GPU",
                process.local_world_size, counted(accelerator), count);
   }
   return {accelerator.type, static_cast<c10::DeviceIndex>(process.local_rank % count)};

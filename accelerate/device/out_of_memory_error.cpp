@@ -27,7 +27,7 @@ std::string by_kind(const std::vector<MemoryEntry>& known) {
   return text.empty() ? text : text + ")";
 }
 
-/// Returns "; known to be there: 14 MiB in 16 tensors (...), the largest ...; the rest is mostly what forward keeps for
+/// Returns "; known tensors: 14 MiB in 16 tensors (...), the largest ...; the rest is mostly what forward keeps for
 /// backward: ...", or "" if no tensor is known.
 std::string memory_usage_text(std::vector<MemoryEntry> known) {
   if (known.empty()) return "";
@@ -36,7 +36,7 @@ std::string memory_usage_text(std::vector<MemoryEntry> known) {
   std::stable_sort(known.begin(), known.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
   int64_t sum = 0;
   for (const auto& tensor : known) sum += tensor.bytes;
-  std::string text = fmt::format("; known to be there: {} in {} tensor{}{}, the largest", base::bytes_text(sum),
+  std::string text = fmt::format("; known tensors: {} in {} tensor{}{}, the largest", base::bytes_text(sum),
                                  known.size(), known.size() == 1 ? "" : "s", kinds);
   for (size_t i = 0; i < std::min(shown, known.size()); ++i) {
     text += fmt::format("{} {} ({})", i == 0 ? "" : ",", known[i].text, base::bytes_text(known[i].bytes));
@@ -62,9 +62,8 @@ void fail_out_of_memory(const c10::Error& error, const RankContext& place, std::
     if (source < at) said.erase(source, at - source);
   }
   while (!said.empty() && (said.back() == '.' || said.back() == '\n' || said.back() == ' ')) said.pop_back();
-  base::fail(ErrorKind::device, place, operation,
-             "{}{}; take a smaller batch, or let find_executable_batch_size() look for one", said,
-             memory_usage_text(known));
+  base::fail(ErrorKind::device, place, operation, "{}{}; use a smaller batch, or call find_executable_batch_size()",
+             said, memory_usage_text(known));
 }
 
 }  // namespace accelerate::device

@@ -52,7 +52,7 @@ void check_known(const std::string& key, const std::string& path) {
   std::string all;
   for_each_setting([&](const auto& row) { all += (all.empty() ? "" : ", ") + std::string(row.key); });
   for (const auto launchers : launcher_keys()) all += ", " + std::string(launchers);
-  refuse("{} has the unknown key '{}'; known are {}", path, key, all);
+  refuse("{} has the unknown key '{}'; the known keys are {}", path, key, all);
 }
 
 bool is_foreign(const std::string& key) {
@@ -165,7 +165,7 @@ Config parse_config(std::string_view text, const std::string& path) {
   Config config{.path = path, .values = {}};
   const YAML::Node root = yaml_document(std::string(text), path, "settings");
   if (root.IsNull()) return config;
-  if (!root.IsMap()) refuse("{} must hold lines like 'cpu: true'", path);
+  if (!root.IsMap()) refuse("{} must contain lines like 'cpu: true'", path);
   check_kind(root, path);
   read_map(root, config);
   check_distributed_type(config.values, path);

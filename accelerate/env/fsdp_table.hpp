@@ -60,14 +60,14 @@ void for_each_fsdp_setting(Each&& each) {
                .type = NumberedName{kShardingStrategies},
                .default_value = DerivedDefault{"FULL_SHARD"},
                .member = [](auto& all) { return &all.sharding_strategy; }});
-  each(
-      Setting{.name = "reshard_after_forward",
-              .key = "fsdp_reshard_after_forward",
-              .variable = "FSDP_RESHARD_AFTER_FORWARD",
-              .option = {"fsdp_reshard_after_forward", "BOOL", "false: parameters stay whole until the backward ends."},
-              .type = ReshardAfterForward{},
-              .default_value = DerivedDefault{"true"},
-              .member = [](auto& all) { return &all.reshard_after_forward; }});
+  each(Setting{
+      .name = "reshard_after_forward",
+      .key = "fsdp_reshard_after_forward",
+      .variable = "FSDP_RESHARD_AFTER_FORWARD",
+      .option = {"fsdp_reshard_after_forward", "BOOL", "If false, parameters stay whole until the backward ends."},
+      .type = ReshardAfterForward{},
+      .default_value = DerivedDefault{"true"},
+      .member = [](auto& all) { return &all.reshard_after_forward; }});
   each(Setting{.name = "forward_prefetch",
                .key = "fsdp_forward_prefetch",
                .variable = "FSDP_FORWARD_PREFETCH",

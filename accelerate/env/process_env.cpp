@@ -71,7 +71,8 @@ void read_elastic(const Variables& variables, ProcessEnv& process) {
   if (!value) throw_malformed_variable(agent, "True or False");
   process.agent_store = *value;
   if (process.agent_store && (!process.master_addr || !process.master_port)) {
-    base::fail(ErrorKind::environment, {}, "environment", "{} is {}, but {} is not set; the store is there", agent.name,
+    base::fail(ErrorKind::environment, {}, "environment",
+               "{} is {}, but {} is not set, so the address of the agent's store is incomplete", agent.name,
                *agent.text, process.master_addr ? "MASTER_PORT" : "MASTER_ADDR");
   }
 }

@@ -74,7 +74,7 @@ void for_each_setting(Each&& each) {
   each(Setting{.name = "cpu",
                .key = "cpu",
                .variable = "ACCELERATE_USE_CPU",
-               .option = {"cpu", "", "Train on the CPU although GPUs are there."},
+               .option = {"cpu", "", "Train on the CPU even if there are GPUs."},
                .type = Flag{},
                .member = [](auto& all) { return &all.cpu; }});
   each(Setting{
@@ -118,7 +118,7 @@ void for_each_setting(Each&& each) {
   each(Setting{.name = "allow_shared_gpus",
                .key = "allow_shared_gpus",
                .variable = "ACCELERATE_ALLOW_SHARED_GPUS",
-               .option = {"allow_shared_gpus", "", "More ranks than GPUs take turns on them; else an error."},
+               .option = {"allow_shared_gpus", "", "Allow more ranks than GPUs, which is otherwise an error."},
                .type = Flag{},
                .member = [](auto& all) { return &all.allow_shared_gpus; }});
   each(Setting{.name = "memory_format",

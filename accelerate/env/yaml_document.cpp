@@ -54,7 +54,7 @@ YAML::Node yaml_document(const std::string& text, const std::string& path, std::
   }
   if (documents.size() > 1) {
     base::fail(ErrorKind::environment, {}, who,
-               "{} has {} documents with --- between them, must have 1; put each into a file of its own", path,
+               "{} has {} documents with --- between them, must have 1; put each into a separate file", path,
                documents.size());
   }
   return documents.empty() ? YAML::Node() : documents.front();

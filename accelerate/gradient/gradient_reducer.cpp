@@ -229,7 +229,7 @@ void run_backward(std::span<GradientReducer* const> gradient_reducers, const com
       const auto lock = locked(*cores[i]);
       reached.mutable_data_ptr<int>()[i] = cores[i]->begun() || cores[i]->first_unreduced() != nullptr ? 1 : 0;
     }
-    comm::with_operation_context("backward", "which models the loss reaches is not known", group.place(),
+    comm::with_operation_context("backward", "it is unknown which models the loss reaches", group.place(),
                                  [&] { group.all_reduce(reached, comm::ReduceOp::max); });
   }
   std::vector<GradientReducer::Core*> taking_part;

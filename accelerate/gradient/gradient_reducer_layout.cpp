@@ -79,8 +79,8 @@ void GradientReducer::Core::build_layout_from_arrival_order() {
 void GradientReducer::Core::apply_given_layout() {
   if (options.static_graph) {
     base::fail(ErrorKind::usage, group.place(), "prepare",
-               "static_graph learns from the first reduction which parameters are used, but a bucket plan is given, "
-               "so nothing can be learned; remove one of them");
+               "static_graph determines the used parameters in the first reduction, which does not happen with a "
+               "bucket plan; remove one of them");
   }
   check_given(*options.plan, states, group.place());
   plan = *options.plan;

@@ -62,7 +62,7 @@ struct UnevenJoin::RankCoordinator : JoinCoordinator {
                           i % 2 == 0 ? "reduce the gradients of" : "broadcast the buffers of", i / 2);
     }
     base::fail(ErrorKind::usage, group.place(), "join_uneven_inputs",
-               "of {} ranks that still have batches {}; their steps must be alike", active, said);
+               "of {} ranks that still have batches {}; their steps must be equal", active, said);
   }
 
   const comm::Group& group;

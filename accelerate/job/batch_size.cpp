@@ -40,7 +40,7 @@ int64_t find_executable_batch_size(const comm::Group& group, const std::function
     }
     // If one rank fails, all ranks reduce the size, because otherwise their batch sizes would differ.
     const auto all_fitted = at::full({1}, fitted ? 1 : 0, at::kLong);
-    comm::with_operation_context("find_executable_batch_size", "whether the batch fitted on all ranks is not known",
+    comm::with_operation_context("find_executable_batch_size", "it is unknown whether the batch fits on all ranks",
                                  group.place(), [&] { group.all_reduce(all_fitted, comm::ReduceOp::min); });
     if (all_fitted.item<int64_t>() == 1) return size;
   }

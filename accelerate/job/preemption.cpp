@@ -27,8 +27,8 @@ void on_signal(int) { signal_received.store(true, std::memory_order_relaxed); }
 PreemptionGuard::PreemptionGuard(std::initializer_list<int> signals) {
   if (guard_exists.exchange(true)) {
     base::fail(ErrorKind::usage, {}, "PreemptionGuard",
-               "there is one already, and signals go to one; let both parts of the "
-               "program look at that one");
+               "another guard already exists, and only one receives the signals; use the same guard in both parts of "
+               "the program");
   }
   signal_received = false;
   for (const int signal : signals) {

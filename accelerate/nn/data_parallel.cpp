@@ -44,8 +44,8 @@ at::Tensor twin_in(const Items& items, const std::string& name, const at::Tensor
   const at::Tensor* found = items.find(name);
   if (found == nullptr || found->sizes() != original.sizes()) {
     base::fail(ErrorKind::usage, {}, "DataParallel",
-               "{} is {} in the module, {} in its copy; the factory makes the same layers", name, original.sizes(),
-               found == nullptr ? "not there" : fmt::format("{}", found->sizes()));
+               "{} is {} in the module, {} in its copy; the factory must create the same layers", name,
+               original.sizes(), found == nullptr ? "not there" : fmt::format("{}", found->sizes()));
   }
   return *found;
 }
@@ -226,8 +226,8 @@ std::shared_ptr<torch::nn::Module> clone_of(const torch::nn::Module& module, at:
   } catch (const c10::Error& error) {
     if (std::string(error.what_without_backtrace()).find("clone()") == std::string::npos) throw;
     base::fail(ErrorKind::usage, {}, "DataParallel",
-               "{} cannot be copied; derive it from torch::nn::Cloneable and make its layers in reset(), or give a "
-               "factory that makes another one",
+               "{} cannot be copied; derive it from torch::nn::Cloneable and make its layers in reset(), or pass a "
+               "factory that creates another one",
                module.name());
   }
 }
@@ -236,14 +236,15 @@ void throw_clone_of_other_class(const torch::nn::Module& module, const torch::nn
   base::fail(
       ErrorKind::usage, {}, "DataParallel",
       "clone() of {} makes a {}, the class that it derives from; override clone() in the class itself, derive it "
-      "from torch::nn::Cloneable of itself, or give a factory that makes another one",
+      "from torch::nn::Cloneable of itself, or pass a factory that creates another one",
       c10::demangle(typeid(module).name()), c10::demangle(typeid(clone).name()));
 }
 
 void throw_null_clone() {
-  base::fail(ErrorKind::usage, {}, "DataParallel",
-             "the factory gave a null pointer; it makes another module of the same class, as clone() of the class "
-             "itself would");
+  base::fail(
+      ErrorKind::usage, {}, "DataParallel",
+      "the factory returned a null pointer; it must create another module of the same class, as clone() of the class "
+      "itself would");
 }
 
 }  // namespace accelerate::nn::detail

@@ -27,7 +27,7 @@ bool is_plain(const torch::nn::LinearImpl& layer) { return typeid(layer) == type
 std::string reason_to_keep(const torch::nn::LinearImpl& layer, const Module& holder) {
   if (!is_plain(layer)) {
     return fmt::format(
-        "{} derives from torch::nn::Linear and may have a forward() of its own; derive it from "
+        "{} derives from torch::nn::Linear and may have its own forward(); derive it from "
         "accelerate::nn::Linear",
         layer.name());
   }

@@ -101,7 +101,7 @@ std::string agreeing_ranks_text(const Comparison& all, size_t i) {
   for (const std::string& line : mine) text += line + '\n';
   Comparison all;
   size_t count = 0;
-  const auto texts = comm::with_operation_context("check_synchronized", "what differs is not known", group.place(),
+  const auto texts = comm::with_operation_context("check_synchronized", "the differences are unknown", group.place(),
                                                   [&] { return group.all_gather_bytes(text); });
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     Names lines = split_fields(texts[rank]);
@@ -119,7 +119,8 @@ std::string agreeing_ranks_text(const Comparison& all, size_t i) {
   const size_t first = differing.front();
   base::fail(ErrorKind::usage, group.place(), "check_synchronized",
              "{}{} {} ({} of {} tensors differ); something changed it on some ranks alone: a step of an optimizer that "
-             "was not prepared, code under is_main_process(), random numbers of their own; load the same state on all "
+             "was not prepared, code under is_main_process(), random numbers that differ between ranks; load the same "
+             "state on all "
              "ranks to continue",
              when.empty() ? "" : fmt::format("{} ", when), before_tab(line_of(all.lines[0], first)),
              agreeing_ranks_text(all, first), differing.size(), count);

@@ -28,10 +28,11 @@ c10::Device parse_device(const std::string& text) {
   try {
     if (!is_index) device = c10::Device(text);
   } catch (const c10::Error&) {
-    base::fail(ErrorKind::usage, {}, "device_map",
-               "\"{}\" is no device; expected the number of an accelerator device, a device as \"cuda:1\", \"cpu\" or "
-               "\"disk\"",
-               text);
+    base::fail(
+        ErrorKind::usage, {}, "device_map",
+        "\"{}\" is not a device; expected the number of an accelerator device, a device as \"cuda:1\", \"cpu\" or "
+        "\"disk\"",
+        text);
   }
   if (device && device->is_cpu()) return c10::kCPU;
   const bool is_accelerator = type && (!device || device->type() == *type);

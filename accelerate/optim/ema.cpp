@@ -302,7 +302,7 @@ void ExponentialMovingAverage::load_state_dict(const torch::OrderedDict<std::str
     }
   }
   if (state.size() != items_.size() + 1) {
-    refuse(fmt::format("there are {} entries, {} are known here (use_buffers is {})", state.size(), items_.size() + 1,
+    refuse(fmt::format("there are {} entries, {} are expected (use_buffers is {})", state.size(), items_.size() + 1,
                        options_.use_buffers));
   }
   const at::NoGradGuard no_grad;

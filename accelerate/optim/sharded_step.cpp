@@ -90,7 +90,7 @@ size_t GroupLookup::operator()(const state::ParameterShard& param_shard) {
     if (found == places_.end()) {
       base::fail(
           ErrorKind::usage, {}, "optimizer.step",
-          "{} is none of the optimizer's {} parameters; give the optimizer the parameter before it is stepped on",
+          "{} is not one of the optimizer's {} parameters; give the optimizer the parameter before it is stepped on",
           param_shard.name.empty() ? "a piece" : param_shard.name, places_.size());
     }
     place = found->second;
@@ -185,12 +185,11 @@ void ShardedStep::read_from_device(Call& call) {
   const auto found = std::find_if(scalars_.begin(), scalars_.end(),
                                   [&](const Scalars& each) { return each.memory.device() == call.device; });
   if (found == scalars_.end() || found->taken + 2 > found->memory.numel()) {
-    base::fail(
-        ErrorKind::usage, {}, "optimizer.step",
-        "{} kernel calls of the optimizer are recorded on {}, at most {} can be; step on it fewer times in what is "
-        "recorded",
-        found == scalars_.end() ? 1 : found->taken / 2 + 1, call.device.str(),
-        found == scalars_.end() ? 0 : found->memory.numel() / 2);
+    base::fail(ErrorKind::usage, {}, "optimizer.step",
+               "{} kernel calls of the optimizer are recorded on {}, at most {} can be; reduce the number of steps in "
+               "the captured function",
+               found == scalars_.end() ? 1 : found->taken / 2 + 1, call.device.str(),
+               found == scalars_.end() ? 0 : found->memory.numel() / 2);
   }
   call.rate = found->memory.select(0, found->taken++);
   call.step_tensor = found->memory.select(0, found->taken++);
@@ -248,11 +247,10 @@ void ShardedStep::throw_capture_before_first_step(const StepTarget& stepped) {
 }
 
 void ShardedStep::throw_capture_before_first_step(const std::string& name, at::IntArrayRef sizes) {
-  base::fail(
-      ErrorKind::usage, {}, "optimizer.step",
-      "{} of shape [{}] has its first gradient in a step that is recorded, must have had one before: its averages "
-      "would begin anew in each replay",
-      name.empty() ? "a parameter" : "parameter " + name, c10::Join(", ", sizes));
+  base::fail(ErrorKind::usage, {}, "optimizer.step",
+             "{} of shape [{}] has its first gradient in a captured step, must have had one before: its averages "
+             "would restart in each replay",
+             name.empty() ? "a parameter" : "parameter " + name, c10::Join(", ", sizes));
 }
 
 void ShardedStep::add_to(CaptureFingerprint& fingerprint) {

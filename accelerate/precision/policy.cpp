@@ -74,10 +74,10 @@ void check_precision_policy(const Policy& policy, c10::Device device, const LowP
     if (!dtype || *dtype == ScalarType::Float) continue;
     if (!can.autocast) {
       base::fail(ErrorKind::device, place, "mixed_precision",
-                 "{} is requested, LibTorch has no autocast for {}; ask for no", name_of(*dtype), device.str());
+                 "{} is requested, LibTorch has no autocast for {}; use no", name_of(*dtype), device.str());
     }
     if (supports(can, *dtype)) continue;
-    base::fail(ErrorKind::device, place, "mixed_precision", "{} is requested, {} computes in {} only; ask for {}",
+    base::fail(ErrorKind::device, place, "mixed_precision", "{} is requested, {} computes in {} only; use {}",
                name_of(*dtype), device.str(), supported_precisions("float32", " and ", can),
                supported_precisions("no", " or ", can));
   }

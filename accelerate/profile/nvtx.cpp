@@ -27,7 +27,7 @@ NvtxRanges::NvtxRanges(const RankContext& place) {
   if (!cudaStubs()->enabled()) {
     base::log_once(
         base::LogLevel::warning, place,
-        "profile: nvtx is true, and this LibTorch was built without CUDA, which has NVTX: no ranges are made");
+        "profile: nvtx is true, and this LibTorch was built without CUDA, which has NVTX: no ranges are recorded");
     return;
   }
   callback_ = at::addThreadLocalCallback(

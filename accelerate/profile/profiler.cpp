@@ -275,14 +275,14 @@ void Profiler::stop() {
     comm::with_operation_context("profile", what, group_.place(), [&] { group_.barrier(); });
   };
   if (!options_.output_trace_dir.empty()) {
-    meet("whether all ranks' files are there is not known");
+    meet("it is unknown whether the files of all ranks exist");
     try {
       if (group_.rank() == 0) merge_traces();
     } catch (const std::exception& error) {  // the other ranks wait
-      base::log(base::LogLevel::warning, group_.place(), "profile: profile.json is not made: {}", error.what());
+      base::log(base::LogLevel::warning, group_.place(), "profile: profile.json was not written: {}", error.what());
     }
     write_summaries();
-    meet("whether the merged files are there is not known");
+    meet("it is unknown whether the merged files exist");
   }
   if (failure) std::rethrow_exception(failure);
 }
@@ -316,9 +316,8 @@ void Profiler::merge_traces() const {
       traces.push_back({.rank = rank, .json = bytes_of(file)});
     } else {
       base::log(base::LogLevel::warning, group_.place(),
-                "profile: rank {}'s trace is not in {} here; profile.json goes "
-                "without it",
-                rank, options_.output_trace_dir);
+                "profile: rank {}'s trace is not in {} here; profile.json is written without it", rank,
+                options_.output_trace_dir);
     }
   }
   const auto merged = merged_trace(traces);
@@ -326,7 +325,7 @@ void Profiler::merge_traces() const {
     base::log(
         base::LogLevel::warning, group_.place(),
         "profile: rank {}'s trace is not JSON with traceEvents: {} was cut, as on a full disk, or LibTorch wrote a "
-        "text without escaping its quotes; profile.json goes without it",
+        "text without escaping its quotes; profile.json is written without it",
         rank, trace_file(rank));
   }
   write_file("profile.json", merged.json);

@@ -52,7 +52,7 @@ void gather_and_scatter(Accelerator& accelerator) {
   const Group& group = accelerator.group();
   const auto list = group.gather(ragged(accelerator, group.rank()));
   expect(static_cast<int64_t>(list.size()) == (group.rank() == 0 ? group.size() : 0),
-         fmt::format("gather gave {} tensors", list.size()));
+         fmt::format("gather returned {} tensors", list.size()));
   for (size_t rank = 0; rank < list.size(); ++rank) {
     expect_equal(list[rank], ragged(accelerator, static_cast<int64_t>(rank)), fmt::format("rank {}'s tensor", rank));
   }

@@ -119,7 +119,7 @@ void random_states(Accelerator& accelerator) {
   torch::manual_seed(100 + static_cast<uint64_t>(accelerator.process_index()));
   accelerator.synchronize_rng_states();
   const auto drawn = accelerator.gather(torch::rand({1, 3}).to(accelerator.device())).cpu();
-  expect_equal(drawn, drawn[0].repeat({accelerator.num_processes(), 1}), "what the ranks draw");
+  expect_equal(drawn, drawn[0].repeat({accelerator.num_processes(), 1}), "the random numbers of the ranks");
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ void check_fixed(const FullyShardedDataParallelPlugin& plugin, const env::FsdpSe
                  "prepare() always makes the parameters of all ranks equal to rank 0's"},
            Fixed{"activation_checkpointing",
                  first_of(plugin.activation_checkpointing, outside.activation_checkpointing), false,
-                 "the model decides what is recomputed; call nn::checkpoint() in its forward"},
+                 "the model selects the recomputed parts; call nn::checkpoint() in its forward"},
        }) {
     if (!fixed.given || *fixed.given == fixed.allowed) continue;
     base::fail(ErrorKind::usage, place, "sharding", "{} is {}, must be {}, because {}", fixed.name, *fixed.given,

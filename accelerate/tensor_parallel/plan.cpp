@@ -62,7 +62,7 @@ class PlanSearch {
   std::vector<PlannedLayer> find(Module& module) {
     visit(module, "");
     for (size_t i = 0; i < plan_.size(); ++i) {
-      if (counts_[i] == 0) refuse_plan(group_, "the plan has '{}', which is no layer of the model", plan_[i].first);
+      if (counts_[i] == 0) refuse_plan(group_, "the plan has '{}', which is not a layer of the model", plan_[i].first);
     }
     return std::move(found_);
   }

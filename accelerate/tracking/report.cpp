@@ -153,7 +153,7 @@ LoggedFolder read_logged_folder(const std::filesystem::path& folder) {
   }
   if (failed) base::fail(ErrorKind::io, {}, "report", "{} cannot be read: {}", folder.string(), failed.message());
   if (logged.files.empty() && logged.profiles.empty() && !logged.unreadable_files.empty()) {
-    base::fail(ErrorKind::io, {}, "report", "in {} nothing can be read: {}", folder.string(),
+    base::fail(ErrorKind::io, {}, "report", "no log in {} can be read: {}", folder.string(),
                fmt::join(logged.unreadable_files, "; "));
   }
   if (logged.files.empty() && logged.profiles.empty()) {

@@ -54,7 +54,7 @@ Trackers::Trackers(const TrackingOptions& options, const RankContext& place)
       const auto names = names_of(all_);
       if (std::find(names.begin(), names.end(), tracker->name()) != names.end()) {
         if (with.tracker() == nullptr) continue;  // requested twice by name
-        base::fail(ErrorKind::usage, place, "log_with", "two trackers are called '{}', each needs a name of its own",
+        base::fail(ErrorKind::usage, place, "log_with", "two trackers are called '{}', names must be unique",
                    tracker->name());
       }
       if (tracker->requires_logging_directory() && !logging_dir_) {
@@ -117,7 +117,8 @@ void Trackers::start(const std::string& project, const Values& config) {
 
 void Trackers::log(const Values& values, Step step) {
   if (!in_run_ && !here_.empty()) {
-    base::log_once(base::LogLevel::warning, place_, "log: no run has begun, so nothing is kept; call init_trackers()");
+    base::log_once(base::LogLevel::warning, place_,
+                   "log: no run has begun, so the values are dropped; call init_trackers()");
   }
   each("log", [&](Tracker& tracker) { tracker.log(values, step); });
 }

@@ -168,7 +168,7 @@ void check_training_arguments(const TrainingArguments& arguments, const Argument
   }
   const bool warms_up = arguments.warmup_steps > 0 || arguments.warmup_ratio > 0;
   if (warms_up && arguments.lr_scheduler_type == SchedulerType::constant) {
-    must_be.fail("{}, lr_scheduler_type is constant, which does not warm up; take constant_with_warmup",
+    must_be.fail("{}, lr_scheduler_type is constant, which has no warm-up; use constant_with_warmup",
                  arguments.warmup_steps > 0 ? fmt::format("warmup_steps is {}", arguments.warmup_steps)
                                             : fmt::format("warmup_ratio is {}", arguments.warmup_ratio));
   }

@@ -20,7 +20,7 @@ double metric_of(const Metrics& metrics, const std::string& name, std::string_vi
   std::vector<std::string> names;
   for (const auto& [other, value] : metrics) names.push_back(other);
   base::fail(ErrorKind::usage, place, asked_by,
-             "there is no metric \"{}\", the evaluation gave {}; name one of them as metric_for_best_model", name,
+             "there is no metric \"{}\", the evaluation returned {}; name one of them as metric_for_best_model", name,
              quoted_names(names));
 }
 

@@ -35,10 +35,11 @@ bool fits_int64(const at::Tensor& tensor) {
 }
 
 [[noreturn]] void fail_too_large(const std::string& what, std::string_view operation, const RankContext& place) {
-  base::fail(ErrorKind::usage, place, operation,
-             "{} of different length are filled with {} as int64, and uint64 values above {} are none; give another "
-             "dtype, or the same length in all batches",
-             what, kFilling, std::numeric_limits<int64_t>::max());
+  base::fail(
+      ErrorKind::usage, place, operation,
+      "{} of different length are filled with {} as int64, and uint64 values above {} do not fit into int64; set "
+      "another dtype, or the same length in all batches",
+      what, kFilling, std::numeric_limits<int64_t>::max());
 }
 
 /// Concatenates the rows of batches. Second dimensions are padded to the longest.
@@ -79,7 +80,7 @@ void check_rows(const at::Tensor& tensor, int64_t examples, std::string_view ope
                 const RankContext& place) {
   if (tensor.defined() && tensor.dim() > 0 && tensor.size(0) == examples) return;
   base::fail(ErrorKind::usage, place, operation,
-             "{} {} in a batch of {} examples; compute_metrics and predict() want a row per example", what,
+             "{} {} in a batch of {} examples; compute_metrics and predict() need one row per example", what,
              tensor.defined() ? fmt::format("{}", tensor.sizes()) : "undefined", examples);
 }
 
@@ -156,7 +157,7 @@ std::vector<std::string> TrainerBase::labels_of(const Inputs& inputs, bool all) 
   for (const auto& name : arguments_.label_names) {
     if (all && !inputs.contains(name)) {
       base::fail(ErrorKind::usage, accelerator_.place(), "label_names",
-                 "there is no \"{}\" in the batch, the collate function gave {}; compute_metrics wants label_names",
+                 "there is no \"{}\" in the batch, the collate function returned {}; compute_metrics needs label_names",
                  name, quoted_names(inputs.names()));
     }
     if (inputs.contains(name)) labels.push_back(name);
@@ -175,7 +176,7 @@ std::vector<at::Tensor> TrainerBase::gathered_step(const Inputs& inputs, int64_t
   if (keep != Keep::losses) {
     if (!outputs.defined()) {
       base::fail(ErrorKind::usage, place, "compute_loss",
-                 "the outputs are undefined; compute_metrics and predict() want them: return {{loss, outputs}}");
+                 "the outputs are undefined; compute_metrics and predict() need them: return {{loss, outputs}}");
     }
     check_rows(outputs, examples, "compute_loss", "the outputs are", place);
     mine.push_back(outputs);

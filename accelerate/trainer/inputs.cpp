@@ -9,7 +9,7 @@ const at::Tensor& Inputs::operator[](const std::string& name) const {
   const auto found = find(name);
   if (found != end()) return found->second;
   throw MissingInput(
-      fmt::format("there is no \"{}\", the collate function gave {}; use one of these, or let the collate function "
+      fmt::format("there is no \"{}\", the collate function returned {}; use one of these, or let the collate function "
                   "return that one too",
                   name, quoted_names(names())));
 }

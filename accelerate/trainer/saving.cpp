@@ -87,7 +87,8 @@ std::string write_stamp_of(const fs::path& folder) {
 void replace_files(const fs::path& folder, const std::map<std::string, std::string>& files, const RankContext& place) {
   const auto refuse = [&](const fs::path& path, const char* what, const std::string& why) {
     base::fail(ErrorKind::io, place, "load_best_model_at_end",
-               "{} cannot be {}: {}; the main process's best weights are to lie there", path.string(), what, why);
+               "{} cannot be {}: {}; the best weights of the main process must be written there", path.string(), what,
+               why);
   };
   std::error_code failed;
   fs::create_directories(folder, failed);
@@ -257,7 +258,7 @@ void TrainerBase::copy_best_weights(const fs::path& checkpoint) {
   if (accelerator_.is_main_process()) {
     base::log(base::LogLevel::warning, accelerator_.place(),
               "resume_from_checkpoint: {} has no weights of its best evaluation, after step {}: it was saved without "
-              "load_best_model_at_end; the best of the evaluations from here on is brought back",
+              "load_best_model_at_end; only the best of the following evaluations will be loaded",
               checkpoint.string(), state_.best_global_step);
   }
   state_.best_metric.reset();

@@ -21,7 +21,7 @@ constexpr double kMeasureOnly = std::numeric_limits<double>::infinity();  // max
 /// \throws Error (usage) if it is null.
 template <typename Made>
 Made& created_by_override(const std::shared_ptr<Made>& made, std::string_view asked, const RankContext& place) {
-  if (made == nullptr) base::fail(ErrorKind::usage, place, asked, "it gave a null pointer, must make an object");
+  if (made == nullptr) base::fail(ErrorKind::usage, place, asked, "it returned a null pointer, must return an object");
   return *made;
 }
 

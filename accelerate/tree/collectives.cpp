@@ -22,7 +22,7 @@ std::optional<int64_t> dimension(const at::Tensor& tensor, int64_t dim) {
   return dim;
 }
 
-constexpr std::string_view kLengthsUnknown = "the ranks' lengths are not known";
+constexpr std::string_view kLengthsUnknown = "the lengths of the other ranks are unknown";
 
 [[noreturn]] void fail_on_ranks_that_differ(const at::Tensor& tensor, const comm::Group& group) {
   const auto mine = fmt::format("[{}]", fmt::join(tensor.sizes(), ", "));
@@ -151,7 +151,7 @@ at::Tensor copy_tensor_to_devices(const at::Tensor& tensor, const comm::Group& g
       group.size() == 1 ? description : with_context([&] { return group.broadcast_bytes(description, root); });
   if (of_root.empty())
     base::fail(ErrorKind::usage, group.place(), "copy_tensor_to_devices",
-               "the tensor of rank {} is undefined; the rank that gives it is the argument root", root);
+               "the tensor of rank {} is undefined; the argument root selects the rank whose tensor is sent", root);
   if (group.size() == 1) return tensor;
   // All ranks must use one backend, that of the device, wherever root's tensor is.
   const at::Tensor sent = mine ? tensor.detach().to(device) : made_from(of_root, device);

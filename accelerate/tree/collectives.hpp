@@ -33,7 +33,7 @@ template <typename T>
 constexpr void must_be_tensors() {
   static_assert(only_tensors<T>,
                 "accelerate::tree: a collective takes tensors, and pairs, tuples, vectors, maps and structs (with "
-                "tree_members) of nothing but tensors; other objects go through gather_object and broadcast_object");
+                "tree_members) of tensors only; use gather_object and broadcast_object for other objects");
 }
 
 }  // namespace detail

@@ -56,7 +56,7 @@ int run_command(Command command, int argc, char** argv, int trouble) {
     const bool written = std::fwrite(answer.text.data(), 1, answer.text.size(), stdout) == answer.text.size() &&
                          std::fflush(stdout) == 0;
     if (written) return answer.code;
-    fmt::print(stderr, "{}: stdout took not all of the answer\n", argv[0]);
+    fmt::print(stderr, "{}: the output could not be written completely to stdout\n", argv[0]);
   } catch (const Error& error) {
     fmt::print(stderr, "{}\n", error.what());
     return error.kind() == ErrorKind::usage ? 2 : trouble;

@@ -111,7 +111,7 @@ void check_keys(const YAML::Node& node, const std::string& path) {
 
 YAML::Node parsed_map(std::string_view text, const std::string& path) {
   const YAML::Node document = env::yaml_document(std::string(text), path, "accelerate_config");
-  if (!document.IsMap()) refuse_config("{} must hold lines like 'num_processes: 2'", path);
+  if (!document.IsMap()) refuse_config("{} must contain lines like 'num_processes: 2'", path);
   check_keys(document, path);
   return document;
 }
@@ -153,7 +153,7 @@ std::string updated_yaml(std::string_view text, const std::string& path) {
     if (!keys_of_accelerate().contains(entry.first.Scalar())) unknown.push_back(entry.first.Scalar());
   }
   if (!unknown.empty()) {
-    refuse_config("{} has keys that Accelerate does not know ({}); remove them", path, fmt::join(unknown, ", "));
+    refuse_config("{} has keys that Accelerate does not support ({}); remove them", path, fmt::join(unknown, ", "));
   }
   for (const auto& entry : node_of({})) {
     const std::string key = entry.first.Scalar();

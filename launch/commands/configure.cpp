@@ -66,15 +66,15 @@ Answer update(const fs::path& path) {
 
 Answer configure(const Arguments& arguments) {
   const auto variables = env::current_variables();
-  CommandLine line(
-      std::string(kConfigProgram),
-      "Writes the config file of accelerate_launch, which Hugging Face Accelerate reads too. Asks; 'default' "
-      "does not, 'update'\nbrings an old file up to date.\n",
-      {"accelerate_config --config_file train.yaml", "accelerate_config default --mixed_precision bf16"});
+  CommandLine line(std::string(kConfigProgram),
+                   "Writes the config file of accelerate_launch, which Hugging Face Accelerate reads too. Asks "
+                   "questions, except\nwith 'default' and 'update'.\n",
+                   {"accelerate_config --config_file train.yaml", "accelerate_config default --mixed_precision bf16"});
   std::string path = default_config_path(variables).string();
   std::string precision = "no";
   const auto add_path = [&](CLI::App& app) {
-    app.add_option(option_spellings("config_file"), path, fmt::format("The file; else {}", path))->type_name("FILE");
+    app.add_option(option_spellings("config_file"), path, fmt::format("The file (default {})", path))
+        ->type_name("FILE");
   };
   add_path(line.app());
   auto* const defaults =
@@ -85,7 +85,8 @@ Answer configure(const Arguments& arguments) {
     what->set_help_flag("--help,-h", "Print this page and exit.");
     add_path(*what);
   }
-  defaults->add_option(option_spellings("mixed_precision"), precision, "no, bf16 or fp16; else no")->type_name("NAME");
+  defaults->add_option(option_spellings("mixed_precision"), precision, "no, bf16 or fp16 (default no)")
+      ->type_name("NAME");
   line.app().require_subcommand(0, 1);
   if (auto answer = line.parse(arguments)) return *answer;
   check_config_name(path);

@@ -158,8 +158,9 @@ std::string compare_folders(const fs::path& left, const fs::path& right, size_t 
 Answer diff(const fs::path& left, const fs::path& right, size_t most) {
   const bool folders = fs::is_directory(left);
   if (folders != fs::is_directory(right)) {
-    base::fail(ErrorKind::usage, {}, kCheckpointProgram, "{} is {}, {} is {}; give two folders or two files",
-               left.string(), folders ? "a folder" : "none", right.string(), folders ? "none" : "a folder");
+    base::fail(ErrorKind::usage, {}, kCheckpointProgram, "{} is {}, {} is {}; pass two folders or two files",
+               left.string(), folders ? "a folder" : "not a folder", right.string(),
+               folders ? "not a folder" : "a folder");
   }
   const std::string text =
       folders ? compare_folders(left, right, most) : compare_files(left.filename().string(), left, right, most);

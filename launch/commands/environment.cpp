@@ -171,14 +171,14 @@ Facts facts_of_variables(const env::Variables& variables) {
 
 Answer environment(const Arguments& arguments) {
   const auto variables = env::current_variables();
-  CommandLine line("accelerate_env",
-                   "Prints the facts for a bug report: versions, system, processors, GPUs, programs that were found, "
-                   "settings.\n",
-                   {"accelerate_env", "accelerate_env --config_file train.yaml > report.txt",
-                    "accelerate_env --mesh --config_file train.yaml"});
+  CommandLine line(
+      "accelerate_env",
+      "Prints information for a bug report: versions, system, processors, GPUs, installed programs, settings.\n",
+      {"accelerate_env", "accelerate_env --config_file train.yaml > report.txt",
+       "accelerate_env --mesh --config_file train.yaml"});
   std::string config = default_config_path(variables).string();
   line.app()
-      .add_option(option_spellings("config_file"), config, fmt::format("Shown too; else {}", config))
+      .add_option(option_spellings("config_file"), config, fmt::format("Config file to print (default {})", config))
       ->type_name("FILE");
   bool is_mesh = false;
   line.app().add_flag(option_spellings("mesh"), is_mesh,
@@ -190,7 +190,7 @@ Answer environment(const Arguments& arguments) {
   text += text_of_facts(facts_of_programs(variables));
   text += config_in_words(config);
   const Facts set = facts_of_variables(variables);
-  text += set.empty() ? "- variables: none that steer training\n" : "- variables:\n";
+  text += set.empty() ? "- variables: none that affect training\n" : "- variables:\n";
   for (const auto& [name, value] : set) text += fmt::format("    {}={}\n", name, value);
   return {text};
 }

@@ -168,8 +168,8 @@ Answer estimate_memory(const Arguments& arguments) {
       ->required();
   line.app()
       .add_option("--optimizer", optimizer,
-                  "adam (also AdamW: two numbers per parameter), momentum (SGD with momentum: one) or sgd (none); "
-                  "else adam")
+                  "adam (also AdamW: two numbers per parameter), momentum (SGD with momentum: one) or sgd (none) "
+                  "(default adam)")
       ->type_name("NAME");
   if (auto answer = line.parse(arguments)) return *answer;
   const auto* const state = std::find_if(kOptimizerStates.begin(), kOptimizerStates.end(),

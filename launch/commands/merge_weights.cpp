@@ -94,7 +94,7 @@ std::vector<WeightFile> shards_of(const fs::path& index) {
 Answer write_to(const fs::path& place, bool overwrite, const std::string& source,
                 const std::function<uint64_t(archive::FileSink&)>& write) {
   if (!overwrite && fs::exists(place)) {
-    base::fail(ErrorKind::usage, {}, kMergeProgram, "{} is there already; --overwrite replaces it", place.string());
+    base::fail(ErrorKind::usage, {}, kMergeProgram, "{} already exists; --overwrite replaces it", place.string());
   }
   archive::AtomicFile file(place, kMergeProgram);
   const uint64_t tensors = write(file.sink());
@@ -120,13 +120,11 @@ Answer merge_weights(const Arguments& arguments) {
   line.app()
       .add_option("DIR", from, "Folder with model.safetensors.index.json and its shards, that file, or a checkpoint")
       ->required();
-  line.app()
-      .add_option("OUT", out, "File to write, or a folder that is there: it is called model.safetensors in it")
-      ->required();
+  line.app().add_option("OUT", out, "File to write. In an existing folder, the file is model.safetensors")->required();
   line.app()
       .add_option("--model", model, "Index of the model in a checkpoint with several; default 0")
       ->check(CLI::NonNegativeNumber);
-  line.app().add_flag("--overwrite", overwrite, "Replace a file that is there; else it is an error.");
+  line.app().add_flag("--overwrite", overwrite, "Replace an existing file, which is otherwise an error.");
   if (auto answer = line.parse(arguments)) return *answer;
 
   if (fs::is_directory(from) && has_model_in_parts(from, model)) {

@@ -86,7 +86,7 @@ size_t Questions::choose(const std::string& question, const std::vector<std::str
     if (const auto number = number_in(answer, 0, static_cast<int64_t>(choices.size()) - 1)) {
       return static_cast<size_t>(*number);
     }
-    say(fmt::format("'{}' is none of them; give a number from 0 to {}", answer, choices.size() - 1));
+    say(fmt::format("'{}' is not one of them; enter a number from 0 to {}", answer, choices.size() - 1));
   }
 }
 
@@ -126,7 +126,7 @@ ClusterConfig ask_for_config(Questions& questions, const Machine& machine) {
                        machine.gpus > 1 ? 2 : 0);
   config.distributed_type = types.at(type);
   config.use_cpu = type == 1 || (type == 0 && machine.gpus == 0);
-  if (type == 0 && machine.gpus > 0) config.use_cpu = questions.yes("On the CPU, although a GPU is there?", false);
+  if (type == 0 && machine.gpus > 0) config.use_cpu = questions.yes("On the CPU, even if there is a GPU?", false);
   if (type != 0) {
     ask_for_machines(questions, config);
     ask_for_ranks(questions, machine, config);

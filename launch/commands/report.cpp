@@ -13,17 +13,15 @@
 namespace accelerate::launch {
 
 Answer make_report(const Arguments& arguments) {
-  CommandLine line(
-      "accelerate_report",
-      "Makes one page of HTML, which needs no other file, of what runs logged with the tracker jsonl\n"
-      "(configuration, curves, throughput) and of what profile() left with an output_trace_dir (where each\n"
-      "rank's time went).\n",
-      {"accelerate_report logs", "accelerate_report --output today.html logs/digits"});
+  CommandLine line("accelerate_report",
+                   "Makes one self-contained page of HTML from the logs of the tracker jsonl (configuration, curves,\n"
+                   "throughput) and the files of profile() with an output_trace_dir (the time of each rank).\n",
+                   {"accelerate_report logs", "accelerate_report --output today.html logs/digits"});
   std::string folder, output;
   line.app()
-      .add_option("DIR", folder, "Folder that has metrics.jsonl or profile_summary.json in it or below.")
+      .add_option("DIR", folder, "Folder that contains metrics.jsonl or profile_summary.json, also in subfolders.")
       ->required();
-  line.app().add_option("--output", output, "The page; else report.html in DIR.")->type_name("FILE");
+  line.app().add_option("--output", output, "Output file (default report.html in DIR).")->type_name("FILE");
   if (auto answer = line.parse(arguments)) return *answer;
 
   const auto logged = tracking::read_logged_folder(folder);

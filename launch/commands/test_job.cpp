@@ -71,11 +71,10 @@ std::vector<std::string> test_command(const Arguments& arguments, const Machine&
 
 Answer test_job(const Arguments& arguments) {
   CommandLine line(std::string(kTestProgram),
-                   "Checks whether a job works here: every collective, and a training that equals the one on one "
-                   "rank.\nAccepts accelerate_launch's options and starts the ranks as it does: one rank per GPU, "
-                   "or without GPUs "
-                   "two on the CPU,\nunless an option, a variable or Slurm sets the number.\n"
-                   "Exit code: 0, 1 where a check failed, else accelerate_launch's.\n",
+                   "Checks whether a job works here: runs every collective, and compares a training with that of one "
+                   "rank.\nAccepts the options of accelerate_launch and starts ranks in the same way: one rank per "
+                   "GPU, or without GPUs two on\nthe CPU, unless an option, a variable or Slurm sets the number.\n"
+                   "Exit code: 0, 1 if a check failed, otherwise that of accelerate_launch.\n",
                    {"accelerate_test", "accelerate_test --num_processes 4 --backend gloo"});
   const bool asks = std::any_of(arguments.begin(), arguments.end(), [](const std::string& argument) {
     return argument == "--help" || argument == "-h" || argument == "--version";

@@ -84,7 +84,7 @@ std::vector<WeightFile> read_sharded(const fs::path& index, std::string_view ope
     for (const Weight& weight : shards.back().weights) {
       const auto where = listed.find(weight.name);
       if (where == listed.end()) {
-        origin.broken("{} holds {}, which the index does not name", name, archive::quote_for_terminal(weight.name));
+        origin.broken("{} holds {}, which the index does not list", name, archive::quote_for_terminal(weight.name));
       }
       if (where->second != name) {
         origin.broken("the index maps {} to {}, but {} contains it too", archive::quote_for_terminal(weight.name),

@@ -53,15 +53,15 @@ class OnePage : public CLI::Formatter {
            "Starts the ranks of a job, here or on several machines, passes their output and signals on, and stops all\n"
            "of them when one fails. Exit code: the first failing rank's (128 + signal), 2 for a wrong option, 126 / "
            "127\n"
-           "when the program cannot be run / is not there.\n\n"
+           "if the program cannot be run / does not exist.\n\n"
            "  accelerate_launch --cpu --num_processes 2 build/bin/mnist --epochs 3\n"
            "  accelerate_launch --hosts gpu-a:4,gpu-b:4 ./train            # over ssh\n";
   }
   std::string make_description(const CLI::App* /*app*/) const override { return ""; }
   std::string make_footer(const CLI::App* /*app*/) const override {
     return fmt::format(
-        "\nOptions may be spelled --num-processes too. Arguments after the program belong to the program; -- may stand "
-        "before it.\nAll but those under Other, --use_deepspeed and --zero_stage have a variable too:\n"
+        "\nOptions may be spelled --num-processes too. Arguments after the program belong to the program; -- is "
+        "allowed before it.\nAll but those under Other, --use_deepspeed and --zero_stage have a variable too:\n"
         "ACCELERATE_NUM_PROCESSES and the like, with another name\n{},\n"
         "FSDP_VERSION (--fsdp_version), PARALLELISM_CONFIG_TP_SIZE (--parallelism_config_tp_size) and the like.\n"
         "All --fsdp_ and --parallelism_config_ options of Accelerate are accepted, or refused with a reason.\n",

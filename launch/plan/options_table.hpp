@@ -132,7 +132,7 @@ void for_each_option(Each&& each) {
   each(hosts, Setting{.name = "rdzv_backend",
                       .key = "rdzv_backend",
                       .variable = "ACCELERATE_RDZV_BACKEND",
-                      .option = {"rdzv_backend", "static", "Accepted without effect: there are no others."},
+                      .option = {"rdzv_backend", "static", "Accepted without effect: it is the only backend."},
                       .type = Word{is_static, "static"},
                       .default_value = std::string("static"),
                       .member = [](auto& all) { return &all.rdzv_backend; }});
@@ -202,13 +202,14 @@ void for_each_option(Each&& each) {
                      .option = {"resume_code", "CODE", "Exit code with which ranks request a restart after saving."},
                      .type = Integer{1, 255},
                      .member = [](auto& all) { return &all.resume_code; }});
-  each(ends, Setting{.name = "hang_timeout",
-                     .key = "hang_timeout",
-                     .variable = "ACCELERATE_HANG_TIMEOUT",
-                     .option = {"hang_timeout", "SECONDS", "End the job after this time without progress; 0: never."},
-                     .type = Duration{},
-                     .default_value = std::chrono::milliseconds(0),
-                     .member = [](auto& all) { return &all.hang_timeout; }});
+  each(ends,
+       Setting{.name = "hang_timeout",
+               .key = "hang_timeout",
+               .variable = "ACCELERATE_HANG_TIMEOUT",
+               .option = {"hang_timeout", "SECONDS", "End the job after this time without progress; 0 disables it."},
+               .type = Duration{},
+               .default_value = std::chrono::milliseconds(0),
+               .member = [](auto& all) { return &all.hang_timeout; }});
   each(ends, Setting{.name = "grace_time",
                      .key = "grace_time",
                      .variable = "ACCELERATE_GRACE_TIME",

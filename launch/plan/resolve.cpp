@@ -96,7 +96,7 @@ Resolved resolve(const LaunchOptions& options, const env::Variables& inherited, 
   const auto unused = env::keys_without_meaning(config.values);
   if (!unused.empty()) {
     result.conflicts.push_back(
-        fmt::format("{} has keys that mean nothing here: {}", config.path, fmt::join(unused, ", ")));
+        fmt::format("{} has keys without effect here: {}", config.path, fmt::join(unused, ", ")));
   }
   env::GivenSettings& given = result.options.settings;
   take_settings_of_file(inherited, config, settings, given);

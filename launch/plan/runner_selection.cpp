@@ -70,7 +70,7 @@ void check_hosts(const LaunchOptions& options, Runner runner) {
     fail(ErrorKind::usage, "--runner ssh without hosts; give --hosts gpu-a:4,gpu-b:4 or --hostfile FILE");
   }
   if (runner != Runner::ssh && runner != Runner::mpirun && any) {
-    fail(ErrorKind::usage, "--runner {} with {}; the runners that take hosts are ssh and mpirun",
+    fail(ErrorKind::usage, "--runner {} with {}; the runners that accept hosts are ssh and mpirun",
          options.runner.value_or("local"), options.hosts ? "--hosts" : "--hostfile");
   }
 }

@@ -19,7 +19,7 @@ PmixLibrary load_pmix() {
   PmixLibrary pmix;
   void* handle = dlopen("libpmix.so.2", RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
-    pmix.why_not = "libpmix.so.2 is not there (Debian package libpmix2)";
+    pmix.why_not = "libpmix.so.2 was not found (Debian package libpmix2)";
     return pmix;
   }
   find(handle, "PMIx_server_init", pmix.server_init, pmix.why_not);

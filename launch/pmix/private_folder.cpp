@@ -52,9 +52,9 @@ void sweep(const std::string& parent) {
 
 [[noreturn]] void refuse(const FolderPlace& place, int error) {
   if (place.named_by.empty()) {
-    fail(ErrorKind::io, "no folder can be made in {}: {}", place.parent, std::strerror(error));
+    fail(ErrorKind::io, "no folder can be created in {}: {}", place.parent, std::strerror(error));
   }
-  fail(ErrorKind::io, "{} is '{}', where no folder can be made: {}; set it to a folder that can be written",
+  fail(ErrorKind::io, "{} is '{}', where no folder can be created: {}; set it to a folder that can be written",
        place.named_by, place.parent, std::strerror(error));
 }
 

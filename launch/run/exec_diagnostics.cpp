@@ -39,9 +39,9 @@ std::string exec_error_reason(const std::string& program, int error) {
         program);
   }
   if (!interpreter.empty()) {
-    return fmt::format("its interpreter {} is not there; install it, or correct the #! line", interpreter);
+    return fmt::format("its interpreter {} does not exist; install it, or correct the #! line", interpreter);
   }
-  return "the loader that it names is not there; it is built for another system";  // an ELF file
+  return "the loader that it requires does not exist; it is built for another system";  // an ELF file
 }
 
 }  // namespace accelerate::launch

@@ -70,7 +70,7 @@ std::string read_until(int fd, Clock::time_point end) {
 
 std::string stacks_of(pid_t pid, std::chrono::milliseconds limit) {
   auto command = tracer(pid);
-  if (command.empty()) return "no stacks: neither eu-stack nor gdb is there\n";
+  if (command.empty()) return "no stacks: neither eu-stack nor gdb is installed\n";
   std::vector<char*> argv;
   for (auto& word : command) argv.push_back(word.data());
   argv.push_back(nullptr);

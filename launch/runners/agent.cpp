@@ -49,7 +49,7 @@ class Agent {
   void start(const RemoteJob& job) {
     check_version(job.version);
     if (chdir(job.folder.c_str()) != 0) {
-      fail(ErrorKind::environment, "{} on {}: {}; the folder must be there as where the job is started", job.folder,
+      fail(ErrorKind::environment, "{} on {}: {}; the folder must exist as on the host that starts the job", job.folder,
            base::host_name(), std::strerror(errno));
     }
     std::vector<std::string> arguments{"accelerate_launch"};

@@ -32,8 +32,7 @@ std::string list_of(std::vector<HostSlots> hosts, int64_t processes, int64_t& to
 void check_for_mpirun(const LaunchOptions& options, const std::vector<HostSlots>& hosts) {
   for (const auto& host : hosts) {
     if (host.name.find(':') == std::string::npos) continue;
-    fail(ErrorKind::usage, "{} is an address of IPv6, which mpirun takes by a name only; give the host's name",
-         host.name);
+    fail(ErrorKind::usage, "{} is an IPv6 address, which mpirun accepts only by name; use the host's name", host.name);
   }
   const auto backend = named_backend(options);
   if (backend && *backend != "mpi" && hosts.empty()) {

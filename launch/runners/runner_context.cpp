@@ -35,7 +35,7 @@ std::string current_folder() {
   std::error_code failed;
   const auto folder = std::filesystem::current_path(failed);
   if (!failed) return folder.string();
-  fail(ErrorKind::environment, "the folder that this was started in cannot be named: {}; cd to one that is there",
+  fail(ErrorKind::environment, "the folder that this was started in cannot be named: {}; cd to an existing one",
        failed.message());
 }
 

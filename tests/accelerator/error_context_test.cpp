@@ -130,11 +130,11 @@ TEST_CASE("a lost rank is reported under the user's call: agreements between ran
                      leave();
                      accelerator.check_synchronized(model);
                    });
-  check_peer_error("find_executable_batch_size: whether the batch fitted on all ranks is not known",
+  check_peer_error("find_executable_batch_size: it is unknown whether the batch fits on all ranks",
                    [](Accelerator& accelerator, const Leave& leave) {
                      (void)accelerator.find_executable_batch_size([&](int64_t) { leave(); });
                    });
-  check_peer_error("check_trigger: whether any rank set it is not known",
+  check_peer_error("check_trigger: it is unknown whether any rank set it",
                    [](Accelerator& accelerator, const Leave& leave) {
                      leave();
                      (void)accelerator.check_trigger();
@@ -179,7 +179,7 @@ TEST_CASE("a lost rank is reported under the user's call: exchanged values") {
     leave();
     accelerator.broadcast(torch::ones({2}), 1);
   });
-  check_peer_error("pad_across_processes: the ranks' lengths are not known",
+  check_peer_error("pad_across_processes: the lengths of the other ranks are unknown",
                    [](Accelerator& accelerator, const Leave& leave) {
                      leave();
                      (void)accelerator.pad_across_processes(torch::ones({2}));
@@ -258,12 +258,12 @@ TEST_CASE("a lost rank is reported under the user's call: files") {
     leave();
     accelerator.save_state(folder / "state");
   });
-  check_peer_error("load_state: whether the other ranks failed is not known",
+  check_peer_error("load_state: it is unknown whether the other ranks failed",
                    [&](Accelerator& accelerator, const Leave& leave) {
                      leave();
                      (void)accelerator.load_state(folder / "state");
                    });
-  check_peer_error("profile: whether all ranks' files are there is not known",
+  check_peer_error("profile: it is unknown whether the files of all ranks exist",
                    [&](Accelerator& accelerator, const Leave& leave) {
                      leave();
                      accelerator.profile({.output_trace_dir = folder / "traces"}).stop();

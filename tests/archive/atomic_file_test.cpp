@@ -72,7 +72,7 @@ TEST_CASE("two writers of one file exclude each other; remains of a killed write
   char byte = 0;
   REQUIRE(read(ready[0], &byte, 1) == 1);
   CHECK(refusal([&] { AtomicFile(at.path / "f", "save"); }) ==
-        "save: " + (at / "f") + " is being written by another process (" + (at / "f.saving") + " is in the making)");
+        "save: " + (at / "f") + " is being written by another process (" + (at / "f.saving") + " is incomplete)");
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   close(ready[0]);

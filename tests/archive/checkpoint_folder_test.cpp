@@ -93,7 +93,7 @@ TEST_CASE("the second of two writers of one folder throws, and remains of a kill
     CHECK(names_in(at.path) == std::set<std::string>{first.path().filename().string()});
     CHECK_THROWS_WITH(AtomicFolder(at.path / "last", "save_state"),
                       ("save_state: " + (at.path / "last").string() + " is being saved to by another process (" +
-                       first.path().string() + " is in the making)")
+                       first.path().string() + " is incomplete)")
                           .c_str());
     remove_leftovers(at.path);
     CHECK(fs::exists(first.path()));
@@ -117,7 +117,7 @@ TEST_CASE("a checkpoint is saved without file locks, also after a killed save") 
 
 TEST_CASE("a folder that cannot be created is reported with the reason") {
   CHECK_THROWS_WITH(AtomicFolder("/proc/here/last", "save_state"),
-                    "save_state: /proc/here takes no new folder: No such file or directory");
+                    "save_state: /proc/here cannot contain a new folder: No such file or directory");
 }
 
 TEST_CASE("processes that share a folder verify each file once") {
@@ -252,11 +252,12 @@ TEST_CASE("a checkpoint that contains another folder is not replaced") {
   {
     AtomicFolder begun(place, "save_state");
     save(place / "checkpoints" / "checkpoint_0", "zero");
-    CHECK_THROWS_WITH(begun.commit({.library = "test"}),
-                      ("save_state: " + place.string() +
-                       " is there and has a folder that is not of the checkpoint (checkpoints) and would be lost with "
-                       "it; save to another place, or move it")
-                          .c_str());
+    CHECK_THROWS_WITH(
+        begun.commit({.library = "test"}),
+        ("save_state: " + place.string() +
+         " exists and has a folder that does not belong to the checkpoint (checkpoints) and would be lost with "
+         "it; save to another place, or move it")
+            .c_str());
   }
   CHECK_THROWS_AS(save(place, "new"), accelerate::Error);
   CHECK(content_of(place) == "old");

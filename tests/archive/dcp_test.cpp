@@ -223,7 +223,7 @@ TEST_CASE("invalid tensors in .metadata are refused by name") {
   CHECK(with(tensor(Sizes(65, 1), {})) == of_a + "has 65 dimensions, expected at most 64");
   CHECK(with(tensor({int64_t{1} << 40, int64_t{1} << 40}, {})) == of_a + "has more elements than can be counted");
   CHECK(with(tensor({int64_t{1} << 61}, {})) == of_a + "has more elements than can be counted");
-  CHECK(with(tensor({1}, {}, PickleGlobal{"torch", "Size"})) == of_a + "has no dtype that is known here");
+  CHECK(with(tensor({1}, {}, PickleGlobal{"torch", "Size"})) == of_a + "has an unknown dtype");
   const auto changed = [&](const std::string& member, const PickleValue& value) {
     PickleValue whole = tensor({2}, {});
     for (auto& [key, old] : *whole.as<PickleObject>()->parts->state.as<PickleDict>()->entries) {

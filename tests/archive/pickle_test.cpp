@@ -168,19 +168,19 @@ TEST_CASE("truncated, dangling and malformed pickles are refused with their posi
   CHECK(refusal("\x80\x02"
                 "cabc"s) == at(2, "a line does not end; it was cut"));
   CHECK(refusal("\x80\x06."s) == at(0, "protocol 6 is not read, 2 to 5 are"));
-  CHECK(refusal("\x80\x02h\x05."s) == at(2, "value 5 of the memo is not there"));
+  CHECK(refusal("\x80\x02h\x05."s) == at(2, "value 5 of the memo does not exist"));
   CHECK(refusal("\x80\x02."s) == at(2, "ends with 0 values, expected 1"));
   CHECK(refusal("\x80\x02NN."s) == at(4, "ends with 2 values, expected 1"));
   CHECK(refusal("\x80\x02(N."s) == at(4, "ends with 1 values, expected 1"));
   CHECK(refusal("\x80\x02"
-                "a."s) == at(2, "a value is expected, there is none"));
-  CHECK(refusal("\x80\x02(a."s) == at(3, "a value is expected, there is none"));
-  CHECK(refusal("\x80\x02t."s) == at(2, "a mark is expected, there is none"));
-  CHECK(refusal("\x80\x02K\x01N\x61."s) == at(5, "a list is expected, there is an integer"));
-  CHECK(refusal("\x80\x02]K\x01N\x73."s) == at(6, "a dict is expected, there is a list"));
-  CHECK(refusal("\x80\x02}(Nu."s) == at(5, "a dict is given 1 keys and values, expected pairs"));
+                "a."s) == at(2, "expected a value, found none"));
+  CHECK(refusal("\x80\x02(a."s) == at(3, "expected a value, found none"));
+  CHECK(refusal("\x80\x02t."s) == at(2, "expected a mark, found none"));
+  CHECK(refusal("\x80\x02K\x01N\x61."s) == at(5, "expected a list, found an integer"));
+  CHECK(refusal("\x80\x02]K\x01N\x73."s) == at(6, "expected a dict, found a list"));
+  CHECK(refusal("\x80\x02}(Nu."s) == at(5, "a dict has 1 keys and values, expected pairs"));
   CHECK(refusal("\x80\x02NNR."s) == at(4, "a call is of None with None, expected a name and a tuple"));
-  CHECK(refusal("\x80\x02]Nb."s) == at(4, "an object is expected, there is a list"));
+  CHECK(refusal("\x80\x02]Nb."s) == at(4, "expected an object, found a list"));
   CHECK(refusal("\x80\x02NQ."s) == at(3, "a storage is named by None, expected a tuple"));
   CHECK(refusal("\x80\x02NN\x93."s) == at(4, "a name is of no texts"));
 }
@@ -211,7 +211,7 @@ TEST_CASE("repeated calls with one tuple, and repeated names, are limited") {
     return pickle + "N.";
   };
   CHECK(refusal(calls(std::string(100'000, 'N'), 40)).empty());
-  CHECK(refusal(calls(std::string(100'000, 'N'), 5000)).ends_with("calls are given more than 4000000 values"));
+  CHECK(refusal(calls(std::string(100'000, 'N'), 5000)).ends_with("calls have more than 4000000 values"));
   const auto text = "X\x00\x00\x10\x00"s + std::string(1 << 20, 'x');
   CHECK(refusal(calls(text, 200)).empty());
   CHECK(refusal(calls(text, 20'000)).ends_with("texts are repeated to more than 268435456 bytes"));

@@ -102,7 +102,7 @@ TEST_CASE("a header with missing, mistyped or duplicate parts is refused with th
   CHECK(of_a(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4,8]})") ==
         "load: f: tensor 'a': data_offsets has 3 numbers, expected 2");
   CHECK(of_a(R"({"dtype":"F31","shape":[1],"data_offsets":[0,4]})") ==
-        "load: f: tensor 'a' has dtype 'F31', which is not known here; convert it");
+        "load: f: tensor 'a' has dtype 'F31', which is not supported; convert it");
   CHECK(refusal_of(R"({"a":{},"a":{}})", 0) == "load: f: the header names 'a' twice");
   CHECK(refusal_of(R"({"__metadata__":{"a":1}})", 0) == "load: f: __metadata__: 'a' is number, expected a string");
   CHECK(refusal_of(R"({"__metadata__":[]})", 0) == "load: f: __metadata__ is array, expected an object");
@@ -135,11 +135,11 @@ TEST_CASE("duplicate or reserved names, unknown dtypes and invalid UTF-8 are not
     return std::string();
   };
   CHECK(refused({{.name = "a", .dtype = "F32"}, {.name = "a", .dtype = "F32"}}) ==
-        "save_model: the tensor name a appears twice; each needs a name of its own");
+        "save_model: the tensor name a appears twice; names must be unique");
   CHECK(refused({{.name = "__metadata__", .dtype = "F32"}}) ==
-        "save_model: the tensor name __metadata__ has another meaning in safetensors; each needs a name of its own");
+        "save_model: the tensor name __metadata__ has another meaning in safetensors; names must be unique");
   CHECK(refused({{.name = "a", .dtype = "C128"}}) ==
-        "save_model: tensor a has dtype C128, which safetensors does not know");
+        "save_model: tensor a has dtype C128, which safetensors does not support");
   CHECK(refused({{.name = "\xff", .dtype = "F32"}})
             .starts_with("save_model: a tensor's name or a text of the metadata is not UTF-8: "));
 }

@@ -212,7 +212,7 @@ TEST_CASE("the second of two jobs that save to one folder throws, and the first 
       told = error.what();
     }
     CHECK(told == "save_state: " + (folder.path / "c").string() + " is being saved to by another process (" +
-                      making.string() + " is in the making)");
+                      making.string() + " is incomplete)");
   };
   first.save(small_content(), {.place = folder.path / "c", .options = {.durable = false}, .hook = of_second});
   check_same(load(folder.path / "c"), small_content());
@@ -479,13 +479,14 @@ TEST_CASE("files of hooks are part of the checkpoint, folders are refused") {
   std::ofstream(folder.path / "c" / "notes.txt") << "by A hook";
   CHECK(accelerate::archive::find_damage(folder.path / "c", true)->starts_with("notes.txt has checksum "));
   CHECK_THROWS_WITH(save_with([](const fs::path& making) { fs::create_directory(making / "sub"); }),
-                    doctest::Contains("/sub in the checkpoint, which takes files only"));
+                    doctest::Contains("/sub in the checkpoint, which may contain only files"));
   CHECK(fs::exists(folder.path / "c" / "notes.txt"));
   std::ofstream(folder.path / "c" / "mine.txt") << "not of it";
-  CHECK_THROWS_WITH(save_with([](const fs::path& making) { std::ofstream(making / "mine.txt") << "by a hook"; }),
-                    ("save_state: " + (folder.path / "c" / "mine.txt").string() +
-                     " is not of the checkpoint there and cannot be carried over to the new one; move it: File exists")
-                        .c_str());
+  CHECK_THROWS_WITH(
+      save_with([](const fs::path& making) { std::ofstream(making / "mine.txt") << "by a hook"; }),
+      ("save_state: " + (folder.path / "c" / "mine.txt").string() +
+       " does not belong to the old checkpoint and cannot be linked into the new one; move it: File exists")
+          .c_str());
 }
 
 TEST_CASE("total_limit numbered checkpoints remain after a complete save; a limit below 1 is refused") {

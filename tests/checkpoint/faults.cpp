@@ -436,7 +436,7 @@ void save_where_nothing_can(const fs::path& folder) {
   } catch (const accelerate::Error& error) {
     told = error.what();
   }
-  const bool right = told.ends_with(folder.string() + " takes no new folder: Read-only file system");
+  const bool right = told.ends_with(folder.string() + " cannot contain a new folder: Read-only file system");
   if (!right) std::printf("%s\n", told.c_str());
   expect(right, "a disk that takes nothing is not what it says", Fault::io_error, 0);
   expect(!accelerate::archive::find_damage(folder / "checkpoint_0", true), "it cannot be read there", Fault::io_error,

@@ -155,10 +155,9 @@ TEST_CASE("gloo: a second job on the same port fails with an error") {
   const Listener other_job;
   const auto ranks =
       run({rank_command(0, 2, other_job.port(), "connect"), rank_command(1, 2, other_job.port(), "connect")});
-  CHECK(ranks[0].out ==
-        fmt::format("environment: [rank 0 of 2, {}] connect: 127.0.0.1:{} is taken, by another job perhaps; give each "
-                    "job a port of its own (MASTER_PORT, --main_process_port)\n",
-                    accelerate::base::host_name(), other_job.port()));
+  CHECK(ranks[0].out == fmt::format("environment: [rank 0 of 2, {}] connect: 127.0.0.1:{} is in use, perhaps by "
+                                    "another job; give each job its own port (MASTER_PORT, --main_process_port)\n",
+                                    accelerate::base::host_name(), other_job.port()));
   check_quiet(ranks[0]);
   check_quiet(ranks[1]);
 }

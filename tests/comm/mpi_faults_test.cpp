@@ -143,16 +143,15 @@ TEST_CASE("mpi: a wait for a rank that left the group with an exception fails at
   for (const auto& [scenario, elements] :
        {std::pair("caught_while_waited_for", 4), std::pair("caught_while_waited_for_large", 3'000'000)}) {
     const auto job = run_mpi(scenario);
-    CHECK(job[0].out ==
-          at_rank(0, fmt::format(
-                         "all_reduce: operation 2 ([{}] float32) cannot end: rank 1 aborted after an error of its own",
-                         elements)));
+    CHECK(
+        job[0].out ==
+        at_rank(0, fmt::format("all_reduce: operation 2 ([{}] float32) cannot end: rank 1 aborted after its own error",
+                               elements)));
   }
   CHECK(run_mpi("caught_and_again")[0].out == "sum 2\nsum 2\n");
   const auto out = run_mpi("refused_while_waited_for")[0].out;
   CAPTURE(out);
-  CHECK(out.find(
-            at_rank(0, "all_reduce: operation 1 ([4] float32) cannot end: rank 1 aborted after an error of its own")) !=
+  CHECK(out.find(at_rank(0, "all_reduce: operation 1 ([4] float32) cannot end: rank 1 aborted after its own error")) !=
         std::string::npos);
 }
 
@@ -168,7 +167,7 @@ TEST_CASE("mpi: messages from or to an exited rank fail, but its earlier message
         "the first message\n" + at_rank(0, "recv: a message ([2] float32) cannot end: rank 1 has ended"));
   CHECK(out("message_to_who_ended") == at_rank(0, "send: a message ([3000000] float32) cannot end: rank 1 has ended"));
   CHECK(out("caught_while_received_from") ==
-        at_rank(0, "recv: a message ([4] float32) cannot end: rank 1 aborted after an error of its own"));
+        at_rank(0, "recv: a message ([4] float32) cannot end: rank 1 aborted after its own error"));
 }
 
 TEST_CASE("mpi: the launcher names a failed rank and stops the others") {
@@ -214,8 +213,9 @@ TEST_CASE("mpi: an MPI without thread support, and a finalized MPI, are refused"
     return fmt::format("environment: [rank 0 of 2, {}] connect: {}\n", accelerate::base::host_name(), text);
   };
   const auto ranks = run({rank("mpi_gives_less"), rank("mpi_without_threads"), rank("mpi_finalized")});
-  CHECK(ranks[0].out == error("this MPI gives thread level 2, must give MPI_THREAD_MULTIPLE (3); use another MPI, or "
-                              "backend gloo"));
+  CHECK(ranks[0].out ==
+        error("this MPI provides thread level 2, must provide MPI_THREAD_MULTIPLE (3); use another MPI, or "
+              "backend gloo"));
   CHECK(ranks[1].out == error("the program initialised MPI at thread level 0, must be MPI_THREAD_MULTIPLE (3); call "
                               "MPI_Init_thread with it, or let Accelerate initialize MPI"));
   CHECK(ranks[2].out == error("MPI was finalized already in this process"));

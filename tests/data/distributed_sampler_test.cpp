@@ -165,7 +165,7 @@ TEST_CASE("a sampler with another rank than its loader is refused, so samples ar
                        accelerate::Error);
   CHECK(pass(loader).size() == 4);  // unchanged
   CHECK_THROWS_WITH((void)distributed_sampler(8, {.num_replicas = 2}),
-                    "distributed_sampler: num_replicas and rank: one is given; give both or neither");
+                    "distributed_sampler: num_replicas and rank: only one is set; set both or neither");
   CHECK_THROWS_WITH((void)distributed_sampler(8, {.num_replicas = 2, .rank = 2}),
                     "distributed_sampler: rank is 2, must be 0 to 1 with num_replicas 2");
   CHECK_THROWS_WITH((void)distributed_sampler(-1), "distributed_sampler: samples is -1, must be at least 0");

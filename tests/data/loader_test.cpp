@@ -275,7 +275,7 @@ TEST_CASE("a user's sampler receives seed and epoch, and its indices are checked
   CHECK(loader.epoch() == 3);  // a pass that could not begin does not count
   loader.set_epoch(4);
   CHECK_THROWS_WITH(loader.begin(),
-                    "loader: the sampler gives CPULongType[1] in epoch 4, must be [2] int64 on the CPU");
+                    "loader: the sampler returns CPULongType[1] in epoch 4, must be [2] int64 on the CPU");
   loader.set_epoch(5);
   CHECK(pass(loader) == Batches{{1}, {0}});
 }

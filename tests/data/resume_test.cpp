@@ -483,12 +483,13 @@ TEST_CASE("a position in an order of another kind is refused, because samples wo
         loader.load_state(state);
         continue;
       }
-      CHECK_THROWS_WITH(loader.load_state(state),
-                        fmt::format("load_state: the state is of an epoch whose order is {}, and {} of its 10 samples "
-                                    "were seen; this loader's order is {}, in which those are others. Resume with the "
-                                    "sampler that it was saved with, or begin a new epoch with set_epoch(1)",
-                                    kind, state.consumed, other)
-                            .c_str());
+      CHECK_THROWS_WITH(
+          loader.load_state(state),
+          fmt::format("load_state: the state is of an epoch with the order {}, of which {} of 10 samples "
+                      "were seen; this loader has the order {}, in which other samples come first. Resume with the "
+                      "sampler that it was saved with, or begin a new epoch with set_epoch(1)",
+                      kind, state.consumed, other)
+              .c_str());
       CHECK(loader.state().consumed == 0);
       auto unknown = state;  // from the first version, or from a folder of another library
       unknown.order.clear();

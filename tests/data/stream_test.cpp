@@ -384,7 +384,7 @@ TEST_CASE("one thread serves all passes of a stream; a read that hangs is named 
     text = error.what();
   }
   CHECK(text.starts_with(
-      "loader: batch 2 of a stream, or the next one, which shows whether it is the last, is not there after 1 s "
+      "loader: batch 2 of a stream, or the next one, which shows whether it is the last, is not ready after 1 s "
       "(timeout); worker 0 has been reading it for "));
   CHECK(text.ends_with(" s, now sample 6. Check its source, or set a longer timeout"));
   watch->opened.set_value();
@@ -528,7 +528,7 @@ TEST_CASE("log lines state why a stream's pass is empty, and the number of repea
     two.load_state(one.state());
     CHECK(lines_of([&] { (void)pass(two); }) ==
           std::vector<std::string>{"loader: epoch 0 of a stream continues after 4 samples, seen in batches of 2 on 1 "
-                                   "ranks; what follows is sharded again, in batches of 2 to 2 ranks" +
+                                   "ranks; the following samples are sharded again, in batches of 2 to 2 ranks" +
                                    std::string(known ? "; 1 of them are repeated to pad the last batches" : "")});
   }
 }
@@ -549,5 +549,5 @@ TEST_CASE("invalid stream loaders are refused with the values") {
                     "load_state: consumed is 10, must be at most the samples, 9");
   CHECK_THROWS_WITH(loader.load_state({.samples = -2}), "load_state: samples is -2, must be at least -1");
   CHECK_THROWS_WITH(loader.load_state({.consumed = 3, .samples = 12}),
-                    "load_state: the state is of a stream of 12 samples, this one has 9 (-1: not known)");
+                    "load_state: the state is of a stream of 12 samples, this one has 9 (-1 means unknown)");
 }

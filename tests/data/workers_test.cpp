@@ -311,7 +311,7 @@ TEST_CASE("a read that hangs is named after the timeout, and the next pass uses 
   });
   auto position = loader.begin();
   CHECK_THROWS_WITH_AS(++position,
-                       doctest::Contains("loader: batch 1 (samples 2, 3) is not there after 0.3 s (timeout); worker "),
+                       doctest::Contains("loader: batch 1 (samples 2, 3) is not ready after 0.3 s (timeout); worker "),
                        accelerate::Error);
   CHECK_THROWS_WITH_AS(++position, doctest::Contains(" has been reading it for 0."), accelerate::Error);
   *hangs = false;
@@ -365,7 +365,7 @@ TEST_CASE("more workers than threads are refused with both numbers, and the star
       text = error.what();
     }
   }
-  CHECK(text.starts_with("loader: num_workers is 1000, but the system gives "));
+  CHECK(text.starts_with("loader: num_workers is 1000, but the system provides "));
   CHECK(
       text.ends_with(" threads: Resource temporarily unavailable; use fewer workers, or raise the limits of "
                      "processes and memory (ulimit -u, ulimit -v)"));

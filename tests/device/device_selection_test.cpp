@@ -45,7 +45,7 @@ TEST_CASE("the CPU is used on request or without a GPU, for any number of ranks"
 TEST_CASE("more local ranks than GPUs are refused with both counts unless allowed") {
   CHECK(refusal(local(1, 4), {}, gpus(2)) ==
         "device: [rank 1 of 4, gpu-a] device: 4 ranks on this machine, 2 GPUs visible; start at most 2, run on the CPU "
-        "(ACCELERATE_USE_CPU=1), or set ACCELERATE_ALLOW_SHARED_GPUS=1, which is also right where every rank sees only "
+        "(ACCELERATE_USE_CPU=1), or set ACCELERATE_ALLOW_SHARED_GPUS=1, which is also correct if each rank sees only "
         "its own GPU");
   CHECK(refusal(local(0, 2), {}, gpus(1)).find("2 ranks on this machine, 1 GPU visible; start at most 1,") !=
         std::string::npos);

@@ -34,21 +34,22 @@ TEST_CASE("an unknown key is refused with the closest known key, else with all k
                   std::string("settings: job.yaml has the unknown key 'cpus'; did you mean cpu?")});
   CHECK(
       parse_refusal("learning_rate: 2\n") ==
-      std::pair{ErrorKind::environment,
-                std::string(
-                    "settings: job.yaml has the unknown key 'learning_rate'; known are gradient_accumulation_steps, "
-                    "mixed_precision, cpu, backend, timeout, debug, torch_device, threads_per_rank, allow_shared_gpus, "
-                    "memory_format, float32_matmul_precision, cudnn_benchmark, "
-                    "num_processes, multi_gpu, hosts, num_machines, machine_rank, main_process_ip, main_process_port, "
-                    "same_network, gpu_ids, rdzv_backend, runner, hostfile, enable_cpu_affinity, mpirun_hostfile, "
-                    "grace_time, max_restarts, resume_code, ranks_per_machine, role, monitor_interval, log_dir, tee, "
-                    "redirects, local_ranks_filter, label, quiet, hang_timeout")});
+      std::pair{
+          ErrorKind::environment,
+          std::string(
+              "settings: job.yaml has the unknown key 'learning_rate'; the known keys are gradient_accumulation_steps, "
+              "mixed_precision, cpu, backend, timeout, debug, torch_device, threads_per_rank, allow_shared_gpus, "
+              "memory_format, float32_matmul_precision, cudnn_benchmark, "
+              "num_processes, multi_gpu, hosts, num_machines, machine_rank, main_process_ip, main_process_port, "
+              "same_network, gpu_ids, rdzv_backend, runner, hostfile, enable_cpu_affinity, mpirun_hostfile, "
+              "grace_time, max_restarts, resume_code, ranks_per_machine, role, monitor_interval, log_dir, tee, "
+              "redirects, local_ranks_filter, label, quiet, hang_timeout")});
 }
 
 TEST_CASE("nested YAML is refused") {
   using Refusal = std::pair<ErrorKind, std::string>;
   CHECK(parse_refusal("- cpu\n") ==
-        Refusal{ErrorKind::environment, "settings: job.yaml must hold lines like 'cpu: true'"});
+        Refusal{ErrorKind::environment, "settings: job.yaml must contain lines like 'cpu: true'"});
   CHECK(parse_refusal("cpu: [1, 2]\n") ==
         Refusal{ErrorKind::environment, "settings: cpu of job.yaml is a list or a map, must be one value"});
   CHECK(parse_refusal("cpu: 1\ntimeout: 5\ncpu: 0\n") ==

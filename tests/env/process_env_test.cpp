@@ -290,9 +290,11 @@ TEST_CASE("contradicting variables of one launcher are refused with all four val
       "environment: RANK=1, WORLD_SIZE=2, LOCAL_RANK=0 and LOCAL_WORLD_SIZE=2 contradict one another: no such process "
       "exists. Correct them, or unset all to run as one process");
   CHECK(refusal({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"TORCHELASTIC_USE_AGENT_STORE", "True"}}) ==
-        "environment: TORCHELASTIC_USE_AGENT_STORE is True, but MASTER_ADDR is not set; the store is there");
+        "environment: TORCHELASTIC_USE_AGENT_STORE is True, but MASTER_ADDR is not set, so the address of the agent's "
+        "store is incomplete");
   CHECK(refusal({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"TORCHELASTIC_USE_AGENT_STORE", "1"}, {"MASTER_ADDR", "a"}}) ==
-        "environment: TORCHELASTIC_USE_AGENT_STORE is 1, but MASTER_PORT is not set; the store is there");
+        "environment: TORCHELASTIC_USE_AGENT_STORE is 1, but MASTER_PORT is not set, so the address of the agent's "
+        "store is incomplete");
 }
 
 TEST_CASE("the shell of an sbatch or salloc job is one process, not rank 0 of all") {

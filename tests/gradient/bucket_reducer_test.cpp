@@ -122,6 +122,6 @@ TEST_CASE("an incomplete, repeated or mixed plan, and one with static_graph, are
       "prepare: the bucket plan puts parameter extra.weight (Float cpu) into the bucket of first.weight (Double cpu); "
       "a bucket is of one dtype and device");
   CHECK(refusal({.static_graph = true, .plan = plan_of({{0, 1, 2, 3, 4, 5}})}) ==
-        "prepare: static_graph learns from the first reduction which parameters are used, but a bucket plan is given, "
-        "so nothing can be learned; remove one of them");
+        "prepare: static_graph determines the used parameters in the first reduction, which does not happen with a "
+        "bucket plan; remove one of them");
 }

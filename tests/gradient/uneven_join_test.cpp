@@ -167,7 +167,7 @@ TEST_CASE("ranks with different numbers of steps throw on every rank") {
       CHECK(std::string(error.what()) ==
             accelerate::base::prefix(group.place()) +
                 "join_uneven_inputs: of 2 ranks that still have batches 1 reduce the gradients of model 0, 1 reduce "
-                "the gradients of model 1; their steps must be alike");
+                "the gradients of model 1; their steps must be equal");
       ++told;
     }
   });

@@ -62,8 +62,8 @@ TEST_CASE("out of memory on a device is an Error of kind device with the allocat
   } catch (const accelerate::Error& error) {
     CHECK((error.kind() == accelerate::ErrorKind::device));
     CHECK(std::string(error.what()) ==
-          "[rank 1 of 2, gpu-a] forward: CUDA out of memory. Tried to allocate 2 GiB; take a smaller batch, or let "
-          "find_executable_batch_size() look for one");
+          "[rank 1 of 2, gpu-a] forward: CUDA out of memory. Tried to allocate 2 GiB; use a smaller batch, or call "
+          "find_executable_batch_size()");
     CHECK(is_out_of_memory(error));
   }
   CHECK(accelerate::device::with_out_of_memory_report(here, "forward", [] { return 3; }) == 3);
@@ -80,11 +80,11 @@ TEST_CASE("the error lists the known memory by kind, the largest tensors, and ot
   const auto run = [] { throw of_a_device(); };
   CHECK_THROWS_WITH(
       accelerate::device::with_out_of_memory_report({}, "backward", run, known),
-      "backward: CUDA out of memory. Tried to allocate 2 GiB; known to be there: 1.0 MiB in 5 tensors "
+      "backward: CUDA out of memory. Tried to allocate 2 GiB; known tensors: 1.0 MiB in 5 tensors "
       "(parameters 12 bytes, optimizer 1.0 MiB, optimizer_1 2.0 KiB), the largest b [512, 512] Float (1.0 MiB), d "
       "[512] Float (2.0 KiB), c [2] Float (8 bytes); the rest is "
-      "mostly what forward keeps for backward: mixed_precision and nn::checkpoint() make it smaller; take a "
-      "smaller batch, or let find_executable_batch_size() look for one");
+      "mostly what forward keeps for backward: mixed_precision and nn::checkpoint() make it smaller; use a smaller "
+      "batch, or call find_executable_batch_size()");
 }
 
 namespace {
@@ -133,10 +133,10 @@ TEST_CASE("out of memory on the CPU in forward or backward is an Error with the 
   const std::string allocator =
       "DefaultCPUAllocator: can't allocate memory: you tried to allocate 1125899906842624 bytes. Error code 12 (Cannot "
       "allocate memory)";
-  const std::string advice = "; take a smaller batch, or let find_executable_batch_size() look for one";
+  const std::string advice = "; use a smaller batch, or call find_executable_batch_size()";
   const std::string forward = text_of_error([&] { model(torch::ones({3})); });
   CHECK(forward.find("forward: " + allocator +
-                     "; known to be there: 12 bytes in 1 tensor (parameters 12 bytes), the largest weight [3] Float "
+                     "; known tensors: 12 bytes in 1 tensor (parameters 12 bytes), the largest weight [3] Float "
                      "(12 bytes); ") != std::string::npos);
   CHECK(forward.ends_with(advice));
   const std::string backward = text_of_error([&] { accelerator.backward(GreedyBackward::apply(model->weight).sum()); });
@@ -157,7 +157,7 @@ TEST_CASE("the state of each optimizer is summed separately" * doctest::skip(kAl
   step_other.zero_grad();
   const std::string text = text_of_error([&, &model = greedy] { model(torch::ones({3})); });
   CAPTURE(text);
-  CHECK(text.find("; known to be there: 180 bytes in 11 tensors (parameters 84 bytes, optimizer 48 bytes, optimizer_1 "
+  CHECK(text.find("; known tensors: 180 bytes in 11 tensors (parameters 84 bytes, optimizer 48 bytes, optimizer_1 "
                   "48 bytes), the largest ") != std::string::npos);
 }
 

@@ -23,10 +23,9 @@ TEST_CASE("a second guard is refused, and the destructor restores the signal han
   const auto before = std::signal(SIGUSR1, [](int) { ++received; });
   {
     const PreemptionGuard notice({SIGUSR1});
-    CHECK_THROWS_WITH(
-        PreemptionGuard(),
-        "PreemptionGuard: there is one already, and signals go to one; let both parts of the program look at "
-        "that one");
+    CHECK_THROWS_WITH(PreemptionGuard(),
+                      "PreemptionGuard: another guard already exists, and only one receives the signals; use the same "
+                      "guard in both parts of the program");
     CHECK_THROWS_AS(PreemptionGuard({SIGKILL}), accelerate::Error);
     std::raise(SIGUSR1);
     CHECK(received == 0);

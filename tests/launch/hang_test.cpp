@@ -27,7 +27,8 @@ TEST_CASE("if no rank makes progress, the missing rank and the operation of the 
     CHECK(ran.err.find("); all were stopped. ") != std::string::npos);
     // Missing ranks are examined first; a debugger's output and speed are not tested.
     CHECK(ran.err.find("accelerate_launch: stacks of worker 1:\n") < ran.err.find("stacks of worker 0:"));
-    if (!variables.empty()) CHECK(ran.err.find("no stacks: neither eu-stack nor gdb is there\n") != std::string::npos);
+    if (!variables.empty())
+      CHECK(ran.err.find("no stacks: neither eu-stack nor gdb is installed\n") != std::string::npos);
     variables["PATH"] = "/no debugger here";
   }
 }

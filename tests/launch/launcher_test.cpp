@@ -431,8 +431,8 @@ TEST_CASE("a dry run in a removed folder reports the folder") {
   CHECK(ran.code == 1);
   CHECK(ran.out == "");
   CHECK(ran.err ==
-        "accelerate_launch: the folder that this was started in cannot be named: No such file or directory; cd to one "
-        "that is there\n");
+        "accelerate_launch: the folder that this was started in cannot be named: No such file or directory; cd to an "
+        "existing one\n");
 }
 
 TEST_CASE("no rank survives a killed launcher") {

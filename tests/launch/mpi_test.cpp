@@ -119,7 +119,7 @@ TEST_CASE("without libpmix mpirun starts mpi ranks; without both mpi is an error
   const auto nobody = launch({"--backend", "mpi", "--num_processes", "2", "/bin/true"}, variables);
   CHECK(nobody.code == 1);
   CHECK(nobody.err ==
-        "accelerate_launch: backend mpi is requested, but libpmix.so.2 is not there (Debian package libpmix2), and "
+        "accelerate_launch: backend mpi is requested, but libpmix.so.2 was not found (Debian package libpmix2), and "
         "mpirun is not in PATH; backend gloo works without\n");
   std::ofstream(scratch.path + "/mpirun") << "#!/bin/sh\nprintf '%s ' \"$@\"\n";
   std::filesystem::permissions(scratch.path + "/mpirun", std::filesystem::perms::owner_all);
@@ -128,7 +128,7 @@ TEST_CASE("without libpmix mpirun starts mpi ranks; without both mpi is an error
   CHECK(asked.out.starts_with("-n 2 --oversubscribe -x "));
   CHECK(asked.out.ends_with(" /bin/true a "));
   CHECK(asked.err ==
-        "accelerate_launch: libpmix.so.2 is not there (Debian package libpmix2); mpirun starts the ranks\n");
+        "accelerate_launch: libpmix.so.2 was not found (Debian package libpmix2); mpirun starts the ranks\n");
   auto batch = variables;
   for (const auto& [name, value] :
        accelerate::env::Variables{{"SLURM_JOB_ID", "1"}, {"SLURM_JOB_NUM_NODES", "1"}, {"SLURM_NTASKS", "3"}}) {
@@ -138,7 +138,7 @@ TEST_CASE("without libpmix mpirun starts mpi ranks; without both mpi is an error
   const auto not_asked = launch({"--cpu", "--num_processes", "2", "/bin/true"}, variables);
   CHECK(not_asked.code == 0);
   CHECK(not_asked.err ==
-        "accelerate_launch: libpmix.so.2 is not there (Debian package libpmix2); the ranks use gloo, which is slower "
+        "accelerate_launch: libpmix.so.2 was not found (Debian package libpmix2); the ranks use gloo, which is slower "
         "than mpi on one machine\n");
 }
 
@@ -220,11 +220,12 @@ TEST_CASE("a TMPDIR without write access is named") {
     CHECK(ran.code == 1);
     return ran.err;
   };
-  CHECK(with("/no/such") ==
-        "accelerate_launch: TMPDIR is '/no/such', where no folder can be made: No such file or directory; set it to a "
-        "folder that can be written\n");
+  CHECK(
+      with("/no/such") ==
+      "accelerate_launch: TMPDIR is '/no/such', where no folder can be created: No such file or directory; set it to a "
+      "folder that can be written\n");
   CHECK(with("/dev/null") ==
-        "accelerate_launch: TMPDIR is '/dev/null', where no folder can be made: Not a directory; set it to a folder "
+        "accelerate_launch: TMPDIR is '/dev/null', where no folder can be created: Not a directory; set it to a folder "
         "that can be written\n");
 }
 

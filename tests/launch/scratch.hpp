@@ -18,7 +18,7 @@ constexpr const char* in_memory = "/dev/shm";
 
 struct Scratch {
   explicit Scratch(const std::string& parent = "/tmp") : path(parent + "/launch_test.XXXXXX") {
-    if (mkdtemp(path.data()) == nullptr) throw std::runtime_error("no folder can be made in " + parent);
+    if (mkdtemp(path.data()) == nullptr) throw std::runtime_error("no folder can be created in " + parent);
   }
   ~Scratch() {
     std::error_code error;  // a launcher of the test may concurrently remove its own folder

@@ -100,7 +100,7 @@ TEST_CASE("layers that cannot be replaced are named with the reason, and still r
   REQUIRE(of_own.kept.size() == 1);
   CHECK(of_own.kept[0].name == "0");
   CHECK(of_own.kept[0].reason ==
-        "convert_linear_testing::OwnLinearImpl derives from torch::nn::Linear and may have a forward() of its own; "
+        "convert_linear_testing::OwnLinearImpl derives from torch::nn::Linear and may have its own forward(); "
         "derive it from accelerate::nn::Linear");
 
   const auto alone = convert_linear(Stock(3, 3));

@@ -282,10 +282,9 @@ TEST_CASE("a module that cannot be copied is an error that names both remedies")
   DataParallel parallel(net, kThree);
   CHECK(refusal([&] {
           parallel(torch::ones({3, 4}));
-        }) ==
-        "DataParallel: " + net->name() +
-            " cannot be copied; derive it from torch::nn::Cloneable and make its layers in reset(), or give a factory "
-            "that makes another one");
+        }) == "DataParallel: " + net->name() +
+                  " cannot be copied; derive it from torch::nn::Cloneable and make its layers in reset(), or pass a "
+                  "factory that creates another one");
   CHECK(parallel(torch::ones({1, 4})).sizes() == at::IntArrayRef{1, 2});  // one part needs no copy
 }
 
@@ -299,14 +298,15 @@ TEST_CASE("a class that inherits clone(), and a factory that returns nothing, ar
   CHECK(
       derived.ends_with("Mine makes a torch::nn::LinearImpl, the class that it derives from; override clone() in the "
                         "class itself, derive "
-                        "it from torch::nn::Cloneable of itself, or give a factory that makes another one"));
+                        "it from torch::nn::Cloneable of itself, or pass a factory that creates another one"));
   DataParallel<Mine> made(std::make_shared<Mine>(), kThree, {}, 0, [] { return std::make_shared<Mine>(); });
   CHECK(made(torch::ones({3, 4})).sizes() == at::IntArrayRef{3, 2});
   DataParallel<Mine> nothing(std::make_shared<Mine>(), kThree, {}, 0, [] { return std::shared_ptr<Mine>(); });
   CHECK(refusal([&] {
           nothing(torch::ones({3, 4}));
         }) ==
-        "DataParallel: the factory gave a null pointer; it makes another module of the same class, as clone() of the "
+        "DataParallel: the factory returned a null pointer; it must create another module of the same class, as "
+        "clone() of the "
         "class itself would");
 }
 
@@ -399,7 +399,7 @@ TEST_CASE("out of memory in a replica is recognised, prepared with its inventory
   accelerate::Accelerator accelerator({.cpu = true});
   auto model = accelerator.prepare(parallel);
   const std::string there =
-      "; known to be there: 12 bytes in 1 tensor (parameters 12 bytes), the largest module.weight [3] Float (12 "
+      "; known tensors: 12 bytes in 1 tensor (parameters 12 bytes), the largest module.weight [3] Float (12 "
       "bytes); ";
   const std::string forward = accelerate::base::prefix(accelerator.place()) + "forward: DataParallel: copy 0 on cpu: ";
   CHECK(thrown([&] {
@@ -493,10 +493,11 @@ TEST_CASE("invalid calls are refused with both values") {
     Wide() { replace_module("line", torch::nn::Linear(4, 3)); }
   };
   DataParallel other(stiff, kThree, {}, 0, [] { return std::make_shared<Wide>(); });
-  CHECK(refusal([&] {
-          other(torch::ones({3, 4}));
-        }) ==
-        "DataParallel: line.weight is [2, 4] in the module, [3, 4] in its copy; the factory makes the same layers");
+  CHECK(
+      refusal([&] {
+        other(torch::ones({3, 4}));
+      }) ==
+      "DataParallel: line.weight is [2, 4] in the module, [3, 4] in its copy; the factory must create the same layers");
 }
 
 TEST_CASE("prepared ranks with several devices each train as one process") {

@@ -19,7 +19,7 @@ std::vector<CheckedTensor> three(int64_t rank, const std::vector<int64_t>& odd_r
 std::string text(const Group& group, const std::string& which) {
   return accelerate::base::prefix(group.place()) + "check_synchronized: " + which +
          "; something changed it on some ranks alone: a step of an optimizer that was not prepared, code under "
-         "is_main_process(), random numbers of their own; load the same state on all ranks to continue";
+         "is_main_process(), random numbers that differ between ranks; load the same state on all ranks to continue";
 }
 
 void check_refused(int64_t ranks, const std::vector<int64_t>& odd_ranks, const std::string& which) {

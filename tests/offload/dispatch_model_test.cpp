@@ -95,9 +95,10 @@ TEST_CASE("invalid maps, devices and checkpoints are refused") {
   accelerate::Accelerator accelerator({.cpu = true});
   accelerator.save_model(accelerator.prepare(net), folder.path);
   const auto dispatch = [&](const DeviceMap& map) { return refusal([&] { dispatch_model(*net, map); }); };
-  CHECK(dispatch({{"", "gpu zero"}}) ==
-        "device_map: \"gpu zero\" is no device; expected the number of an accelerator device, a device as \"cuda:1\", "
-        "\"cpu\" or \"disk\"");
+  CHECK(
+      dispatch({{"", "gpu zero"}}) ==
+      "device_map: \"gpu zero\" is not a device; expected the number of an accelerator device, a device as \"cuda:1\", "
+      "\"cpu\" or \"disk\"");
   CHECK(dispatch({{"", "99999999999999"}}).starts_with("device_map: device 99999999999999 does not exist"));
   CHECK(dispatch({{"", "100"}}) == fmt::format("device_map: device 100 does not exist; this process has {} accelerator "
                                                "devices",

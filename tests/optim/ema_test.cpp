@@ -323,7 +323,7 @@ TEST_CASE("a state of another model is refused with both sides, and nothing chan
   more["module.w"].fill_(9);
   more.insert("module.mean", doubles({1}));
   CHECK_THROWS_WITH(ema.load_state_dict(more),
-                    "ExponentialMovingAverage.load_state_dict: there are 4 entries, 3 are known here (use_buffers is "
+                    "ExponentialMovingAverage.load_state_dict: there are 4 entries, 3 are expected (use_buffers is "
                     "false)");
   torch::OrderedDict<std::string, at::Tensor> empty;
   CHECK_THROWS_WITH(ema.load_state_dict(empty),

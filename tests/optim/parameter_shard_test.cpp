@@ -181,7 +181,7 @@ TEST_CASE("a parameter shard outside the optimizer is refused by name, and nothi
   auto parameter_shards = pieces_of({list[0], foreign});
   parameter_shards[1].name = "head.bias";
   CHECK_THROWS_WITH(fused->step(parameter_shards),
-                    "optimizer.step: head.bias is none of the optimizer's 3 parameters; give the optimizer the "
+                    "optimizer.step: head.bias is not one of the optimizer's 3 parameters; give the optimizer the "
                     "parameter before it is stepped on");
   CHECK(torch::equal(list[0].detach(), before));
 }

@@ -36,16 +36,15 @@ TEST_CASE("the CPU supports both") {
 TEST_CASE("an unsupported dtype is refused with the supported ones") {
   const auto bf16 = precision::policy_of(Precision::bf16);
   const auto fp16 = precision::policy_of(Precision::fp16);
-  CHECK_THROWS_WITH(
-      check_on(bf16, "cuda:1", {.bf16 = false}),
-      "[rank 1 of 2, gpu-b] mixed_precision: bf16 is requested, cuda:1 computes in float32 and fp16 only; "
-      "ask for no or fp16");
+  CHECK_THROWS_WITH(check_on(bf16, "cuda:1", {.bf16 = false}),
+                    "[rank 1 of 2, gpu-b] mixed_precision: bf16 is requested, cuda:1 computes in float32 and fp16 "
+                    "only; use no or fp16");
   CHECK_THROWS_WITH(check_on(fp16, "xpu:0", {.fp16 = false}),
                     "[rank 1 of 2, gpu-b] mixed_precision: fp16 is requested, xpu:0 computes in float32 and bf16 only; "
-                    "ask for no or bf16");
-  CHECK_THROWS_WITH(check_on(bf16, "vulkan", {.autocast = false}),
-                    "[rank 1 of 2, gpu-b] mixed_precision: bf16 is requested, LibTorch has no autocast for vulkan; ask "
-                    "for no");
+                    "use no or bf16");
+  CHECK_THROWS_WITH(
+      check_on(bf16, "vulkan", {.autocast = false}),
+      "[rank 1 of 2, gpu-b] mixed_precision: bf16 is requested, LibTorch has no autocast for vulkan; use no");
   check_on(precision::policy_of(Precision::no), "vulkan", {.autocast = false, .fp16 = false, .bf16 = false});
   check_on(fp16, "cuda:1", {.bf16 = false});
 }

@@ -202,7 +202,7 @@ TEST_CASE("nvtx without CUDA in LibTorch only logs a line") {
   CHECK(ranges.opened.empty());
   CHECK(lines ==
         std::vector<std::string>{
-            "profile: nvtx is true, and this LibTorch was built without CUDA, which has NVTX: no ranges are made"});
+            "profile: nvtx is true, and this LibTorch was built without CUDA, which has NVTX: no ranges are recorded"});
 }
 
 TEST_CASE("a rank's trace and the merged trace are files of this run only") {
@@ -257,10 +257,9 @@ TEST_CASE("an invalid JSON trace is logged, and the rest is written") {
   (void)torch::ones({2}).add(1);
   profiler.stop();
   accelerate::base::set_log_handler(before);
-  CHECK(lines == std::vector<std::string>{
-                     "profile: rank 0's trace is not JSON with traceEvents: " + own.string() +
-                     " was cut, as on a full disk, or LibTorch wrote a text without escaping its quotes; profile.json "
-                     "goes without it"});
+  CHECK(lines == std::vector<std::string>{"profile: rank 0's trace is not JSON with traceEvents: " + own.string() +
+                                          " was cut, as on a full disk, or LibTorch wrote a text without escaping its "
+                                          "quotes; profile.json is written without it"});
   const auto json = [&](const char* name) {
     return nlohmann::json::parse(testing::text_of(std::filesystem::path(folder.path) / name));
   };

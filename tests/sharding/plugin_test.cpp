@@ -137,8 +137,8 @@ TEST_CASE("options with one possible value are errors otherwise, with the reason
       "sharding: sync_module_states is false, must be true, because prepare() always makes the parameters of all ranks "
       "equal to rank 0's");
   CHECK(refused({.activation_checkpointing = true}) ==
-        "sharding: activation_checkpointing is true, must be false, because the model decides what is recomputed; call "
-        "nn::checkpoint() in its forward");
+        "sharding: activation_checkpointing is true, must be false, because the model selects the recomputed parts; "
+        "call nn::checkpoint() in its forward");
   CHECK(refused({.min_num_params = 0}) == "sharding: min_num_params is 0, must be at least 1");
   CHECK(refused({.use_orig_params = true, .limit_all_gathers = true, .cpu_offload = false}).empty());
 }

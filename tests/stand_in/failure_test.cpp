@@ -95,10 +95,10 @@ TEST_CASE("out of memory is an Error of the device, and training continues with 
               const std::string text = error.what();
               CHECK(text.find("forward: standin:") != std::string::npos);
               CHECK(text.find(" is out of memory: tried to allocate ") != std::string::npos);
-              CHECK(text.find("; known to be there: ") != std::string::npos);
+              CHECK(text.find("; known tensors: ") != std::string::npos);
               CHECK(text.find(" tensors (parameters ") != std::string::npos);
               CHECK(text.find("), the largest ") != std::string::npos);
-              CHECK(text.ends_with("; take a smaller batch, or let find_executable_batch_size() look for one"));
+              CHECK(text.ends_with("; use a smaller batch, or call find_executable_batch_size()"));
             }
             const int64_t fits = accelerator.find_executable_batch_size(run, 8192);
             CHECK(fits < 8192);
@@ -127,7 +127,7 @@ TEST_CASE("out of memory in a step or a forward lists the optimizer state with i
     };
     const auto backward = [&, &model = model] { accelerator.backward(model(x).sum()); };
     const std::string parameters =
-        "; known to be there: 1.0 MiB in 6 tensors (parameters 514 KiB, gradients 514 KiB), the largest weight of "
+        "; known tensors: 1.0 MiB in 6 tensors (parameters 514 KiB, gradients 514 KiB), the largest weight of "
         "model_1 [512, 256] Float (512 KiB), "
         "gradient of weight of model_1 [512, 256] Float (512 KiB), ";
     backward();

@@ -422,8 +422,7 @@ TEST_CASE("a step that needs the host is not captured, with a reason, and runs w
   };
   CHECK(runs_plain(steps_often)
             .find(fmt::format("optimizer.step: 41 kernel calls of the optimizer are recorded on {}, at most 40 can be; "
-                              "step on it fewer "
-                              "times in what is recorded",
+                              "reduce the number of steps in the captured function",
                               stand_in::device().str())) != string::npos);
 
   if (stand_in::devices() < 2) return;
@@ -496,8 +495,8 @@ TEST_CASE("a first gradient in the captured step is named, and the step runs wit
           CHECK(step.graphs() == 0);
           if (!accelerator.device().is_cpu()) {
             CHECK(step.not_captured_reason().find(
-                      "a parameter of shape [5, 16] has its first gradient in a step that is recorded, must have had "
-                      "one before: its averages would begin anew in each replay") != std::string::npos);
+                      "a parameter of shape [5, 16] has its first gradient in a captured step, must have had one "
+                      "before: its averages would restart in each replay") != std::string::npos);
           }
           return stand_in::state_of(model);
         },

@@ -76,7 +76,7 @@ TEST_CASE("a missing device by number, and more ranks than devices, are refused 
                        "config file), 4 standin devices are visible; request standin or cpu"));
   CHECK(refusal([] { on_devices(5, [](Accelerator&) {}); })
             .ends_with("device: 5 ranks on this machine, 4 standin devices visible; start at most 4, run on the CPU "
-                       "(ACCELERATE_USE_CPU=1), or set ACCELERATE_ALLOW_SHARED_GPUS=1, which is also right where every "
+                       "(ACCELERATE_USE_CPU=1), or set ACCELERATE_ALLOW_SHARED_GPUS=1, which is also correct if each "
                        "rank sees only its own GPU"));
 }
 

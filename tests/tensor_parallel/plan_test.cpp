@@ -63,7 +63,7 @@ TEST_CASE("a plan that does not fit the model is refused, and the model is not c
     auto net = seeded([] { return ContainerNet(); });
     const auto text = [&](const ParallelPlan& plan) { return refused([&] { tensor_parallel(net, plan, group); }); };
     CHECK(text({{"conv.0", colwise}, {"blocks.*.5", rowwise}}) ==
-          "tensor_parallel: the plan has 'blocks.*.5', which is no layer of the model");
+          "tensor_parallel: the plan has 'blocks.*.5', which is not a layer of the model");
     CHECK(text({{"blocks.0", colwise}}) ==
           "tensor_parallel: blocks.0 is torch::nn::SequentialImpl, which cannot be split colwise; colwise and rowwise "
           "need Linear or Conv2d, vocab Embedding");

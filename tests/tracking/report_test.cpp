@@ -141,8 +141,8 @@ TEST_CASE("an unreadable log is reported in the page, and is an error if there i
   const testing::TemporaryFolder folder;
   std::filesystem::create_symlink("/nowhere/metrics.jsonl", folder.path / "metrics.jsonl");
   std::filesystem::create_directories(folder.path / "b" / "metrics.jsonl");
-  CHECK(refusal(folder.path) == "io: report: in " + folder.path.string() +
-                                    " nothing can be read: metrics.jsonl cannot be read: No such file or directory");
+  CHECK(refusal(folder.path) == "io: report: no log in " + folder.path.string() +
+                                    " can be read: metrics.jsonl cannot be read: No such file or directory");
   std::filesystem::create_directories(folder.path / "c");
   std::ofstream(folder.path / "c" / "metrics.jsonl") << two_runs;
   const auto logged = read_logged_folder(folder.path);

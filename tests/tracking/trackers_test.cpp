@@ -204,7 +204,7 @@ TEST_CASE("a log before a run starts is reported once, on the rank that would re
   Trackers trackers({.log_with = {std::make_shared<Diary>()}}, rank_0);
   trackers.log({{"loss", 1.0}}, 1);
   trackers.log({{"loss", 1.0}}, 2);
-  CHECK(log.lines == Lines{"[rank 0 of 2, a] log: no run has begun, so nothing is kept; call init_trackers()"});
+  CHECK(log.lines == Lines{"[rank 0 of 2, a] log: no run has begun, so the values are dropped; call init_trackers()"});
 }
 
 TEST_CASE("invalid trackers are refused with the existing ones") {
@@ -216,7 +216,7 @@ TEST_CASE("invalid trackers are refused with the existing ones") {
         "a user-defined tracker as a shared_ptr");
   CHECK(make({std::shared_ptr<Diary>()}) == "usage: [rank 1 of 2, a] log_with: a tracker is null, must be an object");
   CHECK(make({std::make_shared<Diary>("x"), std::make_shared<Diary>("x")}) ==
-        "usage: [rank 1 of 2, a] log_with: two trackers are called 'x', each needs a name of its own");
+        "usage: [rank 1 of 2, a] log_with: two trackers are called 'x', names must be unique");
   CHECK(make({"csv"}) ==
         "usage: [rank 1 of 2, a] log_with: 'csv' writes files, but logging_dir is not set; set it to a folder");
   CHECK(make({"csv", "all", "csv"}, "logs").empty());  // one of each

@@ -63,9 +63,9 @@ TEST_CASE("contradicting arguments are refused") {
   CHECK(refusal({.warmup_steps = 100, .warmup_ratio = 0.1}) ==
         "warmup_steps is 100 and warmup_ratio is 0.1, only one of them can be given");
   CHECK(refusal({.lr_scheduler_type = SchedulerType::constant, .warmup_steps = 100}) ==
-        "warmup_steps is 100, lr_scheduler_type is constant, which does not warm up; take constant_with_warmup");
+        "warmup_steps is 100, lr_scheduler_type is constant, which has no warm-up; use constant_with_warmup");
   CHECK(refusal({.lr_scheduler_type = SchedulerType::constant, .warmup_ratio = 0.1}) ==
-        "warmup_ratio is 0.1, lr_scheduler_type is constant, which does not warm up; take constant_with_warmup");
+        "warmup_ratio is 0.1, lr_scheduler_type is constant, which has no warm-up; use constant_with_warmup");
   CHECK(refusal({.eval_delay = 3}) ==
         "eval_delay is 3, eval_strategy is no; nothing is evaluated: give eval_strategy steps or epoch");
   CHECK(refusal({.eval_steps = 100}) ==

@@ -257,8 +257,8 @@ TEST_CASE("uint64 outputs beyond int64 are refused on every rank if they need pa
     bool ragged = true;
   };
   const std::string why =
-      "the outputs of different length are filled with -100 as int64, and uint64 values above 9223372036854775807 are "
-      "none; give another dtype, or the same length in all batches";
+      "the outputs of different length are filled with -100 as int64, and uint64 values above 9223372036854775807 do "
+      "not fit into int64; set another dtype, or the same length in all batches";
   for (const int64_t ranks : {1, 2}) {
     CAPTURE(ranks);
     simulate(ranks, [&] {
@@ -288,7 +288,7 @@ TEST_CASE("outputs and labels without one row per example are refused with both 
       trainer.outputs = std::move(outputs);
       return said([&] { trainer.predict(examples); });
     };
-    const std::string why = " in a batch of 3 examples; compute_metrics and predict() want a row per example";
+    const std::string why = " in a batch of 3 examples; compute_metrics and predict() need one row per example";
     CHECK(predicted(
               [](const auto& x) {
                 return torch::cat({x, x});
@@ -444,7 +444,7 @@ TEST_CASE("an unknown metric is refused with the known ones") {
                        {.train_dataset = triples(1), .eval_dataset = triples(1), .compute_metrics = errors});
   CHECK(said([&] { trainer.train(); }) ==
         here() +
-            "metric_for_best_model: there is no metric \"eval_accurcy\", the evaluation gave \"eval_count\", "
+            "metric_for_best_model: there is no metric \"eval_accurcy\", the evaluation returned \"eval_count\", "
             "\"eval_error\", \"eval_loss\", \"eval_runtime\", \"eval_samples_per_second\" and "
             "\"eval_steps_per_second\"; name one of them as metric_for_best_model");
 }
@@ -459,7 +459,7 @@ TEST_CASE("load_best_model_at_end without a loss to compare is refused with the 
                        {.train_dataset = triples(1), .eval_dataset = with_x({9})});
   CHECK(said([&] { trainer.train(); }) ==
         here() +
-            "metric_for_best_model: there is no metric \"eval_loss\", the evaluation gave \"eval_runtime\", "
+            "metric_for_best_model: there is no metric \"eval_loss\", the evaluation returned \"eval_runtime\", "
             "\"eval_samples_per_second\" and \"eval_steps_per_second\"; name one of them as metric_for_best_model");
 }
 
@@ -473,7 +473,7 @@ TEST_CASE("errors about missing outputs and labels contain the rank") {
             .train();
       });
     };
-    const std::string missing = ": there is no metric \"eval_loss\", the evaluation gave ";
+    const std::string missing = ": there is no metric \"eval_loss\", the evaluation returned ";
     CHECK(
         train_with(std::make_shared<EarlyStoppingCallback>()).starts_with(place() + "EarlyStoppingCallback" + missing));
     CHECK(train_with(std::make_shared<BestModelCallback>()).starts_with(place() + "BestModelCallback" + missing));
@@ -481,9 +481,10 @@ TEST_CASE("errors about missing outputs and labels contain the rank") {
       using QuietTrainer::QuietTrainer;
       LossAndOutputs compute_loss(Model&, const Inputs& inputs) override { return {inputs["pixel_values"].sum()}; }
     };
-    const std::string text = place() +
-                             "batch: there is no \"pixel_values\", the collate function gave \"labels\" and \"x\"; use "
-                             "one of these, or let the collate function return that one too";
+    const std::string text =
+        place() +
+        "batch: there is no \"pixel_values\", the collate function returned \"labels\" and \"x\"; use "
+        "one of these, or let the collate function return that one too";
     CHECK(said([] { Wrong(OneWeight(), {}, {.train_dataset = triples(2)}).train(); }) == text);
     CHECK(said([] { Wrong(OneWeight(), {}, {.eval_dataset = triples(2)}).evaluate(); }) == text);
   });
@@ -504,10 +505,11 @@ TEST_CASE("missing labels in a later batch, and a loss per example, are reported
       bool per_example = false;
     };
     Loss trainer(OneWeight(), {.per_device_eval_batch_size = 1});
-    CHECK(said([&] { trainer.predict(only_first); }) ==
-          place +
-              "batch: there is no \"labels\", the collate function gave \"x\"; use one of these, or let the collate "
-              "function return that one too");
+    CHECK(
+        said([&] { trainer.predict(only_first); }) ==
+        place +
+            "batch: there is no \"labels\", the collate function returned \"x\"; use one of these, or let the collate "
+            "function return that one too");
     Loss each(OneWeight(), {.per_device_eval_batch_size = 2}, {.eval_dataset = triples(4)});
     each.per_example = true;
     CHECK(said([&] { each.evaluate(); }) ==
@@ -541,8 +543,8 @@ TEST_CASE("the error names the missing parts of an evaluation") {
                       {.eval_dataset = triples(1), .compute_metrics = errors});
   CHECK(said([&] { labels.evaluate(); }) ==
         here() +
-            "label_names: there is no \"starts\" in the batch, the collate function gave \"labels\" and \"x\"; "
-            "compute_metrics wants label_names");
+            "label_names: there is no \"starts\" in the batch, the collate function returned \"labels\" and \"x\"; "
+            "compute_metrics needs label_names");
   struct NoOutputs : QuietTrainer {
     using QuietTrainer::QuietTrainer;
     LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override { return {model(inputs["x"]).sum()}; }
@@ -550,5 +552,5 @@ TEST_CASE("the error names the missing parts of an evaluation") {
   NoOutputs outputs(OneWeight(), {}, {.eval_dataset = triples(1), .compute_metrics = errors});
   CHECK(said([&] { outputs.evaluate(); }) ==
         here() +
-            "compute_loss: the outputs are undefined; compute_metrics and predict() want them: return {loss, outputs}");
+            "compute_loss: the outputs are undefined; compute_metrics and predict() need them: return {loss, outputs}");
 }

@@ -328,9 +328,10 @@ TEST_CASE("a null optimizer or schedule is refused") {
   };
   NoOptimizer no_optimizer(OneWeight(), {}, {.train_dataset = triples(2)});
   CHECK(said([&] { no_optimizer.train(); }) ==
-        here() + "create_optimizer: it gave a null pointer, must make an object");
+        here() + "create_optimizer: it returned a null pointer, must return an object");
   NoSchedule no_schedule(OneWeight(), {}, {.train_dataset = triples(2)});
-  CHECK(said([&] { no_schedule.train(); }) == here() + "create_scheduler: it gave a null pointer, must make an object");
+  CHECK(said([&] { no_schedule.train(); }) ==
+        here() + "create_scheduler: it returned a null pointer, must return an object");
 }
 
 TEST_CASE("memory figures are the increase since the start and the peak above it") {

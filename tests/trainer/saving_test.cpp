@@ -340,7 +340,7 @@ TEST_CASE("without best weights in a checkpoint, the best starts with later eval
   CHECK(rest.state().best_global_step == 3);
   CHECK(log.lines == Strings{here() + "resume_from_checkpoint: " + arguments.resume_from_checkpoint->string() +
                              " has no weights of its best evaluation, after step 1: it was saved without "
-                             "load_best_model_at_end; the best of the evaluations from here on is brought back"});
+                             "load_best_model_at_end; only the best of the following evaluations will be loaded"});
 }
 
 TEST_CASE("BestModelCallback's copy and EarlyStoppingCallback's count are saved and restored") {
@@ -670,7 +670,7 @@ TEST_CASE("a machine without disk space for the best weights is named on every r
     const std::string what = is_file ? theirs.string() + " cannot be made: Not a directory"
                                      : (theirs / ".model.safetensors").string() + " cannot be written: Is a directory";
     const std::string why =
-        here(1, 2) + "load_best_model_at_end: " + what + "; the main process's best weights are to lie there";
+        here(1, 2) + "load_best_model_at_end: " + what + "; the best weights of the main process must be written there";
     simulate(2, [&] {
       const int64_t rank = accelerate::Accelerator().process_index();
       auto arguments = scored_in(folder.path / std::to_string(rank));

@@ -415,10 +415,10 @@ TEST_CASE("a batch without the key that compute_loss needs is an error with the 
     }
   };
   Wrong trainer(OneWeight(), {}, {.train_dataset = triples(1)});
-  CHECK(said([&] { trainer.train(); }) ==
-        here() +
-            "batch: there is no \"pixel_values\", the collate function gave \"labels\" and \"x\"; use one of these, or "
-            "let the collate function return that one too");
+  CHECK(said([&] { trainer.train(); }) == here() +
+                                              "batch: there is no \"pixel_values\", the collate function returned "
+                                              "\"labels\" and \"x\"; use one of these, or "
+                                              "let the collate function return that one too");
 }
 
 TEST_CASE("values in both the arguments and the options of the Accelerator must agree") {

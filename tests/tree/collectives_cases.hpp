@@ -168,7 +168,8 @@ inline std::string copies_what_one_rank_has(const comm::Group& group) {
     failed += "an undefined tensor was copied; ";
   } catch (const accelerate::Error& error) {
     const std::string expected =
-        "copy_tensor_to_devices: the tensor of rank 0 is undefined; the rank that gives it is the argument root";
+        "copy_tensor_to_devices: the tensor of rank 0 is undefined; the argument root selects the rank whose tensor is "
+        "sent";
     if (!std::string(error.what()).ends_with(expected)) failed += error.what();
   }
   return failed;

@@ -194,7 +194,7 @@ void GroupCore::fail_operation(const CollectiveFingerprint& signature, std::chro
   } catch (const PeerLost& error) {
     text = fmt::format("{} cannot end: {}", where(signature), error.what());
   } catch (const PeerLeft& error) {
-    text = fmt::format("{} cannot end: rank {} aborted after an error of its own", where(signature),
+    text = fmt::format("{} cannot end: rank {} aborted after its own error", where(signature),
                        job_ranks.at(static_cast<size_t>(error.rank)));
   } catch (const DeadlineExceeded& error) {
     text = fmt::format("waited {:g} s in {}", seconds(limit), where(signature));

@@ -63,9 +63,10 @@ void initialise(const env::ProcessEnv& process, const RankContext& place, std::c
   if (!level) throw_init_timeout(process, place, timeout);
   const int provided = *level;
   if (provided == MPI_THREAD_MULTIPLE) return;
-  base::fail(ErrorKind::environment, place, kOperation,
-             "this MPI gives thread level {}, must give MPI_THREAD_MULTIPLE ({}); use another MPI, or backend gloo",
-             provided, static_cast<int>(MPI_THREAD_MULTIPLE));
+  base::fail(
+      ErrorKind::environment, place, kOperation,
+      "this MPI provides thread level {}, must provide MPI_THREAD_MULTIPLE ({}); use another MPI, or backend gloo",
+      provided, static_cast<int>(MPI_THREAD_MULTIPLE));
 }
 
 void check_thread_level(const RankContext& place) {

@@ -17,7 +17,7 @@ namespace accelerate::comm {
 std::optional<Endpoint> diagnosis_address(const env::ProcessEnv& process, const env::Variables& variables);
 
 /// Reports to the other ranks that this one waits, collects their reports for two seconds and returns a diagnosis:
-/// "no response from rank 2", "all ranks are there, MPI does not connect them", or "" if rank 0 cannot listen.
+/// "no response from rank 2", "all ranks have joined, but MPI does not connect them", or "" if rank 0 cannot listen.
 /// Rank 0 listens at the endpoint and the others connect to it; if it does not answer, they know no other rank. Takes
 /// at most three seconds.
 std::string diagnose_start(const Endpoint& place, const env::ProcessEnv& process) noexcept;

@@ -95,7 +95,7 @@ Addresses resolve(const Endpoint& endpoint, const RankContext& place, Deadline d
 void fail_to_listen(const Endpoint& endpoint, const RankContext& place, int error) {
   if (error == EADDRINUSE) {
     base::fail(ErrorKind::environment, place, "connect",
-               "{} is taken, by another job perhaps; give each job a port of its own (MASTER_PORT, "
+               "{} is in use, perhaps by another job; give each job its own port (MASTER_PORT, "
                "--main_process_port)",
                text(endpoint));
   }

@@ -85,7 +85,7 @@ constexpr const char* kOwnerKey = "accelerate/job";
 [[noreturn]] void throw_store_timeout(const Endpoint& endpoint, const RankContext& place,
                                       const StoreDeadlines& patience) {
   base::fail(ErrorKind::peer, place, "connect",
-             "waited {:g} s for the job's store at {}, where connections are taken and nothing is answered: rank 0 "
+             "waited {:g} s for the job's store at {}, which accepts connections but does not answer: rank 0 "
              "hangs, or another program holds the port",
              seconds(patience.timeout), text(endpoint));
 }
@@ -159,7 +159,7 @@ std::vector<int64_t> missing_ranks_of_store(c10d::Store& store, int64_t world_si
 [[noreturn]] void throw_duplicate_rank(const env::ProcessEnv& process, const Endpoint& endpoint,
                                        const RankContext& place) {
   base::fail(ErrorKind::peer, place, "connect",
-             "another process already joined at {} as rank {}; give each job a port of its own (MASTER_PORT), and the "
+             "another process already joined at {} as rank {}; give each job its own port (MASTER_PORT), and the "
              "ranks of one job an ACCELERATE_JOB_ID that no other job has",
              text(endpoint), process.rank);
 }

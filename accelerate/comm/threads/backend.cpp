@@ -194,7 +194,7 @@ class ThreadsConnection : public Connection {
     return true;
   }
 
-  void abort_operations() noexcept override { group_->mark_left(me_, "aborted after an error of its own"); }
+  void abort_operations() noexcept override { group_->mark_left(me_, "aborted after its own error"); }
 
   c10::intrusive_ptr<c10d::Store> store() override { return group_->store; }
 

@@ -99,7 +99,7 @@ class Cache final : public DerivedSource<AnyBatch> {
       base::fail(ErrorKind::data, {}, "cache",
                  "samples {} to {} do not match the previous ones{}: shape, dtype or structure, or the values that are "
                  "stored once for all of them, differ; a cache holds "
-                 "samples of one shape, so it goes below what pads them",
+                 "samples of one shape, so it must be below the source that pads them",
                  *first, first[numbers.size(0) - 1], path.at());
     });
   }

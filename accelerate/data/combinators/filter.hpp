@@ -20,7 +20,7 @@ namespace accelerate::data {
 template <typename AnySource, typename Predicate>
 [[nodiscard]] SourcePtr<batch_of<AnySource>> filter(std::shared_ptr<AnySource> source, Predicate&& predicate) {
   static_assert(std::is_invocable_r_v<bool, Predicate&, sample_t<batch_of<AnySource>>>,
-                "accelerate::data::filter: predicate(sample) is not a bool; a sample is what sample_of gives");
+                "accelerate::data::filter: predicate(sample) is not a bool; a sample is the result of sample_of");
   constexpr int64_t chunk_size = 256;
   auto from = kept("filter", std::move(source));
   std::vector<int64_t> numbers;

@@ -96,7 +96,7 @@ template <typename AnySource, typename Function>
 [[nodiscard]] auto map_samples(std::shared_ptr<AnySource> source, Function function) {
   using From = batch_of<AnySource>;
   static_assert(std::is_invocable_v<const Function&, sample_t<From>>,
-                "accelerate::data::map_samples: function(sample) is not callable; a sample is what sample_of gives");
+                "accelerate::data::map_samples: function(sample) is not callable; a sample is the result of sample_of");
   using Made = detail::MapSamples<From, Function>;
   return SourcePtr<typename Made::BatchType>(
       std::make_shared<Made>(kept("map_samples", std::move(source)), std::move(function)));

@@ -72,7 +72,7 @@ class ColumnReader {
     const auto* names = std::get_if<CsvClasses>(&values_);
     if (names == nullptr) return {};
     if (field.empty())
-      return fmt::format("{} expected the name of a category, found nothing; CsvType::text takes that too",
+      return fmt::format("{} expected the name of a category, found nothing; CsvType::text accepts it, too",
                          lines_.place(index_));
     if (names->accepts(unescaped(field))) return {};
     return fmt::format("{} expected one of {}, found {}; CsvColumn::categories lists them", lines_.place(index_),

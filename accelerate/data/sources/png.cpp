@@ -46,7 +46,8 @@ class PngDecoder {
     png_set_strip_alpha(png_);
     png_set_interlace_handling(png_);
     png_read_update_info(png_, info_);
-    if (png_get_rowbytes(png_, info_) != static_cast<size_t>(width()) * 3) return refuse("no RGB can be made of it");
+    if (png_get_rowbytes(png_, info_) != static_cast<size_t>(width()) * 3)
+      return refuse("it cannot be converted to RGB");
     png_read_image(png_, rows);
     png_read_end(png_, nullptr);
     return true;

@@ -26,7 +26,7 @@ Normalize::Normalize(const std::vector<double>& mean, const std::vector<double>&
 
 at::Tensor Normalize::operator()(const at::Tensor& images) const {
   if (!images.is_floating_point())
-    base::fail(ErrorKind::data, {}, "normalize", "the images are {}, must be of floating point; ToFloat makes them",
+    base::fail(ErrorKind::data, {}, "normalize", "the images are {}, must be of floating point; ToFloat converts them",
                c10::toString(images.scalar_type()));
   const int64_t channels = images.dim() < 3 ? -1 : images.size(-3);
   if (channels < 0 || (mean_.size(0) != 1 && channels != mean_.size(0)))

@@ -17,8 +17,8 @@ Combined::Combined(torch::optim::Optimizer& optimizer, const std::vector<Schedul
   for (size_t i = 0; i < schedules.size(); ++i) {
     if (schedules[i].optimizer_ != &optimizer) {
       base::fail(ErrorKind::usage, {}, name,
-                 "schedule {} of {}, {}, moves another optimizer than the one given; make all of them for one", i + 1,
-                 schedules.size(), schedules[i].name());
+                 "schedule {} of {}, {}, belongs to another optimizer; create all schedules for the same optimizer",
+                 i + 1, schedules.size(), schedules[i].name());
     }
     parts_.push_back({.rule = schedules[i].rule_, .base = schedules[i].rule_.begins_at});
     name_ += (i == 0 ? "" : ", ") + schedules[i].name();

@@ -16,7 +16,7 @@ namespace accelerate::optim {
 /// \param why       Reason for the requirement, and the remedy.
 /// \throws Error (usage) unless each group has a momentum (SGD, RMSprop) or betas (Adam, AdamW).
 void check_has_momentum(const torch::optim::Optimizer& optimizer, std::string_view schedule, std::string_view why,
-                        std::string_view remedy = "take another optimizer, or a rule without momentum");
+                        std::string_view remedy = "use another optimizer, or a schedule without momentum");
 
 /// True for Adam and AdamW. PyTorch's schedules save this flag.
 bool momentum_is_beta1(const torch::optim::Optimizer& optimizer);

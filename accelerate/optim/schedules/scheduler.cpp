@@ -42,10 +42,11 @@ std::vector<double> Scheduler::get_last_lr() const { return rates_of(*optimizer_
 void Scheduler::set(int64_t step) {
   auto& groups = optimizer_->param_groups();
   if (groups.size() != base_.size()) {
-    base::fail(ErrorKind::usage, {}, rule_.name,
-               "the optimizer has {} parameter groups, {} when the schedule was made; make the schedule after the last "
-               "add_param_group",
-               groups.size(), base_.size());
+    base::fail(
+        ErrorKind::usage, {}, rule_.name,
+        "the optimizer has {} parameter groups, {} when the schedule was created; create the schedule after the last "
+        "add_param_group",
+        groups.size(), base_.size());
   }
   // Calls the rule for all groups before it sets a rate, because a rule may throw.
   std::vector<double> rates;

@@ -80,5 +80,5 @@ TEST_CASE("the other ranks report a missing rank 0") {
 }
 
 TEST_CASE("the diagnosis blames MPI if no rank is missing") {
-  CHECK(roll_of({0, 1, 2}).at(0) == "all ranks are there, MPI does not connect them");
+  CHECK(roll_of({0, 1, 2}).at(0) == "all ranks have joined, but MPI does not connect them");
 }

@@ -49,8 +49,8 @@ TEST_CASE("the reason why a socket cannot listen is reported") {
   CHECK_THROWS_WITH(fails_with(EACCES),
                     "[rank 0 of 2, gpu-a] connect: cannot listen on 10.0.0.1:80: Permission denied");
   CHECK_THROWS_WITH(fails_with(EADDRINUSE),
-                    "[rank 0 of 2, gpu-a] connect: 10.0.0.1:80 is taken, by another job perhaps; give each job a port "
-                    "of its own (MASTER_PORT, --main_process_port)");
+                    "[rank 0 of 2, gpu-a] connect: 10.0.0.1:80 is in use, perhaps by another job; give each job its "
+                    "own port (MASTER_PORT, --main_process_port)");
   CHECK_THROWS_WITH(fails_with(EADDRNOTAVAIL),
                     "[rank 0 of 2, gpu-a] connect: MASTER_ADDR is 10.0.0.1, which is not an address of this machine; "
                     "it must name the machine of rank 0");

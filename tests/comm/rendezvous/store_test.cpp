@@ -181,8 +181,8 @@ TEST_CASE("a silent process on the port takes no longer than the timeout") {
   const FileDescriptor holder = listen_on({"127.0.0.1", 0}, {});  // the kernel accepts connections for it
   const auto begun = std::chrono::steady_clock::now();
   CHECK(refusal(process_of(1, 2, port_of(holder))) ==
-        fmt::format("peer: [rank 1 of 2, gpu-a] connect: waited 0.3 s for the job's store at 127.0.0.1:{}, where "
-                    "connections are taken and nothing is answered: rank 0 hangs, or another program holds the port",
+        fmt::format("peer: [rank 1 of 2, gpu-a] connect: waited 0.3 s for the job's store at 127.0.0.1:{}, which "
+                    "accepts connections but does not answer: rank 0 hangs, or another program holds the port",
                     port_of(holder)));
   CHECK(std::chrono::steady_clock::now() - begun < 10s);
 }
@@ -211,12 +211,11 @@ TEST_CASE("without a job id a second process with the same rank is refused") {
   const auto store = agent_store();
   store->c10d::Store::set("accelerate/job", "");
   store->add("accelerate//0/0/here/1", 1);
-  CHECK(
-      refusal(process_of(1, 2, store->getPort())) ==
-      fmt::format("peer: [rank 1 of 2, gpu-a] connect: another process already joined at 127.0.0.1:{} as rank 1; give "
-                  "each job a port of its own (MASTER_PORT), and the ranks of one job an ACCELERATE_JOB_ID that no "
-                  "other job has",
-                  store->getPort()));
+  CHECK(refusal(process_of(1, 2, store->getPort())) ==
+        fmt::format("peer: [rank 1 of 2, gpu-a] connect: another process already joined at 127.0.0.1:{} as rank 1; "
+                    "give each job its own port (MASTER_PORT), and the ranks of one job an ACCELERATE_JOB_ID that no "
+                    "other job has",
+                    store->getPort()));
 }
 
 TEST_CASE("a peer diagnosis ends without a response from the store, and reports whether the store is gone") {

@@ -198,7 +198,7 @@ TEST_CASE("samples with several shapes, or values that depend on the epoch, are 
   CHECK_THROWS_WITH((void)cached->read(index({0, 2, 1})),
                     "cache: samples 1 to 2 do not match the previous ones: shape, dtype or structure, or the values "
                     "that are stored once for all of them, differ; a cache "
-                    "holds samples of one shape, so it goes below what pads them");
+                    "holds samples of one shape, so it must be below the source that pads them");
   CHECK_THROWS_WITH((void)data::cache(std::make_shared<PassSource>()),
                     "cache: the source returns other samples in each epoch (a random transform); cache the source "
                     "below it, and transform the cache");

@@ -93,7 +93,7 @@ TEST_CASE("a field of the wrong type is refused with line, column, expected, fou
   CHECK(refused_columns({{"b"}}, "a,b\n1,\n") ==
         "csv: FILE line 2, column 'b': expected a number (float32), found nothing; set CsvColumn::fill for them");
   CHECK(refused_columns({{"b", CsvType::category}}, "a,b\n1,x\n2,\n") ==
-        "csv: FILE line 3, column 'b': expected the name of a category, found nothing; CsvType::text takes that too");
+        "csv: FILE line 3, column 'b': expected the name of a category, found nothing; CsvType::text accepts it, too");
   CHECK(refused_columns({{.name = "b", .type = CsvType::category, .categories = {"x", "y"}}}, "a,b\n1,\"z\"\"\"\n") ==
         "csv: FILE line 2, column 'b': expected one of 'x', 'y', found 'z\"'; CsvColumn::categories lists them");
   CHECK(refused_columns({{"a"}}, "a,b\n1\n") == "csv: FILE line 2: expected 2 fields, found 1");
@@ -116,7 +116,7 @@ TEST_CASE("with skip an invalid line adds nothing to any column") {
   CHECK(lines ==
         std::vector<std::string>{
             "csv: 3 of 5 lines are left out; the first: " + file.path +
-            " line 3, column 'b': expected the name of a category, found nothing; CsvType::text takes that too"});
+            " line 3, column 'b': expected the name of a category, found nothing; CsvType::text accepts it, too"});
 }
 
 TEST_CASE("invalid columns are refused with the values") {

@@ -75,7 +75,7 @@ TEST_CASE("Normalize refuses invalid arguments and images with the values") {
   CHECK_THROWS_WITH((void)Normalize({0.5}, {0.5})(torch::zeros({2, 28})),
                     "normalize: the images are [2, 28], must be [..., C, H, W] for 1 values of mean");
   CHECK_THROWS_WITH((void)Normalize(kMean, kDeviation)(torch::zeros({2, 3, 8, 8}, torch::kUInt8)),
-                    "normalize: the images are Byte, must be of floating point; ToFloat makes them");
+                    "normalize: the images are Byte, must be of floating point; ToFloat converts them");
 }
 
 TEST_CASE("Normalize works on images on a device") {

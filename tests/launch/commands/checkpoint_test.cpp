@@ -152,7 +152,7 @@ TEST_CASE("an invalid call exits with code 2 and prints the remedy") {
   const auto mixed = checkpoint({"diff", at.path.string(), at / "f"});
   CHECK(mixed.code == 2);
   CHECK(mixed.err == "accelerate_checkpoint: " + at.path.string() + " is a folder, " + (at / "f") +
-                         " is none; give two folders or two files\n");
+                         " is not a folder; pass two folders or two files\n");
   const auto help = checkpoint({"diff", "--help"});
   CHECK(help.code == 0);
   CHECK(help.out.find("Compares two checkpoints, models' folders or files.") != std::string::npos);

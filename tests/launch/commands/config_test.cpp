@@ -110,8 +110,8 @@ TEST_CASE("an invalid answer repeats the question with the valid answers") {
   const auto config =
       answered("7\ncpu\n1\n0\nmany\n2\n3\n\n\n99999\n\n\nno thanks\nno\n\n\n\n2\n", {.gpus = 0}, &screen);
   CHECK(config.num_machines == 2);
-  CHECK(screen.find("'7' is none of them; give a number from 0 to 2\n") != std::string::npos);
-  CHECK(screen.find("'cpu' is none of them; give a number from 0 to 2\n") != std::string::npos);
+  CHECK(screen.find("'7' is not one of them; enter a number from 0 to 2\n") != std::string::npos);
+  CHECK(screen.find("'cpu' is not one of them; enter a number from 0 to 2\n") != std::string::npos);
   CHECK(screen.find("'0' is not an integer from 1 to 4096\n") != std::string::npos);
   CHECK(screen.find("'many' is not an integer from 1 to 4096\n") != std::string::npos);
   CHECK(screen.find("'3' is not an integer from 0 to 1\n") != std::string::npos);
@@ -121,8 +121,7 @@ TEST_CASE("an invalid answer repeats the question with the valid answers") {
 
 TEST_CASE("a file with two documents or duplicate keys is not updated") {
   CHECK(refusal_of("distributed_type: 'NO'\n---\nnum_processes: 2\n") ==
-        "accelerate_config: c.yaml has 2 documents with --- between them, must have 1; put each into a file of its "
-        "own");
+        "accelerate_config: c.yaml has 2 documents with --- between them, must have 1; put each into a separate file");
   CHECK(refusal_of("num_processes: 2\ndistributed_type: 'NO'\nnum_processes: 4\n") ==
         "accelerate_config: c.yaml line 3 has the key num_processes twice; remove one of them");
   CHECK(refusal_of("distributed_type: FSDP\nfsdp_config:\n  a: 1\n  a: 2\n") ==
@@ -164,13 +163,13 @@ TEST_CASE("update keeps an old file's values and adds current keys; fp16 and dyn
 }
 
 TEST_CASE("an unsupported file is refused by name") {
-  CHECK(refusal_of("- a") == "accelerate_config: c.yaml must hold lines like 'num_processes: 2'");
-  CHECK(refusal_of("") == "accelerate_config: c.yaml must hold lines like 'num_processes: 2'");
+  CHECK(refusal_of("- a") == "accelerate_config: c.yaml must contain lines like 'num_processes: 2'");
+  CHECK(refusal_of("") == "accelerate_config: c.yaml must contain lines like 'num_processes: 2'");
   CHECK(refusal_of("a: [").starts_with("accelerate_config: c.yaml line "));
   CHECK(refusal_of("num_processes: 2") ==
         "accelerate_config: c.yaml has no distributed_type; accelerate_config writes a file that has");
   CHECK(refusal_of("distributed_type: 'NO'\nprocs: 2\nnodes: 1") ==
-        "accelerate_config: c.yaml has keys that Accelerate does not know (procs, nodes); remove them");
+        "accelerate_config: c.yaml has keys that Accelerate does not support (procs, nodes); remove them");
 }
 
 TEST_CASE("the default path is Accelerate's") {

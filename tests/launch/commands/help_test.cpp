@@ -28,13 +28,13 @@ TEST_CASE("every program's help has a description, headings, defaults and two ex
        {"(default one per visible NVIDIA GPU, else one).",
         "Number of machines, each with the same number of ranks (default 1).", "(default auto: the best available).",
         "(default ACCELERATE_CONFIG_FILE)."}},
-      {"accelerate_config", {"else " + config}},
-      {"accelerate_env", {"else " + config}},
+      {"accelerate_config", {"(default " + config + ")"}},
+      {"accelerate_env", {"(default " + config + ")"}},
       {"accelerate_test", {}},
       {"accelerate_checkpoint", {}},
-      {"accelerate_estimate_memory", {"else adam"}},
-      {"accelerate_merge_weights", {"else it is an error."}},
-      {"accelerate_report", {"else report.html in DIR."}}};
+      {"accelerate_estimate_memory", {"(default adam)"}},
+      {"accelerate_merge_weights", {"which is otherwise an error."}},
+      {"accelerate_report", {"(default report.html in DIR)."}}};
   for (const auto& [name, defaults] : programs) {
     CAPTURE(name);
     const auto ran = testing::run_program(

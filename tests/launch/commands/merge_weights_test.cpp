@@ -79,7 +79,7 @@ TEST_CASE("an existing file is replaced only on request") {
   write_file(to.path / "f", "old");
   const auto kept = merge({from.path.string(), to / "f"});
   CHECK(kept.code == 2);
-  CHECK(kept.err == "accelerate_merge_weights: " + (to / "f") + " is there already; --overwrite replaces it\n");
+  CHECK(kept.err == "accelerate_merge_weights: " + (to / "f") + " already exists; --overwrite replaces it\n");
   CHECK(read_file(to.path / "f") == "old");
   CHECK(merge({"--overwrite", from.path.string(), to / "f"}).code == 0);
   CHECK(read_file(to.path / "f").size() > 3);
@@ -96,7 +96,7 @@ TEST_CASE("an index that contradicts its shards is refused, and nothing is writt
   };
   const std::string index = "accelerate_merge_weights: " + (from / "model.safetensors.index.json") + ": ";
   write_index(from.path, R"("a.weight":"1.safetensors","c.weight":"2.safetensors")");
-  CHECK(refused() == index + "1.safetensors holds 'b.mask', which the index does not name\n");
+  CHECK(refused() == index + "1.safetensors holds 'b.mask', which the index does not list\n");
   write_index(from.path, R"("a.weight":"1.safetensors","b.mask":"2.safetensors","c.weight":"2.safetensors")");
   CHECK(refused() == index + "the index maps 'b.mask' to 2.safetensors, but 1.safetensors contains it too\n");
   write_index(from.path, R"("a.weight":"1.safetensors","b.mask":"1.safetensors","z":"1.safetensors")");

@@ -64,8 +64,8 @@ TEST_CASE("the config file of Accelerate 0.28: MPI on four machines with a host 
   CHECK(options.settings.cpu == true);
   CHECK(options.same_network == true);
   CHECK(options.rdzv_backend == "static");
-  CHECK(said == Lines{TEST_SOURCE_DIR
-                      "/tests/launch/configs/0.28.yaml has keys that mean nothing here: ipex_config, mpirun_ccl"});
+  CHECK(said ==
+        Lines{TEST_SOURCE_DIR "/tests/launch/configs/0.28.yaml has keys without effect here: ipex_config, mpirun_ccl"});
 }
 
 TEST_CASE("the config file of Accelerate 0.34 with fp8 is refused; with another precision it is read") {
@@ -87,7 +87,7 @@ TEST_CASE("the config file of Accelerate 0.34 with fp8 is refused; with another 
                       .enable_cpu_affinity = true,
                       .same_network = true,
                       .rdzv_backend = "static"});
-  CHECK(said == Lines{"f.yaml has keys that mean nothing here: fp8_config"});
+  CHECK(said == Lines{"f.yaml has keys without effect here: fp8_config"});
 }
 
 TEST_CASE("the config file of Accelerate 1.15: as many processes as GPUs") {
@@ -96,8 +96,7 @@ TEST_CASE("the config file of Accelerate 1.15: as many processes as GPUs") {
   CHECK_FALSE(options.gpu_ids);
   CHECK(options.settings.mixed_precision == accelerate::env::Precision::bf16);
   CHECK(options.enable_cpu_affinity == false);
-  CHECK(said ==
-        Lines{TEST_SOURCE_DIR "/tests/launch/configs/1.15.yaml has keys that mean nothing here: dynamo_config"});
+  CHECK(said == Lines{TEST_SOURCE_DIR "/tests/launch/configs/1.15.yaml has keys without effect here: dynamo_config"});
 }
 
 TEST_CASE("the command line overrides the file with a log line") {
@@ -173,7 +172,7 @@ TEST_CASE("a file with another framework's settings is refused also without dist
 
 TEST_CASE("a second document in a file is refused; document markers around a single one are accepted") {
   CHECK(refusal("num_processes: 2\n---\nnum_processes: 4\n") ==
-        "settings: f.yaml has 2 documents with --- between them, must have 1; put each into a file of its own");
+        "settings: f.yaml has 2 documents with --- between them, must have 1; put each into a separate file");
   CHECK(env::parse_config("---\nnum_processes: 2\n...\n---\n", "f").values ==
         std::map<std::string, std::string>{{"num_processes", "2"}});
   CHECK(env::parse_config("", "f").values.empty());

@@ -47,7 +47,7 @@ TEST_CASE("contradicting options are refused") {
   CHECK(refusal({.runner = "ssh"}) ==
         "accelerate_launch: --runner ssh without hosts; give --hosts gpu-a:4,gpu-b:4 or --hostfile FILE");
   CHECK(refusal({.runner = "local", .hosts = "a"}) ==
-        "accelerate_launch: --runner local with --hosts; the runners that take hosts are ssh and mpirun");
+        "accelerate_launch: --runner local with --hosts; the runners that accept hosts are ssh and mpirun");
 }
 
 TEST_CASE("a list of ranks is refused if mpirun or Slurm places them") {

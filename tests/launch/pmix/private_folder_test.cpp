@@ -82,18 +82,19 @@ TEST_CASE("a folder that cannot be opened is an error with its cause, and is rem
   } catch (const accelerate::Error& error) {
     said = error.what();
   }
-  CHECK(said == "accelerate_launch: no folder can be made in " + parent.path + ": Too many open files");
+  CHECK(said == "accelerate_launch: no folder can be created in " + parent.path + ": Too many open files");
   CHECK(folders_in(parent) == 0);
 }
 
 TEST_CASE("a missing parent is named with the variable that defines it") {
-  CHECK_THROWS_WITH_AS(PrivateFolder({.parent = "/no/such/parent", .named_by = "TMPDIR"}),
-                       "accelerate_launch: TMPDIR is '/no/such/parent', where no folder can be made: No such file or "
-                       "directory; set it to a folder that can be written",
-                       accelerate::launch::LaunchError);
+  CHECK_THROWS_WITH_AS(
+      PrivateFolder({.parent = "/no/such/parent", .named_by = "TMPDIR"}),
+      "accelerate_launch: TMPDIR is '/no/such/parent', where no folder can be created: No such file or "
+      "directory; set it to a folder that can be written",
+      accelerate::launch::LaunchError);
 
   CHECK_THROWS_WITH_AS(PrivateFolder({.parent = "/no/such/parent"}),
-                       "accelerate_launch: no folder can be made in /no/such/parent: No such file or directory",
+                       "accelerate_launch: no folder can be created in /no/such/parent: No such file or directory",
                        accelerate::launch::LaunchError);
 }
 

@@ -36,7 +36,7 @@ TEST_CASE("a script with a missing interpreter is refused with the interpreter's
   const auto path = script_of_text(scratch, "#! /nonex/interp -x\n");
   CHECK(refusal_to_run(path) ==
         "accelerate_launch: " + path +
-            " cannot be run: its interpreter /nonex/interp is not there; install it, or correct the #! "
+            " cannot be run: its interpreter /nonex/interp does not exist; install it, or correct the #! "
             "line\n");
 }
 
@@ -55,7 +55,7 @@ TEST_CASE("other errors of the system about a file are reported verbatim or expl
   CHECK(exec_error_reason(script_of_text(scratch, "#!/bin/sh\n"), EACCES) == "Permission denied");
   CHECK(exec_error_reason(script_of_text(scratch, "#!/bin/sh\n"), ENOENT) == "No such file or directory");
   CHECK(exec_error_reason(script_of_text(scratch, "\x7f ELF"), ENOENT) ==
-        "the loader that it names is not there; it is built for another system");
+        "the loader that it requires does not exist; it is built for another system");
   CHECK(exec_error_reason(script_of_text(scratch, "text"), ENOEXEC) ==
         "it has no #! line, or is built for another machine");
 }

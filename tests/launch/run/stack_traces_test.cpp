@@ -25,7 +25,7 @@ TEST_CASE("a sleeping process has a sleep in its stack trace if a debugger is av
 TEST_CASE("a missing debugger is reported, and a slow one is stopped") {
   const std::string path = getenv("PATH");
   setenv("PATH", "/nowhere", 1);
-  CHECK(stacks_of(1, seconds(1)) == "no stacks: neither eu-stack nor gdb is there\n");
+  CHECK(stacks_of(1, seconds(1)) == "no stacks: neither eu-stack nor gdb is installed\n");
   setenv("PATH", path.c_str(), 1);
   testing::Child child({"sleep", "300"});
   const auto text = stacks_of(child.pid(), std::chrono::milliseconds(0));

@@ -191,7 +191,7 @@ TEST_CASE("mpirun on this machine has no hosts; an IPv6 address is refused") {
         Words{"mpirun", "-n", "2", "--oversubscribe", "-x", "ACCELERATE_JOB_ID", "x"});
   CHECK_THROWS_WITH_AS(
       plan_mpirun({.command = {"x"}}, {{"fd77::1", 1}}, {}, "id", ""),
-      "accelerate_launch: fd77::1 is an address of IPv6, which mpirun takes by a name only; give the host's name",
+      "accelerate_launch: fd77::1 is an IPv6 address, which mpirun accepts only by name; use the host's name",
       LaunchError);
   LaunchOptions gloo{.num_processes = 2, .command = {"x"}};
   gloo.settings.backend = "gloo";

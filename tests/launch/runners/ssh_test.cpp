@@ -353,7 +353,7 @@ TEST_CASE("an agent refuses a launcher of another version, and junk") {
             ours.substr(0, ours.size() - 1) + ", the host that starts the job has 9.9; they must be the same\n");
   CHECK(agent(bytes_of(frame_of({.version = ours.substr(0, ours.size() - 1), .folder = "/no such"}))) ==
         "accelerate_launch: /no such on " + accelerate::base::host_name() +
-            ": No such file or directory; the folder must be there as where the job is started\n");
+            ": No such file or directory; the folder must exist as on the host that starts the job\n");
   CHECK(agent("Last login: today\n") ==
         "accelerate_launch: the data on the connection is not from accelerate_launch; does a shell start-up file print "
         "text?\n");

@@ -135,20 +135,18 @@ TEST_CASE("cycle_momentum is refused if the optimizer has no momentum") {
                   .rate = [](const Position& at) { return at.now; },
                   .momentum = [](const Position&) { return 0.9; }};
   CHECK_THROWS_WITH(Scheduler(adagrad, mine),
-                    "mine: it moves the momentum, and the optimizer has neither momentum nor betas; take another "
-                    "optimizer, or a rule without momentum");
+                    "mine: it moves the momentum, and the optimizer has neither momentum nor betas; use another "
+                    "optimizer, or a schedule without momentum");
 }
 
 TEST_CASE("schedules of different optimizers cannot be combined") {
   auto one = sgd(1.0), another = sgd(1.0);
-  CHECK_THROWS_WITH(
-      ChainedScheduler({ConstantLR(one), StepLR(another, 5)}),
-      "ChainedScheduler: schedule 2 of 2, StepLR, moves another optimizer than the one given; make all of "
-      "them for one");
-  CHECK_THROWS_WITH(
-      SequentialLR(another, {ConstantLR(one), StepLR(another, 5)}, {3}),
-      "SequentialLR: schedule 1 of 2, ConstantLR, moves another optimizer than the one given; make all of "
-      "them for one");
+  CHECK_THROWS_WITH(ChainedScheduler({ConstantLR(one), StepLR(another, 5)}),
+                    "ChainedScheduler: schedule 2 of 2, StepLR, belongs to another optimizer; create all schedules for "
+                    "the same optimizer");
+  CHECK_THROWS_WITH(SequentialLR(another, {ConstantLR(one), StepLR(another, 5)}, {3}),
+                    "SequentialLR: schedule 1 of 2, ConstantLR, belongs to another optimizer; create all schedules for "
+                    "the same optimizer");
   CHECK_THROWS_WITH(ChainedScheduler(std::vector<Scheduler>{}),
                     "ChainedScheduler: there are 0 schedules, must be at least 1");
   CHECK_THROWS_WITH(SequentialLR(one, {}, {}), "SequentialLR: there are 0 schedules, must be at least 1");
@@ -160,9 +158,9 @@ TEST_CASE("milestones that do not match the parts of a sequence are refused") {
   CHECK_THROWS_WITH(SequentialLR(optimizer, three, {5}),
                     "SequentialLR: there are 1 milestones and 3 schedules; give one milestone fewer than schedules");
   CHECK_THROWS_WITH(SequentialLR(optimizer, three, {5, 5}),
-                    "SequentialLR: milestone 5 comes after 5; milestones must rise, from 1");
+                    "SequentialLR: milestone 5 comes after 5; milestones must increase, from 1");
   CHECK_THROWS_WITH(SequentialLR(optimizer, three, {0, 5}),
-                    "SequentialLR: milestone 0 comes after 0; milestones must rise, from 1");
+                    "SequentialLR: milestone 0 comes after 0; milestones must increase, from 1");
 }
 
 TEST_CASE("empty functions, too few functions, and a rule without rate are refused") {
@@ -182,8 +180,8 @@ TEST_CASE("a schedule refuses its next step after a parameter group was added") 
   LambdaLR scheduler(optimizer, [](int64_t) { return 1.0; });
   optimizer.add_param_group(torch::optim::OptimizerParamGroup({torch::zeros({2})}));
   CHECK_THROWS_WITH(scheduler.step(),
-                    "LambdaLR: the optimizer has 2 parameter groups, 1 when the schedule was made; make the schedule "
-                    "after the last add_param_group");
+                    "LambdaLR: the optimizer has 2 parameter groups, 1 when the schedule was created; create the "
+                    "schedule after the last add_param_group");
 }
 
 TEST_CASE("a rule that throws does not change rates and steps") {
