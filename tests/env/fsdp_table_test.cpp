@@ -189,13 +189,13 @@ TEST_CASE("every member of the settings of sharded training has its own row") {
   CHECK(rows == members);
 }
 
-TEST_CASE("the README of env lists every setting of sharded training") {
-  std::ifstream text(TEST_SOURCE_DIR "/accelerate/env/README.md");
-  std::stringstream readme;
-  readme << text.rdbuf();
+TEST_CASE("the reference lists every setting of sharded training") {
+  std::ifstream text(TEST_SOURCE_DIR "/docs/reference/settings.md");
+  std::stringstream page;
+  page << text.rdbuf();
   env::for_each_fsdp_setting([&](const auto& row) {
     const std::string line = fmt::format("\n| `--{}` | `{}` | ", row.option.name, row.variable);
     CAPTURE(line);
-    CHECK(readme.str().find(line) != std::string::npos);
+    CHECK(page.str().find(line) != std::string::npos);
   });
 }

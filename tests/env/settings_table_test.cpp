@@ -107,14 +107,14 @@ TEST_CASE("every member has its own row") {
   CHECK(rows == members);
 }
 
-TEST_CASE("the README of env lists every setting of the table") {
-  std::ifstream file(TEST_SOURCE_DIR "/accelerate/env/README.md");
+TEST_CASE("the reference lists every setting of the table") {
+  std::ifstream file(TEST_SOURCE_DIR "/docs/reference/settings.md");
   std::stringstream text;
   text << file.rdbuf();
-  const std::string readme = text.str();
+  const std::string page = text.str();
   env::for_each_setting([&](const auto& row) {
     const std::string line = fmt::format("\n| `{}` | `{}` | `--{}", row.key, row.variable, row.option.name);
     CAPTURE(line);
-    CHECK(readme.find(line) != std::string::npos);
+    CHECK(page.find(line) != std::string::npos);
   });
 }

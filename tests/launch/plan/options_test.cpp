@@ -6,6 +6,7 @@
 #include <chrono>
 #include <fstream>
 #include <map>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -322,6 +323,19 @@ TEST_CASE("backend auto is accepted and names no backend") {
   CHECK_FALSE(named_backend(options));
   CHECK_FALSE(needs_gpus(options));
   CHECK_NOTHROW(parse({"--backend", "auto", "--cpu", "x"}));
+}
+
+TEST_CASE("the reference lists every option of the launcher with its variable") {
+  std::ifstream file(TEST_SOURCE_DIR "/docs/reference/command_line.md");
+  std::stringstream page;
+  page << file.rdbuf();
+  accelerate::launch::for_each_option([&](std::string_view, const auto& row) {
+    std::string line = "\n| `--" + std::string(row.option.name);
+    if (!row.option.value_name.empty()) line += " " + std::string(row.option.value_name);
+    line += "` | `" + std::string(row.variable) + "` |";
+    CAPTURE(line);
+    CHECK(page.str().find(line) != std::string::npos);
+  });
 }
 
 TEST_CASE("defaults are in the table only: the help prints them, and they apply to omitted options") {
