@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps that the device captures and replays. README.md describes its graphs and the differences from CUDA's.
+// Steps that the device captures and replays. docs/design/stand_in.md describes its graphs and the differences from
+// CUDA's.
 #include "accelerate/device/graph.hpp"
 
 #include <c10/core/StreamGuard.h>

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Removes the library's synchronization with asynchronous devices, one line at a time, and prints which test fails.
 
-    tests/stand_in/mutants.py FOLDER [NUMBER ...]    works in a copy of the tree in FOLDER, which is kept; README.md has
-                                                     the table
-    tests/stand_in/mutants.py --check                prints lines that are missing in the tree, and rows of README.md
-                                                     without a mutant, file or test
+    tests/stand_in/mutants.py FOLDER [NUMBER ...]    works in a copy of the tree in FOLDER, which is kept;
+                                                     docs/design/mutants.md has the table
+    tests/stand_in/mutants.py --check                prints lines that are missing in the tree, and rows of
+                                                     the table without a mutant, file or test
 
 All selected mutants are compiled into one program, so it is built once; a variable selects the mutant of a run. A
 mutant in a header recompiles every test.
@@ -354,9 +354,9 @@ def check():
     wrong = [f"{number}, {what}: {name} contains {count} times: {old}"
              for number, (what, name, (old, _), _) in enumerate(MUTANTS, 1)
              if (count := (TOP / name).read_text().count(old)) != 1]
-    rows = re.findall(r"^\| (\d+) \| (.*?) \| `(.*?)` \| (\w+): `(.*?)` \|", (TOP / "tests/stand_in/README.md").read_text(), re.M)
+    rows = re.findall(r"^\| (\d+) \| (.*?) \| `(.*?)` \| (\w+): `(.*?)` \|", (TOP / "docs/design/mutants.md").read_text(), re.M)
     for number, what, name, test, case in rows:
-        at = f"README.md, row {number}, {what}:"
+        at = f"mutants.md, row {number}, {what}:"
         if int(number) > len(MUTANTS) or MUTANTS[int(number) - 1][0] != what:
             wrong.append(f"{at} matches no mutant")
         elif not MUTANTS[int(number) - 1][1].endswith(name):
@@ -364,7 +364,7 @@ def check():
         if f'TEST_CASE("{case.removesuffix("...").rstrip()}' not in (TOP / f"tests/stand_in/{test}_test.cpp").read_text():
             wrong.append(f"{at} {test}_test.cpp has no such test: {case}")
     missing = set(range(1, len(MUTANTS) + 1)) - {int(number) for number, *_ in rows}
-    wrong += [f"README.md has no row for {number}, {MUTANTS[number - 1][0]}" for number in sorted(missing)]
+    wrong += [f"mutants.md has no row for {number}, {MUTANTS[number - 1][0]}" for number in sorted(missing)]
     sys.exit("\n".join(wrong) or None)
 
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An accelerator for tests: device type PrivateUse1, named "standin". This is its interface for tests; README.md
-// describes how it works.
+// An accelerator for tests: device type PrivateUse1, named "standin". This is its interface for tests;
+// docs/design/stand_in.md describes how it works.
 #pragma once
 
 #include <c10/core/Device.h>

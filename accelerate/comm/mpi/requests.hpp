@@ -30,7 +30,7 @@ constexpr std::chrono::milliseconds kInFlight{500};
 
 /// Between machines longer messages are split into pieces of this size, below the 64 KiB that Open MPI's TCP transport
 /// sends eagerly. Before a longer message Open MPI waits for an answer of the receiver, which queues behind the data of
-/// the other direction, so that both directions of a link are used alternately (bench/README.md, hosts).
+/// the other direction, so that both directions of a link are used alternately (docs/explanation/benchmarks.md).
 constexpr int64_t kAtOnce = int64_t{60} << 10;
 
 /// MPI datatype of n bytes, because MPI counts in int.
