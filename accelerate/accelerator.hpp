@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The facade: owns the objects of the other rooms and forwards to them. It contains no algorithms.
+// The facade: owns the objects of the other components and forwards to them. It contains no algorithms.
 #pragma once
 
 #include <concepts>
@@ -67,8 +67,17 @@ using tracking::LoggerOptions;
 /// Several Accelerators may exist in one process. An Accelerator is movable but not copyable. Prepared objects may
 /// outlive it. The base classes provide ranks and collectives (ProcessInfo), save_state() and related functions
 /// (Checkpoints), and trackers (TrackingFacade).
+///
+/// \note Not thread-safe. Create an Accelerator in the thread that trains, and use it and its prepared objects only
+///   there, because the current device and the number of LibTorch threads belong to a thread.
 class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacade {
  public:
+  /// Connects all ranks of the job. Collective.
+  ///
+  /// \throws Error (usage) if an option is out of range or contradicts another one.
+  /// \throws Error (environment) if the launcher's variables or the config file are incomplete or contradictory.
+  /// \throws Error (device) if the device does not exist, or if a machine has more ranks than GPUs.
+  /// \throws Error (peer) if a rank does not join within the timeout.
   explicit Accelerator(const AcceleratorOptions& options = {});
   /// Uses an existing group, for example ranks as threads or a subset of a job. Backend, timeout and debug mode are
   /// those of the group.
@@ -105,10 +114,12 @@ class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacad
     options.model.evaluation_mode = evaluation_mode;
     return prepared::prepare(accelerator_state_, options, std::forward<Model>(model));
   }
+  /// As prepare(), for one optimizer.
   template <typename Optimizer>
   [[nodiscard]] auto prepare_optimizer(Optimizer&& optimizer) {
     return prepare(std::forward<Optimizer>(optimizer));
   }
+  /// As prepare(), for one scheduler.
   template <typename Scheduler>
   [[nodiscard]] auto prepare_scheduler(Scheduler&& scheduler) {
     return prepare(std::forward<Scheduler>(scheduler));
@@ -196,8 +207,8 @@ class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacad
 
   /// Calls run(batch_size) and reduces the size by one tenth until no rank runs out of memory. Collective. If `run`
   /// calls collectives (for example the backward of a prepared model on several ranks), all ranks must run out of
-  /// memory alike. Otherwise the rank that returns alone blocks here while the others block inside the collective, and
-  /// all fail at the timeout with Error (peer).
+  /// memory in the same attempt. Otherwise the rank that returns alone blocks here while the others block inside the
+  /// collective, and all fail at the timeout with Error (peer).
   ///
   /// \returns the batch size that fits on every rank.
   /// \throws Error (device) if the size reaches 0. Other exceptions are rethrown.
@@ -327,11 +338,13 @@ class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacad
                              bool error_if_nonfinite = false);
   /// Clamps every gradient element to [-clip_value, clip_value]. Inside an accumulation window nothing is clamped.
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
+  /// As above, for all parameters of the model.
   template <typename Model>
   at::Tensor clip_grad_norm_(const PreparedModel<Model>& model, double max_norm, double norm_type = 2.0,
                              bool error_if_nonfinite = false) {
     return clip_grad_norm_(model.parameters(), max_norm, norm_type, error_if_nonfinite);
   }
+  /// As above, for all parameters of the model.
   template <typename Model>
   void clip_grad_value_(const PreparedModel<Model>& model, double clip_value) {
     clip_grad_value_(model.parameters(), clip_value);
@@ -340,6 +353,7 @@ class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacad
   /// Divides gradients by the loss scale if they still contain it. Clipping and stepping do this automatically. Has no
   /// effect without fp16 and inside an accumulation window.
   void unscale_gradients();
+  /// As above, for the gradients of one optimizer.
   template <typename Optimizer>
   void unscale_gradients(const PreparedOptimizer<Optimizer>& optimizer) {
     if (accelerator_state_->scaling && sync_gradients()) accelerator_state_->scaling->unscale(optimizer.core());

@@ -103,7 +103,7 @@ struct AcceleratorOptions {
   /// Memory format of prepared modules and of batches from prepared loaders. With channels_last, prepare() reorders
   /// parameters and buffers of 4 dimensions, and loaders reorder tensors of 4 dimensions, on the device. With
   /// channels_last_3d, the same is done for 5 dimensions. Results are equal within rounding, and files are the same.
-  /// Tensors that are no images are reordered, too, if they have that many dimensions. ACCELERATE_MEMORY_FORMAT;
+  /// Tensors that are not images are reordered, too, if they have that many dimensions. ACCELERATE_MEMORY_FORMAT;
   /// default contiguous, which reorders nothing.
   std::optional<MemoryFormat> memory_format{};
   /// Precision of float32 matrix products, as torch.set_float32_matmul_precision(). The constructor sets it for the
@@ -115,15 +115,15 @@ struct AcceleratorOptions {
   std::optional<bool> cudnn_benchmark{};
   /// The mesh of the job: sizes of data, tensor and pipeline parallelism. Their product must be the number of ranks.
   /// Gradients are averaged, batches divided and metrics gathered over the data parallel ranks only. An unset size is
-  /// read from PARALLELISM_CONFIG_TP_SIZE and the other variables of this kind; without this option they count if
-  /// ACCELERATE_USE_PARALLELISM_CONFIG is true. By default all ranks are data parallel.
+  /// read from PARALLELISM_CONFIG_TP_SIZE and the other variables of this kind; without this option they are used only
+  /// if ACCELERATE_USE_PARALLELISM_CONFIG is true. By default all ranks are data parallel.
   std::optional<ParallelismConfig> parallelism_config{};
-  /// The parts of the training state that are divided over the ranks, for float32 and float64 parameters on the CPU
-  /// with SGD, Adam, AdamW, Adagrad and RMSprop. With shard_optim_op each rank keeps the optimizer state of an equal
-  /// part of the parameters, steps on it and receives the other parts; with shard_grad_op it also keeps only that part
-  /// of the gradients; with full_shard also of the parameters, which are gathered when an operator uses them. With
-  /// hybrid_shard the ranks of a machine divide these among them. step() of a prepared optimizer is then collective. If
-  /// unset, fsdp_plugin or FSDP_SHARDING_STRATEGY; default no_shard.
+  /// The parts of the training state that are divided over the ranks, for parameters of float32, float64, and bfloat16
+  /// with precision::pure_bf16(), and the optimizers SGD, Adam, AdamW, Adagrad and RMSprop. With shard_optim_op each
+  /// rank keeps the optimizer state of an equal part of the parameters, steps on it and receives the other parts; with
+  /// shard_grad_op it also keeps only that part of the gradients; with full_shard also of the parameters, which are
+  /// gathered when an operator uses them. With hybrid_shard the ranks of a machine divide these among them. step() of a
+  /// prepared optimizer is then collective. If unset, fsdp_plugin or FSDP_SHARDING_STRATEGY; default no_shard.
   std::optional<ShardingStrategy> sharding{};
   /// Further options of sharded training.
   FullyShardedDataParallelPlugin fsdp_plugin{};
@@ -162,7 +162,7 @@ struct AcceleratorOptions {
   std::optional<bool> dispatch_batches{};
   /// If true, prepare() moves modules to the device, and loaders move their batches there.
   bool device_placement = true;
-  /// If true, a prepared scheduler steps only when its optimizer steps. If false, every call of its step() counts.
+  /// If true, a prepared scheduler steps only when its optimizer steps. If false, every call of its step() advances it.
   bool step_scheduler_with_optimizer = true;
   SchedulerUnit scheduler_unit = SchedulerUnit::optimizer_steps;
   /// After this number of steps, a prepared optimizer compares its models bit for bit across the ranks, as

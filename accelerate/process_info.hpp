@@ -24,21 +24,26 @@
 
 namespace accelerate {
 
-/// The processes of a job, seen from one of them. Base class of Accelerator.
+/// Base class of Accelerator: the place of this process in its job, the mesh, and collectives. Not thread-safe.
 class ProcessInfo {
  public:
   // Ranks -------------------------------------------------------------------------------------------------------------
+  /// Number of ranks of the job.
   [[nodiscard]] int64_t num_processes() const { return accelerator_state_->mesh.world.size(); }
+  /// Rank of this process in the job, from 0.
   [[nodiscard]] int64_t process_index() const { return accelerator_state_->mesh.world.rank(); }
+  /// Rank of this process on its machine, from 0.
   [[nodiscard]] int64_t local_process_index() const { return local_rank_; }
   [[nodiscard]] bool is_main_process() const { return process_index() == 0; }
   [[nodiscard]] bool is_local_main_process() const { return local_process_index() == 0; }
   [[nodiscard]] bool is_last_process() const { return process_index() == num_processes() - 1; }
   [[nodiscard]] bool use_distributed() const { return num_processes() > 1; }
   [[nodiscard]] DistributedType distributed_type() const;
+  /// Device of prepared models and batches.
   [[nodiscard]] at::Device device() const { return accelerator_state_->device; }
   /// The process group of all ranks of the job; Group::backend() returns the backend.
   [[nodiscard]] const comm::Group& group() const { return accelerator_state_->mesh.world; }
+  /// Rank, world size and host for messages.
   [[nodiscard]] const RankContext& place() const { return accelerator_state_->place; }
 
   // The mesh ----------------------------------------------------------------------------------------------------------
@@ -95,11 +100,15 @@ class ProcessInfo {
   [[nodiscard]] std::vector<std::string> gather_for_metrics(const std::vector<std::string>& objects) const {
     return prepared::gather_objects_for_metrics(*accelerator_state_, objects);
   }
+  /// Returns the reduction of each tensor over all ranks, on every rank. The arguments are not changed.
+  ///
   /// \param scale  Factor of the result.
   template <typename Value>
   [[nodiscard]] Value reduce(const Value& value, comm::ReduceOp op = comm::ReduceOp::sum, double scale = 1.0) const {
     return tree::reduce(value, accelerator_state_->mesh.world, op, scale);
   }
+  /// As above.
+  ///
   /// \param reduction  "sum", "mean", "max", "min" or "product".
   template <typename Value>
   [[nodiscard]] Value reduce(const Value& value, std::string_view reduction, double scale = 1.0) const {
@@ -110,7 +119,7 @@ class ProcessInfo {
   Value broadcast(const Value& value, int64_t from_process = 0) const {
     return tree::broadcast(value, accelerator_state_->mesh.world, from_process);
   }
-  /// Pads one dimension of every tensor to the length of the longest rank's.
+  /// Pads one dimension of every tensor to its greatest length on any rank.
   template <typename Value>
   [[nodiscard]] Value pad_across_processes(const Value& value, const tree::PadOptions& options = {}) const {
     return tree::pad_across_processes(value, accelerator_state_->mesh.world, options);
@@ -137,17 +146,19 @@ class ProcessInfo {
   void set_trigger() { trigger_ = true; }
   [[nodiscard]] bool check_trigger();
 
-  /// Runs the function on the main process first, then on the other ranks. The local version does so on each machine.
+  /// Runs the function on the main process first, then on the other ranks. Collective.
   template <std::invocable Function>
   void main_process_first(Function&& function) const {
     job::run_rank_first(accelerator_state_->mesh.world, "main_process_first", is_main_process(),
                         std::forward<Function>(function));
   }
+  /// The same on each machine, with its local main process first. Collective over all ranks.
   template <std::invocable Function>
   void local_main_process_first(Function&& function) const {
     job::run_rank_first(accelerator_state_->mesh.world, "local_main_process_first", is_local_main_process(),
                         std::forward<Function>(function));
   }
+  /// Runs the function on the named process only; other processes return immediately. Not collective.
   template <std::invocable Function>
   void on_main_process(Function&& function) const {
     if (is_main_process()) function();

@@ -13,7 +13,7 @@ namespace accelerate {
 
 using tracking::Tracker;
 
-/// The trackers in AcceleratorOptions::log_with, and their current run.
+/// The trackers in AcceleratorOptions::log_with, and their current run. Not thread-safe.
 class TrackingFacade {
  public:
   /// Starts a run of the trackers in log_with, in the folder <logging_dir>/<project_name>, and ends the previous run.
@@ -28,6 +28,7 @@ class TrackingFacade {
   /// Logs numbers, texts, one-element tensors (the host waits for their device), and groups of numbers: {{"loss",
   /// loss}, {"epoch", 3}}. If a tracker throws, the error is logged once and the program continues.
   void log(const tracking::Values& values, tracking::Step step = {}) { trackers_.log(values, step); }
+  /// Logs a text. A tracker without texts ignores it, as it ignores images and histograms.
   void log_text(const std::string& name, const std::string& text, tracking::Step step = {}) {
     trackers_.log_text(name, text, step);
   }
@@ -35,6 +36,7 @@ class TrackingFacade {
   void log_images(const std::string& name, const at::Tensor& images, tracking::Step step = {}) {
     tracking::log_images(trackers_, name, images, step, place_);
   }
+  /// \param values  Any shape and dtype of numbers. The host waits for their device.
   void log_histogram(const std::string& name, const at::Tensor& values, tracking::Step step = {}) {
     tracking::log_histogram(trackers_, name, values, step);
   }

@@ -28,7 +28,7 @@ struct GroupCore;
 struct PendingOperation;
 
 /// A pending collective. If the handle is destroyed without wait(), the collective continues and its tensors are kept
-/// alive.
+/// alive. Not thread-safe.
 class Pending {
  public:
   Pending() = default;  ///< already complete
@@ -40,6 +40,7 @@ class Pending {
   void wait();
   /// As above, with a separate time limit.
   void wait(std::chrono::milliseconds timeout);
+  /// True if wait() would return or throw immediately.
   [[nodiscard]] bool done() const;
 
  private:
@@ -53,7 +54,11 @@ class Pending {
 /// autograd graph has saved that tensor. In broadcast(), the root's tensor keeps its values and its version.
 ///
 /// All ranks of the group call the same operations in the same order. Tensors may be on the CPU or on the group's
-/// device; non-contiguous, empty, bool and bfloat16 tensors are supported. Functions with suffix _async do not block.
+/// device; non-contiguous, empty, bool and bfloat16 tensors are supported. Functions with suffix _async do not block;
+/// their results are valid after wait().
+///
+/// Thread safety: several threads may call a group, but its operations need one order on all ranks. Threads without a
+/// common order use a group each, made by duplicate().
 class Group {
  public:
   Group();
@@ -65,6 +70,7 @@ class Group {
   [[nodiscard]] const std::string& backend() const;
   /// This rank within the whole job, for messages.
   [[nodiscard]] const RankContext& place() const;
+  /// Time limit of an operation.
   [[nodiscard]] std::chrono::milliseconds timeout() const;
   /// Device of accelerator tensors. Unset if the group supports only CPU tensors.
   [[nodiscard]] std::optional<at::Device> device() const;
@@ -110,6 +116,7 @@ class Group {
   /// \param tensors  One tensor per receiving rank; shapes may differ. \returns one tensor per sending rank.
   [[nodiscard]] std::vector<at::Tensor> all_to_all(const std::vector<at::Tensor>& tensors) const;
 
+  /// Returns after the tensor's memory may be reused.
   void send(const at::Tensor& tensor, int64_t to, int64_t tag = 0) const;
   /// \param tensor  Must have the sender's shape and dtype; filled in place.
   void recv(const at::Tensor& tensor, int64_t from, int64_t tag = 0) const;
@@ -122,6 +129,7 @@ class Group {
   [[nodiscard]] Pending send_async(const at::Tensor& tensor, int64_t to, int64_t tag = 0) const;
   [[nodiscard]] Pending recv_async(const at::Tensor& tensor, int64_t from, int64_t tag = 0) const;
 
+  /// Returns after all ranks have called it.
   void barrier() const;
 
   /// Checks the group locally, without communication.

@@ -24,7 +24,7 @@
 namespace accelerate::data {
 
 /// A handle: copies refer to the same loader. After prepare(), rank 0 reads for all ranks, unless dispatch_batches is
-/// off; then every rank reads the whole stream and keeps its part.
+/// off; then every rank reads the whole stream and keeps its part. Not thread-safe.
 template <typename AnySample, typename Collate = DefaultCollate>
 class StreamLoader {
  public:

@@ -41,8 +41,8 @@ struct GradientBucket {
 /// Named tensors with the state of a reducer; local to this rank.
 using ReducerState = std::vector<NamedTensor>;
 
-/// Reducer of one engine with its own group. Every rank makes the same calls in the same order: start() for buckets
-/// during and after backward, then finish() for all, each in the order of index.
+/// Reduces the buckets of one GradientReducer over its own group. Every rank makes the same calls in the same order:
+/// start() for buckets during and after backward, then finish() for all, each in the order of index.
 class BucketReducer {
  public:
   virtual ~BucketReducer() = default;

@@ -40,7 +40,7 @@ void clip_value_of(const std::vector<at::Tensor>& gradients, double value);
 void check_norm_limit(double max_norm, double norm_type);
 void check_value_limit(double value);
 
-/// Multiplies every gradient of parameters by factor, for a short last window without an engine.
+/// Multiplies every gradient of parameters by factor, for a short last window without a reducer.
 void scale_gradients(const std::vector<at::Tensor>& parameters, double factor);
 
 /// Groups the tensors by dtype and device, as _foreach kernels require.

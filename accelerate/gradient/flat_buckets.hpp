@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: memory of the engine's gradients, and the state of every parameter's gradient.
+// Private: memory of the reducer's gradients, and the state of every parameter's gradient.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -62,7 +62,7 @@ struct ParameterState {
   /// True if other code (a kept gradient, a graph) holds the view or an alias of it.
   [[nodiscard]] bool held() const;
   /// Call before the bucket's memory is overwritten. If the gradient was dropped or replaced while user code holds it,
-  /// the held tensor moves with its values to its own memory, and the engine gets a new view. If no other code holds
+  /// the held tensor moves with its values to its own memory, and the reducer gets a new view. If no other code holds
   /// it, nothing is allocated.
   void release_view();
   /// Call when the bucket is written as a whole, so that a graph that saved this gradient detects the change.

@@ -42,7 +42,7 @@ std::vector<ParameterState> trainable(const std::vector<NamedTensor>& parameters
   return states;
 }
 
-// Locks the state of an engine.
+// Locks the state of a reducer.
 auto locked(GradientReducer::Core& core) { return std::unique_lock(core.mutex); }
 
 }  // namespace
@@ -205,7 +205,7 @@ void run_backward(std::span<GradientReducer* const> gradient_reducers, const com
     gradient_reducer->core_->rule.backward();
   }
   {
-    // If backward throws, the expired token marks the reductions of the engines as failed.
+    // If backward throws, the expired token marks the reductions of the reducers as failed.
     struct Deferral {
       explicit Deferral(std::vector<GradientReducer::Core*>& the_cores) : cores(the_cores) {
         const auto token = std::make_shared<char>();

@@ -48,25 +48,25 @@ struct GradientReducerOptions {
 /// detects it, existing gradients follow, and the next reduction lays out the buckets again. This must happen on all
 /// ranks alike.
 ///
-/// All ranks construct the engine, run synchronised backwards and zero gradients in the same order. Errors of peers are
-/// thrown from backward as Error (peer).
+/// All ranks construct the reducer, run synchronised backwards and zero gradients in the same order. Errors of peers
+/// are thrown from backward as Error (peer).
 class GradientReducer {
  public:
   struct Core;
 
   /// Compares names, shapes and dtypes over the ranks, then sets every value to rank 0's. Existing gradients count as
   /// this rank's own, not yet reduced.
-  /// \param group       For exclusive use by this engine: pass Group::duplicate().
+  /// \param group       For exclusive use by this reducer: pass Group::duplicate().
   /// \param parameters  Parameters of one model, of any dtypes and devices. Those without a gradient are broadcast and
   ///                    otherwise ignored; duplicates count once.
-  /// \throws Error (usage) if another engine averages one of the parameters, because both would sum the other's
+  /// \throws Error (usage) if another reducer averages one of the parameters, because both would sum the other's
   ///         results.
   GradientReducer(comm::Group group, const std::vector<NamedTensor>& parameters, GradientReducerOptions options = {});
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
-  /// Stops averaging; another engine may then use the parameters. Afterwards only an UnevenJoin that still refers to
-  /// this engine may call it.
+  /// Stops averaging; another reducer may then use the parameters. Afterwards only an UnevenJoin that still refers to
+  /// this reducer may call it.
   void retire();
 
   /// True if the next backward's gradients are reduced; otherwise they stay local until the next synchronised backward.
@@ -112,11 +112,11 @@ class GradientReducer {
 
   /// Sets all gradients to undefined, as zero_grad() does.
   void zero_all();
-  /// The same for some parameters; those of other engines are ignored. If set_to_none is false, existing gradients
+  /// The same for some parameters; those of other reducers are ignored. If set_to_none is false, existing gradients
   /// become zeros, on which optimizers step (weight decay applies), with one fill per bucket.
   void zero(const std::vector<at::Tensor>& parameters, bool set_to_none = true);
   [[nodiscard]] bool manages(const at::Tensor& parameter) const;
-  /// True if the list has each parameter of this engine exactly once, and no other parameter with a gradient.
+  /// True if the list has each parameter of this reducer exactly once, and no other parameter with a gradient.
   [[nodiscard]] bool manages_exactly_these(const std::vector<at::Tensor>& parameters) const;
 
   /// Dense tensors that together contain every gradient: whole buckets, and the values of sparse gradients. Before the
@@ -144,9 +144,9 @@ class GradientReducer {
   std::shared_ptr<Core> core_;
 };
 
-/// Runs a backward, then finishes the reductions of the engines in the given order, which must be equal on all ranks.
+/// Runs a backward, then finishes the reductions of the reducers in the given order, which must be equal on all ranks.
 /// If this rank's graph does not reach a model but another rank's graph does, this rank joins with zeros. With several
-/// engines the ranks therefore exchange one integer per engine over `group`.
+/// reducers the ranks therefore exchange one integer per reducer over `group`.
 ///
 /// Engines with sync() == false stay local.
 void run_backward(std::span<GradientReducer* const> gradient_reducers, const comm::Group& group,

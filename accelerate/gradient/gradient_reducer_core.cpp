@@ -116,7 +116,7 @@ void GradientReducer::Core::end_of_backward() {
   const std::lock_guard lock(mutex);
   if (!reduction_started_) return;
   launch();
-  // Runs after the callbacks of the other engines, because all must launch before one waits.
+  // Runs after the callbacks of the other reducers, because all must launch before one waits.
   torch::autograd::Engine::get_default_engine().queue_callback([core = weak_from_this()] {
     if (const auto alive = core.lock()) alive->end_of_launch();
   });
@@ -194,7 +194,7 @@ void GradientReducer::Core::launch_bucket(FlatBucket& bucket) {
     }
     if (bucket.counts.defined()) write_counts(bucket.counts);
   }
-  // run_backward() waits for the last bucket at once, for all engines in one order.
+  // run_backward() waits for the last bucket at once, for all reducers in one order.
   const bool waits_at_once = bucket.is_last && deferral != nullptr;
   bucket.share = 1.0 / static_cast<double>(divisor_);
   try {

@@ -6,7 +6,7 @@
 //   launch    after backward: launches the remaining buckets
 //   finish    waits, sets the gradients of unused parameters, and returns to the state before begin
 //
-// launch and finish are separate, because with several engines all of them must launch before one waits.
+// launch and finish are separate, because with several reducers all of them must launch before one waits.
 // The finish of the first reduction determines the layout of the buckets and launches them. If module->to() replaces
 // accumulators, follow_parameters() hooks the new ones, and the layout is determined again.
 #pragma once

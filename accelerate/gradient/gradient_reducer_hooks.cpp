@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hooks an engine to the gradient accumulators of its parameters.
+// Hooks a reducer to the gradient accumulators of its parameters.
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 

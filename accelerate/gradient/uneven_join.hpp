@@ -21,7 +21,7 @@ struct JoinOptions {
 
 /// One model in an UnevenJoin.
 struct JoinModel {
-  GradientReducer* gradient_reducer = nullptr;  ///< null if other models' engines reduce its parameters
+  GradientReducer* gradient_reducer = nullptr;  ///< null if other models' reducers reduce its parameters
   BufferBroadcast* buffers = nullptr;           ///< null if its buffers are not broadcast
 };
 

@@ -13,9 +13,11 @@ inline constexpr int resume_exit_code = 75;
 
 /// Detects preemption: SIGTERM (from a launcher, or a cluster that reclaims its machine) and SIGUSR1 (Slurm's --signal,
 /// some time before the end). During its lifetime these signals do not end the process; the program polls requested()
-/// between steps. Only one instance per process.
+/// between steps. requested() is thread-safe.
 class PreemptionGuard {
  public:
+  /// \param signals  Signals that announce the preemption.
+  /// \throws Error (usage) if a guard already exists in this process.
   explicit PreemptionGuard(std::initializer_list<int> signals = {SIGTERM, SIGUSR1});
   /// Restores the previous signal handlers.
   ~PreemptionGuard();

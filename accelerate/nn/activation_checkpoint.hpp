@@ -93,7 +93,7 @@ struct Call {
 ///   auto hidden = accelerate::nn::checkpoint([this](const at::Tensor& x) { return block->forward(x); }, input);
 ///
 /// Gradients reach the inputs and every other tensor that the function uses (parameters, captured results) in the same
-/// backward, exactly as without checkpoint(): hooks fire once, a gradient engine reduces once, and
+/// backward, exactly as without checkpoint(): hooks fire once, the gradient reducer reduces once, and
 /// torch::autograd::grad(), second derivatives and nested checkpoints work. Autocast and random numbers are restored.
 /// Under autocast a weight is cast at each use, because its cached copy would not exist again. Without gradients
 /// (NoGradGuard) it is a plain call.

@@ -85,7 +85,7 @@ std::shared_ptr<torch::nn::Module> clone_of(const torch::nn::Module& module, at:
 /// threads.
 ///
 /// It is a module: prepare() accepts it, and ranks then reduce its gradients, which are sums over a rank's devices.
-/// prepare() moves it to the rank's device, which must be its first device.
+/// prepare() moves it to the rank's device, which must be its first device. Not thread-safe.
 template <typename Net>
 class DataParallel : public torch::nn::Module {
  public:

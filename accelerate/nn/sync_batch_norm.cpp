@@ -68,7 +68,7 @@ struct NormaliseOverRanks : torch::autograd::Function<NormaliseOverRanks> {
     const bool affine = context->saved_data["affine"].toBool();
     const BatchGradients part = gradients_of(gradients[0], input, batch->mean, batch->invstd);
     torch::autograd::variable_list out(4);
-    if (affine) {  // local sums: the engine averages them like all gradients
+    if (affine) {  // local sums: the reducer averages them like all gradients
       out[1] = part.sums[1].to(weight.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
       out[2] = part.sums[0].to(weight.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
     }

@@ -25,8 +25,8 @@ namespace accelerate::nn {
 /// may differ in size between ranks and be empty on some. Statistics are float32 for half, bfloat16 and float32 inputs,
 /// float64 for float64. A forward that checkpoint() runs again does not update the running statistics.
 ///
-/// Gradients of weight and bias are this rank's sums, for the gradient engine to average, as in PyTorch. Second
-/// derivatives through several ranks are an error.
+/// Gradients of weight and bias are this rank's sums, and the gradient reducer averages them, as in PyTorch. Second
+/// derivatives through several ranks are an error. Not thread-safe.
 class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
  public:
   /// \param group  For exclusive use by such layers: pass Group::duplicate().

@@ -72,7 +72,7 @@ class [[nodiscard]] AveragedWeights {
 ///
 /// Averages are float32 for half-precision weights, which could not represent the small updates. For a prepared model
 /// with bfloat16 weights the float32 masters are averaged, and a swap leaves them unchanged. Averages follow weights to
-/// another device. Weights are equal on all ranks, so averages are too.
+/// another device. Weights are equal on all ranks, so averages are too. Not thread-safe.
 class ExponentialMovingAverage {
  public:
   /// \param pieces   Values to average, or their masters if there are any. Held by reference, as tensors are.
@@ -97,8 +97,8 @@ class ExponentialMovingAverage {
 
   /// Call after an optimizer step; each call counts, also within an accumulation window.
   ///
-  /// \param skip  Float32 scalar on the weights' device or the CPU. If it is 1, that step was skipped: averages are
-  ///              unchanged and the update does not count. The host does not wait for it. With fp16 pass the prepared
+  /// \param skip  Float32 scalar on the weights' device or the CPU. If it is 1, that step was skipped: averages and
+  ///              the number of updates are unchanged. The host does not wait for it. With fp16 pass the prepared
   ///              optimizer's skip_flag().
   void update(const std::optional<at::Tensor>& skip = std::nullopt);
 

@@ -27,6 +27,8 @@ struct LoggerOptions {
 ///   logger.info("{} batches", loader.size());             // the main process
 ///   logger.everywhere().warning("slow: {:.1f} s", t);     // every rank that calls it
 ///   logger.in_order().info("{} samples", n);              // every rank, rank 0 first
+///
+/// Thread-safe, except for in_order(): all ranks must make its calls in one order.
 class Logger {
  public:
   /// \param barrier  Returns after all ranks have called it; may be empty for one rank.

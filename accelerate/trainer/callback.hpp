@@ -38,7 +38,8 @@ struct TrainerContext {
 ///     on_epoch_end, then on_log, on_evaluate, on_save if due; also on_save of the epoch's last step
 ///   on_train_end                   after the last on_log, which has the totals
 ///
-/// on_prediction_step follows each batch of evaluate() and predict(). An exception ends the training.
+/// on_prediction_step follows each batch of evaluate() and predict(). An exception ends the training. All functions are
+/// called on the thread that trains.
 class TrainerCallback {
  public:
   TrainerCallback() = default;

@@ -61,6 +61,8 @@ struct TrainerParts {
   AcceleratorOptions accelerator{};
 };
 
+/// Base class of Trainer without its template parameter. Not thread-safe: all functions are called on the thread that
+/// created it.
 class TrainerBase {
  public:
   /// \throws Error (usage) if an argument is out of range or arguments contradict one another.

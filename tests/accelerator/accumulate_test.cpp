@@ -556,7 +556,7 @@ TEST_CASE("an optimizer that is prepared before free_memory() works with models 
     optimizer.step();
     accelerator.free_memory();
     {
-      auto forgotten = std::move(first);  // the last handle of the old engine
+      auto forgotten = std::move(first);  // the last handle of the old reducer
     }
     auto again = accelerator.prepare(net);
     auto local = accelerator.no_sync(again);

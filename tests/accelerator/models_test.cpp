@@ -216,7 +216,7 @@ TEST_CASE("clipping a prepared model's buckets equals clipping its parameters on
         clip();
         return torch::cat({parameters[0].grad(), parameters[1].grad(), parameters[2].grad()});
       };
-      const auto stranger = torch::zeros({1}, torch::requires_grad());  // with it, no engine manages exactly this list
+      const auto stranger = torch::zeros({1}, torch::requires_grad());  // with it, no reducer manages exactly this list
       stranger.mutable_grad() = torch::zeros({1});
       auto list = parameters;
       list.push_back(stranger);

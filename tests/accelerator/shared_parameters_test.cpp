@@ -50,7 +50,7 @@ TEST_CASE("an encoder of two models gets the mean of both models' gradients in e
       CHECK(gradient_of(second->h) == doctest::Approx(mean(accelerator)));
       optimizer.step();
       optimizer.zero_grad();
-      accelerator.backward(two(full(own_factor(accelerator))).sum());  // the other model's engine has the encoder
+      accelerator.backward(two(full(own_factor(accelerator))).sum());  // the other model's reducer has the encoder
       CHECK(gradient_of(encoder->w) == doctest::Approx(mean(accelerator)));
       CHECK_FALSE(first->h.grad().defined());
       optimizer.step();
@@ -69,7 +69,7 @@ TEST_CASE("a model and its submodule can both be prepared, in windows too") {
           if (part_first) (void)accelerator.prepare(net->encoder);
           auto [whole, part, optimizer] =
               accelerator.prepare(net, net->encoder, torch::optim::SGD(net->parameters(), 0.0));
-          CHECK(net->encoder->w.item<double>() == 1.0);  // equal, independent of which engine averages it
+          CHECK(net->encoder->w.item<double>() == 1.0);  // equal, independent of which reducer averages it
           for (int micro = 1; micro <= 6; ++micro) {
             auto window = accelerator.accumulate(whole, part);
             accelerator.backward((whole(full(own_factor(accelerator))) + part(full(own_factor(accelerator)))).sum());
@@ -91,7 +91,7 @@ TEST_CASE("no_sync() applies to one of two models that share a parameter") {
     Head first(encoder), second(encoder);
     auto [one, two, optimizer] =
         accelerator.prepare(first, second, torch::optim::SGD({encoder->w, first->h, second->h}, 0.0));
-    // The model with the encoder's engine stays local; the other model's synchronised forward averages the encoder.
+    // The model with the encoder's reducer stays local; the other model's synchronised forward averages the encoder.
     {
       auto local = accelerator.no_sync(one);
       accelerator.backward(one(full(own_factor(accelerator))).sum());

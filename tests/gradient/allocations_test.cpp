@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Heap budget of the engine: at most 12 allocations per step, and 8 per bucket, more than the same loop without it.
+// Heap budget of the reducer: at most 12 allocations per step, and 8 per bucket, more than the same loop without it.
 #include "support.hpp"
 //
 #include <cstdlib>

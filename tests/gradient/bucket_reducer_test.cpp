@@ -11,7 +11,7 @@ using Strings = std::vector<std::string>;
 
 namespace {
 
-// Records each call that the engine makes to a reducer.
+// Records each call of the GradientReducer to a BucketReducer.
 class Noted final : public BucketReducer {
  public:
   Noted(const Group& group, Strings& calls) : inner_(group), calls_(calls) {}

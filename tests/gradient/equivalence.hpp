@@ -7,7 +7,7 @@
 namespace gradient_testing {
 
 /// Runs 50 steps in float64 with the optimizer that make_optimizer returns for a list of parameters. Every rank trains
-/// its part through an engine and, in addition, the whole batch alone. Parameters must agree within 1e-12, and be
+/// its part through a reducer and, in addition, the whole batch alone. Parameters must agree within 1e-12, and be
 /// bit-equal on all ranks.
 template <typename MakeOptimizer>
 void check_equivalence(const Group& group, const MakeOptimizer& make_optimizer) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // User code keeps gradients as handles, as aliases or in a graph during training. On several ranks they must behave as
-// in plain LibTorch, and the engine must reuse their memory only if no other code holds it.
+// in plain LibTorch, and the reducer must reuse their memory only if no other code holds it.
 #include <array>
 
 #include "accelerate/gradient/clip.hpp"

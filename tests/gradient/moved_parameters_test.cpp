@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// module->to(dtype) after the engine was created: LibTorch gives the parameters new gradient accumulators.
+// module->to(dtype) after the reducer was created: LibTorch gives the parameters new gradient accumulators.
 #include "accelerate/base/error.hpp"
 #include "support.hpp"
 

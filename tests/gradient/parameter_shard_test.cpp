@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's parameters as pieces, and zeroing them bucket by bucket.
+// The reducer's parameters as pieces, and zeroing them bucket by bucket.
 #include "tests/gradient/operators.hpp"
 #include "tests/gradient/support.hpp"
 
@@ -15,7 +15,7 @@ std::vector<std::string> names_of(const std::vector<accelerate::state::Parameter
 
 void train(const NetPtr& net, const Group& group) { (*net).forward(batch(group.rank())).pow(2).sum().backward(); }
 
-// Runs test on two ranks, each with a net and an engine with laid-out buckets.
+// Runs test on two ranks, each with a net and a reducer with laid-out buckets.
 void with_engine(const std::function<void(const NetPtr&, GradientReducer&, const Group&)>& test) {
   accelerate::comm::run_threads(
       2,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares the engine with c10d::Reducer, LibTorch's own engine, on the same group.
+// Compares GradientReducer with c10d::Reducer of LibTorch on the same group.
 #include "support.hpp"
 //
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -40,7 +40,7 @@ class Oracle {
 // Loss of (net, rank, round).
 using LossOf = std::function<at::Tensor(const NetPtr&, int64_t, int64_t)>;
 
-// Trains two copies with SGD, one with each engine; losses and gradients must be bit-equal in every round.
+// Trains two copies with SGD, one with each reducer; losses and gradients must be bit-equal in every round.
 void compare(int64_t ranks, const LossOf& loss_of, int64_t accumulate = 1, bool find_unused = false) {
   run_threads(ranks, [&](const Group& group) {
     auto ours = built(make_net);
@@ -52,7 +52,7 @@ void compare(int64_t ranks, const LossOf& loss_of, int64_t accumulate = 1, bool 
     for (int64_t step = 0; step < 8; ++step) {
       CAPTURE(step);
       gradient_reducer.zero_all();
-      // The Reducer's views make zero_grad() throw; those of this engine do not (engine_misuse_test).
+      // The Reducer's views make zero_grad() throw; those of this library do not (gradient_reducer_misuse_test).
       for (const auto& parameter : theirs->parameters()) parameter.mutable_grad().reset();
       for (int64_t micro = 0; micro < accumulate; ++micro) {
         const bool last = micro + 1 == accumulate;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Common code of the engine tests: equal models on every rank, and the mean of the per-rank gradients as reference.
+// Common code of the reducer tests: equal models on every rank, and the mean of the per-rank gradients as reference.
 #pragma once
 
 #include "tests/testing.hpp"
@@ -110,7 +110,7 @@ inline bool bit_equal(const Group& group, const std::vector<at::Tensor>& tensors
   return true;
 }
 
-/// Runs backward(model, rank) on a fresh model of every rank without an engine; returns the means that an engine must
+/// Runs backward(model, rank) on a fresh model of every rank without a reducer; returns the means that a reducer must
 /// produce.
 template <typename Make, typename Backward>
 Grads truth(int64_t ranks, const Make& make, const Backward& backward) {

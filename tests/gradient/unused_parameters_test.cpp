@@ -199,7 +199,7 @@ TEST_CASE("ranks may omit different models, and a model that all omit is not red
         of_b.zero_all();
         const auto loss = [&](const NetPtr& net, int64_t rank) { return net->forward(batch(rank)).pow(2).sum(); };
         run_backward(gradient_reducers, group, [&] {
-          // b first: the order in which hooks fire is not the order of the engines.
+          // b first: the order in which hooks fire is not the order of the reducers.
           at::Tensor total = torch::zeros({}, torch::dtype(at::kDouble).requires_grad(true));
           if (reaches_b(round, group.rank())) total = total + loss(b, group.rank());
           if (reaches_a(round, group.rank())) total = total + loss(a, group.rank());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Local gradients that did not pass through a backward of the engine: assigned gradients, steps that skip a window, a
+// Local gradients that did not pass through a backward of the reducer: assigned gradients, steps that skip a window, a
 // graph of gradients; and the messages if peers do not join.
 #include "accelerate/base/error.hpp"
 #include "accelerate/base/log.hpp"

@@ -26,7 +26,7 @@ struct PlateauOptions {
   /// Minimum improvement on the best metric: a fraction of its absolute value (rel), or a difference (abs).
   double threshold = 1e-4;
   ThresholdMode threshold_mode = ThresholdMode::rel;
-  /// Number of metrics after a reduction that do not count as bad.
+  /// Number of metrics after a reduction that are not compared.
   int64_t cooldown = 0;
   /// Lower limit of the rates: one number, or one for each parameter group.
   PerGroup min_lr = 0.0;
@@ -36,7 +36,7 @@ struct PlateauOptions {
 
 /// PyTorch's ReduceLROnPlateau and defaults: reduces the rates when a metric stops improving, in double precision.
 /// Unlike in PyTorch, negative metrics are compared correctly in relative mode. The optimizer must outlive this object.
-/// It works on one process; after prepare(), all ranks follow the mean of their metrics.
+/// It works on one process; after prepare(), all ranks follow the mean of their metrics. Not thread-safe.
 class ReduceLROnPlateau {
  public:
   /// \throws Error (usage) for a factor outside [0, 1), a negative patience or cooldown, and min_lr with another length
@@ -48,9 +48,11 @@ class ReduceLROnPlateau {
   void step(double metric);
   /// Number of metrics so far.
   [[nodiscard]] int64_t steps() const { return steps_; }
+  /// Current rate of each parameter group.
   [[nodiscard]] std::vector<double> get_last_lr() const;
   [[nodiscard]] torch::optim::Optimizer& optimizer() const { return *optimizer_; }
 
+  /// State for a resume.
   [[nodiscard]] state::SchedulerState state() const;
   /// As Scheduler::load_state; the state does not contain the options.
   void load_state(const state::SchedulerState& state);

@@ -21,12 +21,14 @@ namespace accelerate::optim {
 /// (torch/optim/lr_scheduler.py). The constructor sets the rates for 0 steps. The optimizer must outlive the schedule.
 ///
 /// For a custom schedule, use LambdaLR, or derive from this class and pass a factor or a rule.
+/// Not thread-safe.
 /// \note LibTorch's StepLR lags one call behind Python's; accelerate::optim::StepLR does not.
 class Scheduler {
  public:
   /// Maps the number of optimizer steps to a factor of the group's rate at construction.
   using Factor = std::function<double(int64_t steps)>;
 
+  /// \throws Error (usage) for an empty function.
   Scheduler(torch::optim::Optimizer& optimizer, Factor factor);
   Scheduler(torch::optim::Optimizer& optimizer, Rule rule);
 
@@ -34,6 +36,7 @@ class Scheduler {
   /// \throws Error (usage) if a parameter group was added to the optimizer after construction. Exceptions of the rule
   ///         propagate.
   void step();
+  /// Number of optimizer steps so far.
   [[nodiscard]] int64_t steps() const { return steps_; }
   /// Step after which a prepared schedule stays constant. If unset, the schedule has no last step.
   [[nodiscard]] const std::optional<int64_t>& last_step() const { return rule_.last_step; }

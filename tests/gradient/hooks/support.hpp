@@ -13,7 +13,7 @@ namespace gradient_testing {
 using namespace accelerate::gradient;
 using accelerate::comm::run_threads;
 
-/// Zero-initialised parameters with an engine and the hook.
+/// Zero-initialised parameters with a reducer and the hook.
 struct Hooked {
   Hooked(const Group& group, const std::vector<std::vector<int64_t>>& shapes, const CommHook& hook,
          at::ScalarType dtype = at::kDouble, const BucketOptions& buckets = {})
