@@ -31,7 +31,7 @@ struct CollateWhere {
   const LeafPath& path;
   const Padding& padding;
 
-  /// \param path  Must outlive the result.
+  /// \param deeper  Must outlive the result.
   [[nodiscard]] CollateWhere in(const LeafPath& deeper) const { return {numbers, deeper, padding}; }
   [[nodiscard]] int64_t number(size_t sample) const {
     return numbers.empty() ? static_cast<int64_t>(sample) : numbers[sample];

@@ -25,7 +25,7 @@ struct LoaderBase::Core : ResumePoint {
 
   [[nodiscard]] bool shuffles() const { return seeded || !sampler || sampler->seeded(); }
   [[nodiscard]] uint64_t seed();
-  /// True if the order is dealt sample by sample.
+  /// True if the order is sharded sample by sample.
   [[nodiscard]] bool strided() const { return sampler && sampler->distributed() != nullptr; }
   [[nodiscard]] int64_t size();
   [[nodiscard]] int64_t batch_size();

@@ -41,7 +41,7 @@ class Sampler {
   [[nodiscard]] virtual bool seeded() const { return true; }
   /// Kind of order, for states and their errors: "the order is random". A position is only valid in the same kind.
   [[nodiscard]] virtual std::string_view kind() const { return "a user's own"; }
-  /// If not null, the order is dealt sample by sample (ShardOptions::strided). If null, it is dealt batch by batch.
+  /// If not null, the order is sharded sample by sample (ShardOptions::strided). If null, batch by batch.
   [[nodiscard]] virtual const DistributedOptions* distributed() const { return nullptr; }
 };
 using SamplerPtr = std::shared_ptr<const Sampler>;

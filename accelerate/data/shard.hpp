@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shards the samples of an epoch: batches are dealt round-robin, or each batch is cut into one part per rank.
+// Shards the samples of an epoch: ranks get batches in turn, or each batch is split into one part per rank.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,16 @@ struct ShardOptions {
   int64_t world_size = 1;
   /// Samples per batch of one rank, or with split_batches of all ranks together.
   int64_t batch_size = 1;
-  /// If true, each batch is cut into world_size equal parts in rank order, instead of being dealt as a whole.
+  /// If true, each batch is split into world_size equal parts in rank order. If false, ranks get whole batches in turn.
   bool split_batches = false;
   /// Drops the samples that do not fill one batch on every rank.
   bool drop_last = false;
   /// If true, the last batches are padded from the front of the order, so that every rank runs the same number of equal
   /// batches. If false, the last batches may be short, and some ranks may have one batch less.
   bool even_batches = true;
-  /// If true, single samples are dealt instead of batches, as torch.utils.data.DistributedSampler does: rank r gets
-  /// samples r, r + world_size, r + 2 world_size, ... of the order. The order is padded to a multiple of world_size
-  /// only, so the last batches may be short, equally on all ranks.
+  /// If true, ranks get single samples in turn instead of batches, as with torch.utils.data.DistributedSampler: rank r
+  /// gets samples r, r + world_size, r + 2 world_size, ... of the order. The order is padded to a multiple of
+  /// world_size only, so the last batches may be short, equally on all ranks.
   bool strided = false;
   /// With strided: drops the samples beyond a multiple of world_size instead of padding.
   bool drop_uneven = false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters of the reducer as pieces for optimizers, and zeroing of whole buckets.
+// Parameters of the reducer as shards for optimizers, and zeroing of whole buckets.
 #include <algorithm>
 
 #include "accelerate/gradient/gradient_reducer_core.hpp"

@@ -75,8 +75,8 @@ class [[nodiscard]] AveragedWeights {
 /// another device. Weights are equal on all ranks, so averages are too. Not thread-safe.
 class ExponentialMovingAverage {
  public:
-  /// \param pieces   Values to average, or their masters if there are any. Held by reference, as tensors are.
-  /// \param buffers  Averaged if options.use_buffers is set.
+  /// \param parameter_shards  Values to average, or their masters if there are any. Kept by reference, as tensors are.
+  /// \param buffers           Averaged if options.use_buffers is set.
   /// \throws Error (usage) for a decay outside [0, 1], and warm-up numbers that are not above 0.
   explicit ExponentialMovingAverage(const std::vector<state::ParameterShard>& parameter_shards,
                                     const EmaOptions& options = {},
@@ -170,7 +170,7 @@ class ExponentialMovingAverage {
 
   EmaOptions options_;
   std::vector<Item> items_;
-  std::function<std::vector<state::ParameterShard>()> current_shards_;  // empty if no piece has a master
+  std::function<std::vector<state::ParameterShard>()> current_shards_;  // empty if no shard has a master
   std::vector<std::vector<size_t>> kinds_;  // items grouped by dtype and device of their averages
   int64_t calls_ = 0;                       // calls of update() without those that the host knows to be skipped
   at::Tensor cancelled_;                    // calls that a flag on a device cancelled; undefined if none

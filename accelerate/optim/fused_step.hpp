@@ -45,7 +45,7 @@ class FusedStep {
   virtual bool step(const StepScale& scale = {}) = 0;
 
   /// The same for some of the parameters or ranges of them: a bucket, or this rank's shard. Each parameter has its own
-  /// step count, so shards may be updated in any order and portions. If a piece has a master, the master and the
+  /// step count, so shards may be updated in any order and portions. If a shard has a master, the master and the
   /// optimizer's state (in the master's dtype) are updated, and the value is then set from the master.
   /// \throws Error (usage) if a shard belongs to no parameter of the optimizer.
   virtual bool step(std::span<const state::ParameterShard> parameter_shards, const StepScale& scale = {}) = 0;

@@ -19,7 +19,7 @@ namespace accelerate::optim {
 /// The parameters of every group, in order.
 std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer);
 
-/// Identities of the tensors for lookup (as state::Piece::key).
+/// Identities of the tensors for lookup (as state::ParameterShard::key).
 std::unordered_set<const void*> keys_of(const std::vector<at::Tensor>& tensors);
 
 /// \param asked_by  Name of the operation for the message.

@@ -117,7 +117,7 @@ bool ShardedStep::knows(const state::ParameterShard& param_shard) const {
          parameter.is_non_overlapping_and_dense() && has_same_layout(gradient, parameter);
 }
 
-// The optimizer's parameters as pieces. The list is kept, so that repeated steps do not allocate.
+// The optimizer's parameters as shards. The list is kept, so that repeated steps do not allocate.
 std::span<const state::ParameterShard> ShardedStep::all() {
   size_t count = 0;
   for (const auto& group : optimizer_.param_groups()) {

@@ -49,14 +49,14 @@ class ShardedStep : public FusedStep {
   void add_to(CaptureFingerprint& fingerprint) final;
 
  protected:
-  // The tensor that is updated: the piece's value, or its master.
+  // The tensor that is updated: the shard's value, or its master.
   struct StepTarget {
     const state::ParameterShard& param_shard;
     const at::Tensor& parameter;
     size_t group;
   };
 
-  // Adds a piece to one call with add(), and the companions that the kernel requires.
+  // Adds a shard to one call with add(), and the other tensors that the kernel requires.
   virtual void collect(const StepTarget& stepped) = 0;
   virtual void update(Call& call, const StepScale& scale) = 0;
   // Called after the kernel: stores the new state and counts the step.

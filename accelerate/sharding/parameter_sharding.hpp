@@ -84,8 +84,7 @@ class ParameterSharding {
   /// \param parameters  Whole parameters in the order of the model, each once. Their names, shapes, strides and dtypes
   ///                     must be the same on all ranks.
   /// \param units       Unit of each parameter. Parameters of one unit with different dtypes, or of which only some
-  /// need
-  ///                     a gradient, are in separate units of the plan.
+  ///   need a gradient, are in separate units of the plan.
   /// \param unit_bytes  Maximum size of a unit of the plan, at least 1.
   /// \throws Error (usage) on every rank, if a parameter that needs a gradient is neither float32 nor float64 and has
   ///         no master, or if a parameter has gaps or overlaps in memory, or had another range in this process before.

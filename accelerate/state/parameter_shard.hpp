@@ -29,7 +29,7 @@ struct ParameterShard {
   at::Tensor master{};
 };
 
-/// Returns a whole parameter as one piece, with its current gradient.
+/// Returns a whole parameter as one shard, with its current gradient.
 inline ParameterShard whole_parameter(std::string name, const at::Tensor& parameter) {
   return {.name = std::move(name),
           .sizes = parameter.sizes().vec(),

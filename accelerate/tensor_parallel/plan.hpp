@@ -36,9 +36,8 @@ using ParallelPlan = std::vector<std::pair<std::string, ParallelStyle>>;
 ///
 /// \returns the names of the replaced layers, in the order of the model.
 /// \throws Error (usage), without changes, if a name of the plan matches no layer, if a layer cannot be replaced or
-/// does
-///         not fit its style, if two names match one layer, if sizes are not divisible, or if the plans of the ranks
-///         differ.
+///   does not fit its style, if two names match one layer, if sizes are not divisible, or if the plans of the ranks
+///   differ.
 std::vector<std::string> tensor_parallel(torch::nn::Module& module, const ParallelPlan& plan, const comm::Group& group);
 
 /// Overload for a module holder.

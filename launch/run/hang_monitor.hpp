@@ -19,10 +19,9 @@ class HangMonitor {
   using Clock = WorkerProcesses::Clock;
   using Ranks = std::vector<StalledRank>;
 
-  /// \param limit  Maximum time without progress. 0 disables the detection.
-  /// \param judge  Socket to the process that combines all machines (hang_detector.hpp). It receives HangStatus
-  /// messages
-  ///               and replies with one line, the cause, if all ranks hang. If -1, this machine runs all ranks.
+  /// \param limit        Maximum time without progress. 0 disables the detection.
+  /// \param detector_fd  Socket to the process that combines all machines (hang_detector.hpp). It receives HangStatus
+  ///   messages and replies with one line, the cause, if all ranks hang. If -1, this machine runs all ranks.
   explicit HangMonitor(std::chrono::milliseconds limit, int detector_fd = -1) : limit_(limit), detector_(detector_fd) {}
 
   /// Creates the rank's heartbeat page in this folder. It replaces a page of an outer launcher.

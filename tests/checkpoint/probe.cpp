@@ -3,12 +3,10 @@
 //
 //   checkpoint_probe train OPTIMIZER LOAD|- STEPS SAVE|-   prints each loss, then draws of LibTorch's generator
 //   checkpoint_probe loaded OPTIMIZER FOLDER               prints the steps that load_state() found, or "unknown"
-//   checkpoint_probe schedules OUT IN      saves each kind after seven steps; loads Python's file, unless IN is "-";
-//   prints
+//   checkpoint_probe schedules OUT IN      saves each kind after seven steps; unless IN is "-", loads it and prints
 //                                          rate and momentum of the next five steps
-//   checkpoint_probe rates ORDER FOLDER    prints the rates of three steps after loading Python's state of schedules
-//   that
-//                                          share an optimizer, prepared in this order: "exp,plateau"
+//   checkpoint_probe rates ORDER FOLDER    loads Python's state of schedules that share an optimizer, prepared in the
+//                                          order "exp,plateau", and prints the rates of three steps
 //   checkpoint_probe pieces OUT IN         writes files for Python, prints the sums of Python's files
 #include <accelerate/accelerate.hpp>
 #include <cstdio>

@@ -71,26 +71,26 @@ def file_table(page):
     return names
 
 
-def check_file_table(room, deep=True):
+def check_file_table(component, deep=True):
     """Every file must be in the table, by its path without extension or by its folder: `schedules/`."""
-    page = room / "README.md"
-    sources = [file for ending in ("*.cpp", "*.hpp", "*.def") for file in (room.rglob(ending) if deep else room.glob(ending))]
-    there = {str(file.relative_to(room).with_suffix("")) for file in sources}
+    page = component / "README.md"
+    sources = [file for ending in ("*.cpp", "*.hpp", "*.def") for file in (component.rglob(ending) if deep else component.glob(ending))]
+    there = {str(file.relative_to(component).with_suffix("")) for file in sources}
     told = file_table(page)
     folders = tuple(name for name in told if name.endswith("/"))
     for name in sorted(there):
         expect(name in told or name.startswith(folders), page, f"{name} is not in the table of files")
     for name in told:
-        is_folder = name in folders and (room / name).is_dir()
+        is_folder = name in folders and (component / name).is_dir()
         expect(name in there or is_folder, page, f"{name} is in the table of files and not there")
 
 
 def check_rooms(page, text):
     for cmake in sorted((TOP / "accelerate").glob("*/CMakeLists.txt")):
-        room = cmake.parent
-        expect((room / "README.md").exists(), page, f"{room.name} has no README.md")
-        expect(f"](../../accelerate/{room.name}/README.md)" in text, page, f"no link to {room.name}'s README.md")
-        check_file_table(room)
+        component = cmake.parent
+        expect((component / "README.md").exists(), page, f"{component.name} has no README.md")
+        expect(f"](../../accelerate/{component.name}/README.md)" in text, page, f"no link to {component.name}'s README.md")
+        check_file_table(component)
     check_file_table(TOP / "launch")
     check_file_table(TOP / "examples")
     check_file_table(TOP / "accelerate", deep=False)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reducer's parameters as pieces, and zeroing them bucket by bucket.
+// The reducer's parameters as shards, and zeroing them bucket by bucket.
 #include "tests/gradient/operators.hpp"
 #include "tests/gradient/support.hpp"
 

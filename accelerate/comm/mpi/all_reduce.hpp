@@ -20,7 +20,7 @@ namespace accelerate::comm {
 ///   stay alive.
 class MpiAllReduce {
  public:
-  /// \param elsewhere  Ranks on other machines.
+  /// \param is_on_other_host  For each rank, whether it is on another machine.
   MpiAllReduce(MPI_Comm communicator, std::shared_ptr<MpiHandshake> handshake, std::vector<bool> is_on_other_host);
 
   /// The results are bit-identical on all ranks.

@@ -32,9 +32,8 @@ class MpiHandshake {
 
   /// Returns after all ranks have joined with a matching call. The payload must have the same size on all ranks.
   /// \throws DeadlineExceeded with the missing ranks, FingerprintMismatch, PeerLeft or PeerLost. After any of these
-  /// except
-  ///         FingerprintMismatch no further run is possible, and MPI may still write to this object, which must stay
-  ///         alive.
+  ///   except FingerprintMismatch no further run is possible, and MPI may still write to this object, which must stay
+  ///   alive.
   void run(const AnnouncedCall& call, std::span<const char> payload, const TaskContext& call_context);
 
   /// Replaces the next run: informs the other ranks that this rank will not join again. The communicator must stay

@@ -53,7 +53,7 @@ constexpr int64_t kMaxElements = int64_t{1} << 30;
 
 class MpiRequests {
  public:
-  /// \param elsewhere  Ranks with which messages are exchanged in pieces; both sides must agree.
+  /// \param is_on_other_host  For each rank, whether messages are exchanged in pieces; both sides must agree.
   MpiRequests(MPI_Comm communicator, int tag, std::vector<bool> is_on_other_host = {})
       : comm_(communicator), tag_(tag), is_on_other_host_(std::move(is_on_other_host)) {}
 
