@@ -16,7 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Without a driver: seven rounds of every case in turn, medians on stderr. All ranks count alike, so no clock decides.
+/// Without a driver: seven rounds of every case in turn, medians on stderr. All ranks run the same number of steps,
+/// independent of their clocks.
 int by_hand(int64_t rank, const std::string& about, const std::vector<Case>& cases) {
   constexpr int64_t iterations = 20;
   std::vector<std::vector<double>> rounds(cases.size());

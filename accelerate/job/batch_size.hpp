@@ -15,7 +15,7 @@ namespace accelerate::job {
 bool is_out_of_memory(const std::exception& error);
 
 /// Calls run(batch_size) and reduces the size by one tenth (rounded down) until no rank runs out of memory. If `run`
-/// calls collectives, all ranks must run out of memory alike; otherwise a rank that returns alone waits until the
+/// calls collectives, all ranks must run out of memory together; otherwise a rank that returns alone waits until the
 /// timeout for the ranks inside the collective. Other exceptions are rethrown.
 ///
 /// \returns the size that fitted, equal on all ranks.

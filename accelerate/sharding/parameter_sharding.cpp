@@ -81,7 +81,7 @@ ParameterSharding::ParameterSharding(ShardMesh mesh, std::vector<state::Paramete
   }
 }
 
-// The caller has verified that shapes, strides and dtypes are the same on all ranks, so all throw alike.
+// The caller has verified that shapes, strides and dtypes are the same on all ranks, so all ranks throw.
 void ParameterSharding::check_layout() const {
   for (const state::ParameterShard& parameter : parameters_) {
     const at::Tensor& value = parameter.value;

@@ -10,7 +10,7 @@ namespace {
 
 double seconds_of(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
-/// Number of last consecutive attempts that failed at once. If alike is true, only those with the cause of the last
+/// Number of last consecutive attempts that failed early. If alike is true, only those with the cause of the last
 /// one.
 size_t failed_at_once(const std::vector<FailedAttempt>& starts, const RestartOptions& options, bool alike) {
   const auto other = std::find_if(starts.rbegin(), starts.rend(), [&](const FailedAttempt& start) {

@@ -19,7 +19,7 @@ AcceleratorOptions offloaded(ShardingStrategy strategy = ShardingStrategy::full_
   return {.fsdp_plugin = {.sharding_strategy = strategy, .min_num_params = 20, .cpu_offload = true}};
 }
 
-/// Has no buffers, and only operators that autocast treats alike on every device.
+/// Has no buffers, and only operators that autocast treats in the same way on every device.
 struct ThreeLayersImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& images) {
     return last(torch::relu(hidden(torch::relu(first(images.flatten(1))))));

@@ -15,7 +15,7 @@ AcceleratorOptions sharded(ShardingStrategy strategy) {
   return {.fsdp_plugin = {.sharding_strategy = strategy, .min_num_params = 20}};
 }
 
-/// Only operators that autocast treats alike on every device.
+/// Only operators that autocast treats in the same way on every device.
 struct UnnormalizedNetImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& images) { return last(torch::relu(hidden(images.flatten(1)))); }
   torch::nn::Linear hidden = register_module("hidden", torch::nn::Linear(36, 16));

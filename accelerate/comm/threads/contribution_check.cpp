@@ -9,7 +9,7 @@ namespace {
 
 using c10d::OpType;
 
-/// Returns the tensors that must be alike on all ranks.
+/// Returns the tensors that must have equal shapes and dtypes on all ranks.
 const std::vector<at::Tensor>& part_of(const Contribution& mine) {
   return mine.inputs.empty() ? mine.outputs : mine.inputs;
 }

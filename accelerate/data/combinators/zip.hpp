@@ -38,7 +38,7 @@ class Zip final : public DerivedSource<std::tuple<Batches...>> {
 }  // namespace detail
 
 /// Sample i of all sources: a batch is a std::tuple of the sources' batches. Random transforms at equal depth below zip
-/// draw equal numbers, so an image and its mask are cropped alike.
+/// draw equal numbers, so an image and its mask get the same crop.
 /// \throws Error (usage) for sources of different sizes.
 template <typename... AnySource>
 requires(sizeof...(AnySource) > 0)
