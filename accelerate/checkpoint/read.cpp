@@ -198,7 +198,7 @@ class Reader {
     const TorchFile file = open(name);
     if (auto bytes = archive::bytes_in(file.root())) return *bytes;
     if (const auto* text = file.root().as<std::string>()) return *text;
-    return file.all_as_tensors(/*says=*/rank_ == 0);
+    return file.all_as_tensors(/*logs_skipped=*/rank_ == 0);
   }
 
   // Returns the first rank with states in this folder. If each machine has its own folder, it has only its own ranks.

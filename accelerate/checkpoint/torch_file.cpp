@@ -211,7 +211,7 @@ struct TorchFile::Found {
   size_t names = 0;
 };
 
-NamedTensors TorchFile::all_as_tensors(bool says) const {
+NamedTensors TorchFile::all_as_tensors(bool logs_skipped) const {
   if (archive::TorchArchive::members_of_module(root()) != nullptr) return tensors();
   Found found;
   add_all(entries(), "", found);
@@ -219,7 +219,7 @@ NamedTensors TorchFile::all_as_tensors(bool says) const {
   for (const auto& [name, tensor] : found.tensors) {
     if (!names.insert(name).second) origin().broken("two values have the name {}", archive::quote_for_terminal(name));
   }
-  if (says && !found.skipped_checkpoints.empty()) {
+  if (logs_skipped && !found.skipped_checkpoints.empty()) {
     const size_t more = found.passed - found.skipped_checkpoints.size();
     base::log_once(base::LogLevel::warning, {}, "{}: {}: skipped entries that are neither tensors nor numbers: {}{}",
                    origin().operation, origin().path, fmt::join(found.skipped_checkpoints, ", "),

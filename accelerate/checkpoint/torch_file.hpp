@@ -58,9 +58,9 @@ class TorchFile {
   /// Returns everything in a dict that can be a tensor, by the keys and positions of its path: for {"model":
   /// net.state_dict(), "epoch": 3, "rates": [0.1, 0.2]} the entries "model.fc.weight", "epoch" (no dimension) and
   /// "rates" (one). None, non-numeric values and integers beyond 64 bits are skipped. A module is read as by tensors().
-  /// \param says  If true, skipped entries other than None are named in a log line.
+  /// \param logs_skipped  If true, skipped entries other than None are named in a log line.
   /// \throws Error (data) if the value is not a dict, a key is not a name, or two values have the same name.
-  [[nodiscard]] NamedTensors all_as_tensors(bool says = true) const;
+  [[nodiscard]] NamedTensors all_as_tensors(bool logs_skipped = true) const;
   /// Returns all tensors in nested dicts, by the keys of their paths: "state.0.exp_avg".
   [[nodiscard]] NamedTensors tensors_by_path() const;
 

@@ -156,10 +156,10 @@ void check_other_launchers(const std::vector<LauncherVariables>& sets, const Pro
       check_half(other, chosen);
       continue;
     }
-    const std::string says = describe(other);
-    if (says == describe(chosen)) continue;
+    const std::string description = describe(other);
+    if (description == describe(chosen)) continue;
     base::log_once(base::LogLevel::debug, {}, "environment: using {} with {}; {} has {} and is ignored",
-                   launcher_name(chosen.source), describe(chosen), launcher_name(other.source), says);
+                   launcher_name(chosen.source), describe(chosen), launcher_name(other.source), description);
   }
 }
 

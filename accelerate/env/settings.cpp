@@ -36,14 +36,14 @@ void choose_one_device(Resolution& result, const ValueSource& cpu, const ValueSo
 Resolution weigh(const GivenSettings& from_code, const Variables& variables, const Config& config,
                  std::string_view given_by) {
   Resolution result;
-  std::map<std::string_view, ValueSource> came;
+  std::map<std::string_view, ValueSource> sources;
   for_each_setting([&](const auto& row) {
     const auto resolved = resolve(row, row.of(from_code), variables, config, given_by);
     if (resolved.value) put(row.of(result.settings), *resolved.value);
     if (!resolved.conflict.empty()) result.conflicts.push_back(resolved.conflict);
-    came[row.name] = resolved.from;
+    sources[row.name] = resolved.from;
   });
-  choose_one_device(result, came["cpu"], came["device"]);
+  choose_one_device(result, sources["cpu"], sources["device"]);
   return result;
 }
 

@@ -24,25 +24,25 @@ std::vector<state::ParameterShard> GradientReducer::Core::parameter_shards() {
 // Zeroes a bucket as a whole if all its gradients are listed, otherwise one by one.
 void GradientReducer::Core::zero_in_place(std::vector<bool> listed) {
   for (FlatBucket& bucket : buckets) {
-    const auto goes = [&](int64_t i) { return listed[static_cast<size_t>(i)]; };
+    const auto is_listed = [&](int64_t i) { return listed[static_cast<size_t>(i)]; };
     const auto free_to_fill = [&](int64_t i) {
       const ParameterState& state = states[static_cast<size_t>(i)];
-      return goes(i) || !state.used() || !state.inside();
+      return is_listed(i) || !state.used() || !state.inside();
     };
-    const auto lies_here = [&](int64_t i) { return goes(i) && states[static_cast<size_t>(i)].used(); };
-    if (std::none_of(bucket.members.begin(), bucket.members.end(), lies_here)) continue;
+    const auto is_zeroed_here = [&](int64_t i) { return is_listed(i) && states[static_cast<size_t>(i)].used(); };
+    if (std::none_of(bucket.members.begin(), bucket.members.end(), is_zeroed_here)) continue;
     if (!std::all_of(bucket.members.begin(), bucket.members.end(), free_to_fill)) continue;
     // A transposed or conjugated alias of the view that replaced the gradient also holds the view.
     for (const int64_t i : bucket.members) states[static_cast<size_t>(i)].release_view();
     bucket.gradients.zero_();
     for (const int64_t i : bucket.members) {
       ParameterState& state = states[static_cast<size_t>(i)];
-      state.view_is_zero = !lies_here(i);
-      if (lies_here(i)) {
+      state.view_is_zero = !is_zeroed_here(i);
+      if (is_zeroed_here(i)) {
         replace_by_view(state);
         state.count_write();
       }
-      if (goes(i)) state.mark_synchronized();
+      if (is_listed(i)) state.mark_synchronized();
       listed[static_cast<size_t>(i)] = false;
     }
   }

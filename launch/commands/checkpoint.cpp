@@ -5,7 +5,7 @@
 
 namespace accelerate::launch {
 
-Answer checkpoint(const Arguments& arguments) {
+CommandResult checkpoint(const Arguments& arguments) {
   CommandLine line(std::string(kCheckpointProgram),
                    "Inspects and compares checkpoints. Exit code: 0, 1 if verify finds damage or diff a difference, 2 "
                    "after an error.\n",

@@ -52,7 +52,7 @@ class CommandPage : public CLI::Formatter {
 
 int run_command(Command command, int argc, char** argv, int trouble) {
   try {
-    const Answer answer = command({argv + 1, argv + argc});
+    const CommandResult answer = command({argv + 1, argv + argc});
     const bool written = std::fwrite(answer.text.data(), 1, answer.text.size(), stdout) == answer.text.size() &&
                          std::fflush(stdout) == 0;
     if (written) return answer.code;
@@ -76,14 +76,14 @@ CommandLine::CommandLine(std::string name, std::string purpose, const std::vecto
   app_.footer(footer);
 }
 
-std::optional<Answer> CommandLine::parse(const Arguments& arguments) {
+std::optional<CommandResult> CommandLine::parse(const Arguments& arguments) {
   try {
     app_.parse(Arguments(arguments.rbegin(), arguments.rend()));  // CLI11 reads from the back
     return std::nullopt;
   } catch (const CLI::CallForHelp&) {
-    return Answer{app_.help()};
+    return CommandResult{app_.help()};
   } catch (const CLI::CallForVersion& version) {
-    return Answer{std::string(version.what()) + "\n"};
+    return CommandResult{std::string(version.what()) + "\n"};
   } catch (const CLI::ParseError& error) {
     base::fail(ErrorKind::usage, {}, name_, "{}; see {} --help", error.what(), name_);
   }

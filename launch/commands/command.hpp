@@ -10,13 +10,13 @@
 namespace accelerate::launch {
 
 /// Stdout text and exit code of a program.
-struct Answer {
+struct CommandResult {
   std::string text{};
   int code = 0;
 };
 
 using Arguments = std::vector<std::string>;
-using Command = Answer (*)(const Arguments& arguments);
+using Command = CommandResult (*)(const Arguments& arguments);
 
 /// Runs the command from main(): writes its text to stdout and an Error to stderr.
 ///
@@ -35,7 +35,7 @@ class CommandLine {
 
   /// \returns the help page or the version if requested; otherwise nothing, and the declared options are filled in.
   /// \throws Error (usage) for an undeclared option.
-  std::optional<Answer> parse(const Arguments& arguments);
+  std::optional<CommandResult> parse(const Arguments& arguments);
 
  private:
   CLI::App app_;

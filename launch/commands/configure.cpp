@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::string_view kConfigProgram = "accelerate_config";
 
-Answer write_config(const fs::path& path, const std::string& text) {
+CommandResult write_config(const fs::path& path, const std::string& text) {
   std::error_code error;
   if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
   archive::AtomicFile file(path, kConfigProgram);
@@ -36,7 +36,7 @@ void check_config_name(const fs::path& path) {
   base::fail(ErrorKind::usage, {}, kConfigProgram, "{} would be JSON; give the name of a .yaml file", path.string());
 }
 
-Answer ask(const fs::path& path, const Machine& machine) {
+CommandResult ask(const fs::path& path, const Machine& machine) {
   Questions questions(std::cin, std::cerr);
   if (fs::exists(path) && !questions.yes(fmt::format("{} exists already. Overwrite it?", path.string()), false)) {
     return {fmt::format("{} stays as it is.\n", path.string())};
@@ -44,7 +44,7 @@ Answer ask(const fs::path& path, const Machine& machine) {
   return write_config(path, yaml_of(ask_for_config(questions, machine)));
 }
 
-Answer write_default(const fs::path& path, const Machine& machine, const std::string& precision) {
+CommandResult write_default(const fs::path& path, const Machine& machine, const std::string& precision) {
   constexpr std::array<std::string_view, 3> precisions{"no", "bf16", "fp16"};
   if (std::find(precisions.begin(), precisions.end(), precision) == precisions.end()) {
     base::fail(ErrorKind::usage, {}, kConfigProgram, "--mixed_precision is '{}', must be no, bf16 or fp16", precision);
@@ -57,14 +57,14 @@ Answer write_default(const fs::path& path, const Machine& machine, const std::st
   return write_config(path, yaml_of(default_config(machine, precision)));
 }
 
-Answer update(const fs::path& path) {
+CommandResult update(const fs::path& path) {
   const std::string old(archive::MappedFile(path, kConfigProgram).text());
   return write_config(path, updated_yaml(old, path.string()));
 }
 
 }  // namespace
 
-Answer configure(const Arguments& arguments) {
+CommandResult configure(const Arguments& arguments) {
   const auto variables = env::current_variables();
   CommandLine line(std::string(kConfigProgram),
                    "Writes the config file of accelerate_launch, which Hugging Face Accelerate reads too. Asks "

@@ -6,6 +6,6 @@
 namespace accelerate::launch {
 
 /// The program: accelerate_config [default|update] [options]. Writes questions to stderr and reads answers from stdin.
-Answer configure(const Arguments& arguments);
+CommandResult configure(const Arguments& arguments);
 
 }  // namespace accelerate::launch

@@ -155,7 +155,7 @@ std::string compare_folders(const fs::path& left, const fs::path& right, size_t 
 
 }  // namespace
 
-Answer diff(const fs::path& left, const fs::path& right, size_t most) {
+CommandResult diff(const fs::path& left, const fs::path& right, size_t most) {
   const bool folders = fs::is_directory(left);
   if (folders != fs::is_directory(right)) {
     base::fail(ErrorKind::usage, {}, kCheckpointProgram, "{} is {}, {} is {}; pass two folders or two files",

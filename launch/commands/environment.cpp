@@ -169,7 +169,7 @@ Facts facts_of_variables(const env::Variables& variables) {
   return facts;
 }
 
-Answer environment(const Arguments& arguments) {
+CommandResult environment(const Arguments& arguments) {
   const auto variables = env::current_variables();
   CommandLine line(
       "accelerate_env",

@@ -31,6 +31,6 @@ Facts facts_of_variables(const env::Variables& variables);
 std::string mesh_in_words(const env::Variables& variables, const env::Config& config);
 
 /// The program: accelerate_env [options].
-Answer environment(const Arguments& arguments);
+CommandResult environment(const Arguments& arguments);
 
 }  // namespace accelerate::launch

@@ -152,7 +152,7 @@ ModelSize size_of(const std::vector<Weight>& weights) {
   return size;
 }
 
-Answer estimate_memory(const Arguments& arguments) {
+CommandResult estimate_memory(const Arguments& arguments) {
   CommandLine line(
       std::string(kEstimateProgram),
       "Estimates the memory of a model: its weights, and with gradients and optimizer. Reads only the header "

@@ -38,6 +38,6 @@ struct ModelSize {
 ModelSize size_of(const std::vector<Weight>& weights);
 
 /// The program: accelerate_estimate_memory [options] FILE.
-Answer estimate_memory(const Arguments& arguments);
+CommandResult estimate_memory(const Arguments& arguments);
 
 }  // namespace accelerate::launch

@@ -78,7 +78,7 @@ std::string tensors_of(const archive::Manifest& manifest, const fs::path& folder
 
 }  // namespace
 
-Answer inspect(const fs::path& folder, bool tensors) {
+CommandResult inspect(const fs::path& folder, bool tensors) {
   if (!fs::exists(folder / archive::kManifestName)) {
     std::string text;
     for (const fs::path& one : archive::numbered_checkpoints(folder)) text += line_of(one);

@@ -91,8 +91,8 @@ std::vector<WeightFile> shards_of(const fs::path& index) {
 }
 
 // \param write  Writes the file and returns the number of tensors.
-Answer write_to(const fs::path& place, bool overwrite, const std::string& source,
-                const std::function<uint64_t(archive::FileSink&)>& write) {
+CommandResult write_to(const fs::path& place, bool overwrite, const std::string& source,
+                       const std::function<uint64_t(archive::FileSink&)>& write) {
   if (!overwrite && fs::exists(place)) {
     base::fail(ErrorKind::usage, {}, kMergeProgram, "{} already exists; --overwrite replaces it", place.string());
   }
@@ -105,7 +105,7 @@ Answer write_to(const fs::path& place, bool overwrite, const std::string& source
 
 }  // namespace
 
-Answer merge_weights(const Arguments& arguments) {
+CommandResult merge_weights(const Arguments& arguments) {
   CommandLine line(std::string(kMergeProgram),
                    "Makes one safetensors file of a sharded model, or of a checkpoint of which each rank saved its "
                    "parts.\nOUT is complete or does not exist: the new file is written beside it, flushed to disk and "

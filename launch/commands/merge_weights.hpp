@@ -7,6 +7,6 @@ namespace accelerate::launch {
 
 /// The program: accelerate_merge_weights [options] DIR OUT. Merges a sharded safetensors model, or the
 /// ranks' parts of a model in a checkpoint, into one file.
-Answer merge_weights(const Arguments& arguments);
+CommandResult merge_weights(const Arguments& arguments);
 
 }  // namespace accelerate::launch

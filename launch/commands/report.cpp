@@ -12,7 +12,7 @@
 
 namespace accelerate::launch {
 
-Answer make_report(const Arguments& arguments) {
+CommandResult make_report(const Arguments& arguments) {
   CommandLine line("accelerate_report",
                    "Makes one self-contained page of HTML from the logs of the tracker jsonl (configuration, curves,\n"
                    "throughput) and the files of profile() with an output_trace_dir (the time of each rank).\n",

@@ -6,6 +6,6 @@
 namespace accelerate::launch {
 
 /// The program: accelerate_report [--output FILE] DIR.
-Answer make_report(const Arguments& arguments);
+CommandResult make_report(const Arguments& arguments);
 
 }  // namespace accelerate::launch

@@ -69,7 +69,7 @@ std::vector<std::string> test_command(const Arguments& arguments, const Machine&
   return command;
 }
 
-Answer test_job(const Arguments& arguments) {
+CommandResult test_job(const Arguments& arguments) {
   CommandLine line(std::string(kTestProgram),
                    "Checks whether a job works here: runs every collective, and compares a training with that of one "
                    "rank.\nAccepts the options of accelerate_launch and starts ranks in the same way: one rank per "

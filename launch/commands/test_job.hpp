@@ -19,6 +19,6 @@ std::vector<std::string> test_command(const Arguments& arguments, const Machine&
                                       const env::Variables& variables, const std::string& folder);
 
 /// The program accelerate_test [options of accelerate_launch]. Does not return: it executes accelerate_launch.
-Answer test_job(const Arguments& arguments);
+CommandResult test_job(const Arguments& arguments);
 
 }  // namespace accelerate::launch

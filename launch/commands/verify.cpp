@@ -45,7 +45,7 @@ std::vector<std::string> wrong_in(const archive::Manifest& manifest, const archi
   }
 }
 
-Answer verify_one(const fs::path& folder, bool checksums) {
+CommandResult verify_one(const fs::path& folder, bool checksums) {
   archive::Manifest manifest;
   try {
     manifest = archive::manifest_of(folder, kCheckpointProgram);
@@ -67,7 +67,7 @@ Answer verify_one(const fs::path& folder, bool checksums) {
 
 }  // namespace
 
-Answer verify(const fs::path& folder, bool checksums) {
+CommandResult verify(const fs::path& folder, bool checksums) {
   std::vector<fs::path> folders{folder};
   if (!fs::exists(folder / archive::kManifestName)) {
     folders = archive::numbered_checkpoints(folder);
@@ -76,9 +76,9 @@ Answer verify(const fs::path& folder, bool checksums) {
                  archive::kManifestName);
     }
   }
-  Answer all;
+  CommandResult all;
   for (const fs::path& one : folders) {
-    const Answer answer = verify_one(one, checksums);
+    const CommandResult answer = verify_one(one, checksums);
     all.text += answer.text;
     all.code = std::max(all.code, answer.code);
   }

@@ -6,9 +6,9 @@
 
 namespace accelerate::launch {
 
-void HangDetector::update(int64_t part, HangStatus says, Clock::time_point now) {
+void HangDetector::update(int64_t part, HangStatus status, Clock::time_point now) {
   still_.erase(part);
-  if (says.is_still) still_.emplace(part, Part{.moved = now - limit_ / 2, .ranks = std::move(says.ranks)});
+  if (status.is_still) still_.emplace(part, Part{.moved = now - limit_ / 2, .ranks = std::move(status.ranks)});
 }
 
 void HangDetector::mark_finished(int64_t part, Clock::time_point now) {

@@ -24,7 +24,7 @@ class HangDetector {
   /// \param limit  Maximum time without progress of any rank. 0 disables the detection.
   HangDetector(int64_t parts, std::chrono::milliseconds limit) : parts_(parts), limit_(limit) {}
 
-  void update(int64_t part, HangStatus says, Clock::time_point now);
+  void update(int64_t part, HangStatus status, Clock::time_point now);
   /// Records that the ranks of a machine ended successfully, which counts as progress.
   void mark_finished(int64_t part, Clock::time_point now);
 

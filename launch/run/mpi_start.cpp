@@ -13,7 +13,7 @@ std::vector<MpiInitStatus> mpi_init_status(const std::vector<Worker>& workers, c
   for (const auto& worker : workers) {
     all.push_back({.rank = worker.rank,
                    .running = worker.running(),
-                   .came = server.joined_mpi_init(worker.rank),
+                   .has_joined = server.joined_mpi_init(worker.rank),
                    .finalized = !server.not_finalized(worker.rank)});
   }
   return all;
@@ -21,7 +21,8 @@ std::vector<MpiInitStatus> mpi_init_status(const std::vector<Worker>& workers, c
 
 std::vector<MpiInitStatus> not_in_mpi_init(const std::vector<MpiInitStatus>& ranks) {
   std::vector<MpiInitStatus> absent;
-  std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(absent), [](const auto& each) { return !each.came; });
+  std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(absent),
+               [](const auto& each) { return !each.has_joined; });
   return absent;
 }
 

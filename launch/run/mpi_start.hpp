@@ -14,8 +14,8 @@ namespace accelerate::launch {
 struct MpiInitStatus {
   int64_t rank = 0;
   bool running = true;
-  bool came = false;      ///< called MPI_Init
-  bool finalized = true;  ///< true after MPI_Finalize, or if MPI_Init was not called
+  bool has_joined = false;  ///< called MPI_Init
+  bool finalized = true;    ///< true after MPI_Finalize, or if MPI_Init was not called
 };
 
 /// State of the workers in the server.

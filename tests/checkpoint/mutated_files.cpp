@@ -118,7 +118,7 @@ Format libtorch_archives() {
 /// A file of Python's torch.save with tensors that have conj and neg bits.
 Format python_files() {
   return torch_format(mutation::contents(TEST_SOURCE_DIR "/tests/checkpoint/recorded/conj_neg.pt"),
-                      [](const auto& file) { touch(file.all_as_tensors(/*says=*/false)); });
+                      [](const auto& file) { touch(file.all_as_tensors(/*logs_skipped=*/false)); });
 }
 
 /// A temporary checkpoint folder.

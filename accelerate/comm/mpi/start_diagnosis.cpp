@@ -120,8 +120,8 @@ std::string diagnose_start(const Endpoint& place, const env::ProcessEnv& process
   } catch (const std::exception&) {  // rank 0 is missing, or stopped serving after its own two seconds
   }
   auto silent = roll->silent();
-  const bool nobody = static_cast<int64_t>(silent.size()) == process.world_size - 1;
-  if (process.rank != 0 && nobody) silent = {0};  // without rank 0 the other ranks are unknown
+  const bool no_response = static_cast<int64_t>(silent.size()) == process.world_size - 1;
+  if (process.rank != 0 && no_response) silent = {0};  // without rank 0 the other ranks are unknown
   if (silent.empty()) return "all ranks have joined, but MPI does not connect them";
   return fmt::format("no response from {} {}", silent.size() == 1 ? "rank" : "ranks", fmt::join(silent, ", "));
 } catch (const std::exception&) {

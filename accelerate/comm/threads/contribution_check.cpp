@@ -54,18 +54,18 @@ bool shapes_match(OpType type, const Contribution& mine, int64_t ranks) {
 std::optional<std::string> SharedOperation::validate_contributions(std::span<const int64_t> job_ranks) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (type == OpType::ALLTOALL_BASE) {
-      int64_t comes = 0;
-      int64_t goes = 0;
+      int64_t received = 0;
+      int64_t sent = 0;
       for (size_t other = 0; other < ranks.size(); ++other) {
-        comes += bytes_between(other, rank);
-        goes += bytes_between(rank, other);
+        received += bytes_between(other, rank);
+        sent += bytes_between(rank, other);
       }
       const int64_t place = bytes_of(of(rank).outputs);
-      if (comes != place) {
-        return fmt::format("rank {} gets {} bytes, its output has {}", job_ranks[rank], comes, place);
+      if (received != place) {
+        return fmt::format("rank {} gets {} bytes, its output has {}", job_ranks[rank], received, place);
       }
-      if (goes > bytes_of(of(rank).inputs)) {
-        return fmt::format("rank {} sends {} bytes, its input has {}", job_ranks[rank], goes,
+      if (sent > bytes_of(of(rank).inputs)) {
+        return fmt::format("rank {} sends {} bytes, its input has {}", job_ranks[rank], sent,
                            bytes_of(of(rank).inputs));
       }
       continue;

@@ -20,15 +20,15 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "mapped numbers are used as they lie in the file");
 
 void check_length(const MappedFile& file, const NpyHeader& header) {
-  const auto says = fmt::format("[{}] {}", fmt::join(header.shape, ", "), dtype_name(header.dtype));
+  const auto described = fmt::format("[{}] {}", fmt::join(header.shape, ", "), dtype_name(header.dtype));
   const auto expected = bytes_of(header.shape, header.dtype);
   if (!expected)
     base::fail(ErrorKind::data, {}, "npy", "{} is damaged: its header has {}, more than any file contains",
-               file.path().string(), says);
+               file.path().string(), described);
   const uint64_t found = file.size() - header.size;
   if (found != *expected)
     base::fail(ErrorKind::data, {}, "npy", "{} is {}: expected {} bytes after the header, {}, found {}",
-               file.path().string(), found < *expected ? "cut off" : "too long", *expected, says, found);
+               file.path().string(), found < *expected ? "cut off" : "too long", *expected, described, found);
 }
 
 // Readers may require alignment.

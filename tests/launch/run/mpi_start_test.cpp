@@ -9,8 +9,8 @@ using accelerate::launch::names;
 
 namespace {
 
-const MpiInitStatus waits{.rank = 0, .came = true, .finalized = false};
-const MpiInitStatus ended_well{.rank = 0, .running = false, .came = true};
+const MpiInitStatus waits{.rank = 0, .has_joined = true, .finalized = false};
+const MpiInitStatus ended_well{.rank = 0, .running = false, .has_joined = true};
 const MpiInitStatus away{.rank = 1};
 const MpiInitStatus ended_before{.rank = 3, .running = false};
 
