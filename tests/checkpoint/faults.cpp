@@ -225,19 +225,20 @@ void try_every_call(Fault which, const fs::path& folder, bool beside, int first 
   for (; call < 1000; call += stride) {
     const AttemptResult outcome = save_with(which, call, place, beside);
     accelerate::archive::recover(place);  // as load_state() does
-    expect(!accelerate::archive::find_damage(place, true), "there is no whole checkpoint", which, call);
+    expect(!accelerate::archive::find_damage(place, true), "no complete checkpoint found", which, call);
     const double value = value_in(place);
-    expect(value == 1 || value == 2, "it is neither the old nor the new one", which, call);
-    if (!outcome.killed && !outcome.failed) expect(value == 2, "a save that returned is not there", which, call);
+    expect(value == 1 || value == 2, "the checkpoint is neither the old nor the new one", which, call);
+    if (!outcome.killed && !outcome.failed)
+      expect(value == 2, "the checkpoint of a completed save is missing", which, call);
     // A failed save cleans up after itself; the next save removes the remains of a killed one. The same holds for the
     // old checkpoint of a save that failed at its very end: the new one exists but might not survive a power failure.
     if (outcome.killed || (outcome.failed && value == 2)) testing::save(place, testing::small_content(1));
-    expect(entries_in(folder) == 1, "something is left beside it", which, call);
+    expect(entries_in(folder) == 1, "the save left other files", which, call);
     if (value == 2) testing::save(place, testing::small_content(1));
     if (!outcome.reached || which == Fault::short_writes) break;
   }
   const bool is_enough = which == Fault::short_writes || call > first + (first == 1 ? 20 : 0);
-  expect(is_enough, "the calls do not come here", which, call);
+  expect(is_enough, "the calls are not intercepted", which, call);
   std::printf("fault %d%s: %d calls\n", static_cast<int>(which), beside ? ", beside the training" : "", call - 1);
 }
 
@@ -255,7 +256,8 @@ void try_every_call_with_a_limit(Fault which, const fs::path& folder, bool besid
     const double value = value_in(newest.folder);
     expect(value == 1 || value == 2, "the newest whole one is another", which, call);
     expect(newest.skipped_checkpoints.empty(), "a torn one is seen", which, call);
-    if (!outcome.killed && !outcome.failed) expect(value == 2, "a save that returned is not there", which, call);
+    if (!outcome.killed && !outcome.failed)
+      expect(value == 2, "the checkpoint of a completed save is missing", which, call);
     save_with(Fault::kill, 0, numbered / "checkpoint_3", false);  // without a limit, no incomplete folder remains
     expect(entries_in(numbered) == std::ssize(accelerate::archive::numbered_checkpoints(numbered)),
            "a leftover is left", which, call);
@@ -263,7 +265,7 @@ void try_every_call_with_a_limit(Fault which, const fs::path& folder, bool besid
     expect(entries_in(numbered) == 1, "something is left", which, call);
     if (!outcome.reached) break;
   }
-  expect(call > 20, "the calls do not come here", which, call);
+  expect(call > 20, "the calls are not intercepted", which, call);
   std::printf("fault %d, with a limit%s: %d calls\n", static_cast<int>(which), beside ? ", beside the training" : "",
               call - 1);
   accelerate::base::remove_tree(numbered);
@@ -290,8 +292,9 @@ void try_the_order(const fs::path& folder, bool replaces, bool beside) {
   }
   int status = 0;
   ::waitpid(child, &status, 0);
-  expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "not all is on the disk when it must be", Fault::kill, 0);
-  expect(!accelerate::archive::find_damage(place, true), "what was saved in order is not whole", Fault::kill, 0);
+  expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "data is not on the disk when it must be", Fault::kill, 0);
+  expect(!accelerate::archive::find_damage(place, true), "a checkpoint that was saved without a fault is damaged",
+         Fault::kill, 0);
   accelerate::base::remove_tree(folder / "ordered");
 }
 
@@ -358,8 +361,8 @@ void a_rank_is_slow_after_its_part(const fs::path& folder) {
       },
       std::chrono::seconds(60));
   is_slow_after_its_part = false;
-  expect(saved == 2, "a rank whose part was taken at once failed", Fault::kill, 0);
-  expect(!accelerate::archive::find_damage(place, true), "what two ranks saved is not whole", Fault::kill, 0);
+  expect(saved == 2, "a rank failed although its part was written", Fault::kill, 0);
+  expect(!accelerate::archive::find_damage(place, true), "the checkpoint of two ranks is damaged", Fault::kill, 0);
   accelerate::base::remove_tree(place);
 }
 
@@ -414,13 +417,14 @@ void fill_the_disk(const fs::path& folder) {
       } catch (const accelerate::Error& error) {
         failed = std::string(error.what()).find("No space left on device") != std::string::npos;
         if (!failed) std::printf("%s\n", error.what());
-        expect(failed, "a full disk is not what it says", Fault::no_space, static_cast<int>(room));
+        expect(failed, "a full disk is not the reported error", Fault::no_space, static_cast<int>(room));
       }
       refused += failed ? 1 : 0;
-      expect(!accelerate::archive::find_damage(place, true), "there is no whole checkpoint", Fault::no_space,
+      expect(!accelerate::archive::find_damage(place, true), "no complete checkpoint found", Fault::no_space,
              static_cast<int>(room));
-      expect(value_in(place) == (failed ? 1 : 2), "it is not the right one", Fault::no_space, static_cast<int>(room));
-      expect(entries_in(folder) == 2, "something is left beside it", Fault::no_space, static_cast<int>(room));
+      expect(value_in(place) == (failed ? 1 : 2), "the wrong checkpoint was found", Fault::no_space,
+             static_cast<int>(room));
+      expect(entries_in(folder) == 2, "the save left other files", Fault::no_space, static_cast<int>(room));
       if (failed) continue;
       std::printf("full disk: refused %d times, saved with %d KB\n", refused, static_cast<int>(room / 1024));
       expect(refused > 4, "the disk was not full", Fault::no_space, 0);
@@ -438,7 +442,7 @@ void save_where_nothing_can(const fs::path& folder) {
   }
   const bool right = told.ends_with(folder.string() + " cannot contain a new folder: Read-only file system");
   if (!right) std::printf("%s\n", told.c_str());
-  expect(right, "a disk that takes nothing is not what it says", Fault::io_error, 0);
+  expect(right, "a read-only disk is not the reported error", Fault::io_error, 0);
   expect(!accelerate::archive::find_damage(folder / "checkpoint_0", true), "it cannot be read there", Fault::io_error,
          0);
   expect(value_in(folder / "checkpoint_0") == 2, "it is not the one that was saved", Fault::io_error, 0);

@@ -133,7 +133,7 @@ int check(const fs::path& folder, const char* what, const accelerate::Accelerato
                   differ.c_str());
     }
   }
-  std::printf("%s: %d kills, %zu bytes of weights alike\n", what, static_cast<int>(2 * micro_batches),
+  std::printf("%s: %d kills, %zu bytes of equal weights\n", what, static_cast<int>(2 * micro_batches),
               bytes_of(calm / "end" / "model.safetensors").size());
   accelerate::base::remove_tree(calm);
   return failures;

@@ -85,7 +85,7 @@ std::string failure_of(const json& one, const std::function<Shard(const json&, i
       return fmt::format("rank {} reads {}, expected {}", rank, mine.read.dump(), expected.dump());
     }
     if (mine.told != static_cast<int64_t>(expected.size())) {
-      return fmt::format("rank {} says it has {}, and has {}", rank, mine.told, expected.size());
+      return fmt::format("rank {} reports {} batches and has {}", rank, mine.told, expected.size());
     }
   }
   return "";

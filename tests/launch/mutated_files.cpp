@@ -94,7 +94,7 @@ mutation::Format reports() {
             const auto text = mutation::contents(folder / "x");
             FirstReportedFailure first;
             for (size_t at = 0, step = 1 + way % 64; at < text.size(); at += step) first.add(text.substr(at, step));
-            if (!first.found()) fail(accelerate::ErrorKind::peer, "no failure is told");
+            if (!first.found()) fail(accelerate::ErrorKind::peer, "no failure is reported");
           }};
 }
 

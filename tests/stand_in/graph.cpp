@@ -18,7 +18,7 @@ class StandInGraph final : public accelerate::device::Graph {
  public:
   void begin() override {
     const auto stream = current_stream(current_device());
-    TORCH_CHECK(stream.id() != 0, "standin: the default stream cannot record");
+    TORCH_CHECK(stream.id() != 0, "standin: the default stream cannot capture");
     const std::lock_guard lock(world().mutex);
     capture_->origin = number_of(stream);
     join_capture(capture_->origin, capture_, {});
@@ -30,7 +30,7 @@ class StandInGraph final : public accelerate::device::Graph {
     const std::lock_guard lock(world().mutex);
     std::erase_if(world().captures, [&](const auto& each) { return each.second == capture_; });
     capture_->ended = true;
-    TORCH_CHECK(!capture_->unjoined(), "standin: a recording ended before all of its streams came back");
+    TORCH_CHECK(!capture_->unjoined(), "standin: a capture ended before all of its streams were joined");
   }
 
   void replay() override {
@@ -71,10 +71,10 @@ CapturePtr capture_of(int stream) {
 }
 
 void join_capture(int stream, const CapturePtr& capture, const Clock& after) {
-  TORCH_CHECK(!capture->ended, "standin: what was only recorded cannot be waited for");
+  TORCH_CHECK(!capture->ended, "standin: an event of a capture cannot be waited for");
   const CapturePtr own = capture_of(stream);
-  TORCH_CHECK(own == nullptr || own == capture, "standin: two recordings cannot wait for one another");
-  TORCH_CHECK(stream % kStreams != 0, "standin: the default stream cannot wait for what is recorded");
+  TORCH_CHECK(own == nullptr || own == capture, "standin: two captures cannot wait for each other");
+  TORCH_CHECK(stream % kStreams != 0, "standin: the default stream cannot wait for a capture");
   world().captures[stream] = capture;
   capture->streams[stream].join(after);
 }
@@ -86,13 +86,13 @@ CapturePtr current_capture(c10::DeviceIndex device) {
 }
 
 void refuse_while_recording(const std::string& call) {
-  TORCH_CHECK(!this_thread_records, "standin: ", call, " cannot be recorded");
+  TORCH_CHECK(!this_thread_records, "standin: ", call, " cannot be captured");
 }
 
 void refuse_while_recording(const std::string& call, const c10::Stream& stream) {
   refuse_while_recording(call);
   const std::lock_guard lock(world().mutex);
-  TORCH_CHECK(capture_of(number_of(stream)) == nullptr, "standin: ", call, " cannot be recorded");
+  TORCH_CHECK(capture_of(number_of(stream)) == nullptr, "standin: ", call, " cannot be captured");
 }
 
 void install_graphs() {

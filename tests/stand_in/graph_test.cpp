@@ -383,7 +383,7 @@ TEST_CASE("a step that needs the host is not captured, with a reason, and runs w
   const auto reads = [](Accelerator&, at::Tensor& loss) { std::ignore = loss.item<float>(); };
   const string wait = string("it could not be recorded: ") +
                       (stand_in::on_gpu() ? "CUDA error: operation not permitted when stream is capturing"
-                                          : "standin: a wait of the host cannot be recorded");
+                                          : "standin: a wait of the host cannot be captured");
   CHECK(runs_plain(step_and(reads)) == wait);
   CHECK(runs_plain(step_and(reads), stand_in::with_precision(Precision::fp16)) == wait);
   const auto reads_at_the_end = [](Accelerator& accelerator, auto& model, auto& optimizer) {
@@ -722,18 +722,18 @@ TEST_CASE("the stand-in captures like CUDA: side streams join the capture, the d
                       const c10::StreamGuard guard(other);
                       x.add_(1);
                     }),
-                    doctest::Contains("standin: a recording ended before all of its streams came back"));
+                    doctest::Contains("standin: a capture ended before all of its streams were joined"));
   CHECK_THROWS_WITH(record([&] {
                       stand_in::make_wait(streams.getDefaultStream(stand_in::device()),
                                           streams.getStream(stand_in::device()));
                     }),
-                    doctest::Contains("standin: the default stream cannot wait for what is recorded"));
+                    doctest::Contains("standin: the default stream cannot wait for a capture"));
   CHECK_THROWS_WITH(record([&] {
                       stand_in::make_wait(streams.getStream(stand_in::device()),
                                           streams.getDefaultStream(stand_in::device()));
                     }),
-                    doctest::Contains("standin: a stream that records cannot wait for what is not"));
+                    doctest::Contains("standin: a capturing stream cannot wait for work outside the capture"));
   CHECK_THROWS_WITH(record([&] { std::ignore = x.item<double>(); }),
-                    doctest::Contains("standin: a wait of the host cannot be recorded"));
+                    doctest::Contains("standin: a wait of the host cannot be captured"));
   CHECK(x.item<double>() == 6);
 }

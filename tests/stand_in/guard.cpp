@@ -83,7 +83,8 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     const std::lock_guard lock(world().mutex);
     if (recorded(event)->capture)
       return join_capture(number_of(stream), recorded(event)->capture, recorded(event)->clock);
-    TORCH_CHECK(capture_of(number_of(stream)) == nullptr, "standin: a stream that records cannot wait for what is not");
+    TORCH_CHECK(capture_of(number_of(stream)) == nullptr,
+                "standin: a capturing stream cannot wait for work outside the capture");
     auto& queue = queue_of(stream);
     queue.seen.join(recorded(event)->clock);
     queue.push([recording = recorded(event)] { recording->reached.wait(); });
@@ -101,7 +102,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   void synchronizeEvent(void* event) const override {
     if (event == nullptr) return;
     refuse_while_recording("a wait of the host");
-    TORCH_CHECK(!recorded(event)->capture, "standin: what was only recorded cannot be waited for");
+    TORCH_CHECK(!recorded(event)->capture, "standin: an event of a capture cannot be waited for");
     count_host_wait(recorded(event)->device);
     recorded(event)->reached.wait();
     queryEvent(event);

@@ -30,7 +30,8 @@ Bytes bytes_of(const at::Tensor& tensor) {
 }
 
 void fill(const at::Tensor& tensor, const Bytes& bytes, size_t from = 0) {
-  TORCH_CHECK(from + tensor.nbytes() <= bytes.size(), bytes.size(), " bytes came, ", tensor.nbytes(), " are expected");
+  TORCH_CHECK(from + tensor.nbytes() <= bytes.size(), bytes.size(), " bytes were received, ", tensor.nbytes(),
+              " are expected");
   if (tensor.nbytes() > 0) std::memcpy(tensor.mutable_data_ptr(), bytes.data() + from, tensor.nbytes());
 }
 
