@@ -36,7 +36,7 @@ foreach(target IN LISTS exported)
   install(TARGETS ${target} EXPORT AccelerateTargets FILE_SET HEADERS)
 endforeach()
 install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DOCDIR}")
-install(FILES tests/setup/lsan.supp DESTINATION "${CMAKE_INSTALL_DATADIR}/accelerate")   # suppressions of Open MPI's leaks for users who build with a sanitizer
+install(FILES tests/setup/lsan.supp DESTINATION "${CMAKE_INSTALL_DATADIR}/accelerate")   # suppressions of Open MPI's leaks, for programs with a sanitizer
 install(PROGRAMS tools/export_compiled.py DESTINATION "${CMAKE_INSTALL_BINDIR}")
 get_property(programs GLOBAL PROPERTY ACCELERATE_PROGRAMS)
 if(programs)

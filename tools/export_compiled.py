@@ -167,7 +167,7 @@ def _weights(unique):
 
 
 def _fake(inputs, dynamic):
-    """The inputs as fake tensors whose dynamic dimensions are symbols."""
+    """The inputs as fake tensors with symbols as dynamic dimensions."""
     mode = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv() if dynamic else None)
     fakes = []
     for i, x in enumerate(inputs):

@@ -3,11 +3,12 @@
 """Checks that comments and documents are written in plain technical English.
 
 Five patterns mark sentences that a reader has to parse twice. The check counts them per 1,000 lines of prose, for
-each top folder, separately for code (comment lines) and for documents (Markdown lines outside code blocks). A rate
-fails if it is above LIMIT and above the rate in the baseline file. So a rate can only fall, until all are below LIMIT.
+each top folder, separately for code (comment lines of C++), scripts (comments and docstrings of Python, shell and CMake
+files) and documents (Markdown lines outside code blocks). A rate fails if it is above LIMIT and above the rate in the
+baseline file. So a rate can only fall, until all are below LIMIT.
 
   prose.py                   checks the repository against cmake/setup/prose_baseline.json
-  prose.py --show who        also prints every hit of one pattern
+  prose.py --show codes      also prints every hit of one pattern
   prose.py --worst 10        also prints the files with most hits
   prose.py --added main      checks only the lines that were added since that commit, and prints their hits
   prose.py --lower-baseline  writes rates that have fallen into the baseline
@@ -34,6 +35,7 @@ PATTERNS = {
 }
 COMPILED = {name: re.compile(pattern) for name, (pattern, _) in PATTERNS.items()}
 CODE = (".cpp", ".hpp", ".c", ".h", ".def")
+SCRIPTS = (".py", ".sh", ".cmake", "CMakeLists.txt")
 BASELINE = "cmake/setup/prose_baseline.json"
 
 
@@ -42,10 +44,23 @@ def git(top, *arguments):
                           check=True).stdout
 
 
+def kind_of(path):
+    """"code", "scripts" or "documents"; None for other files."""
+    if path.name.endswith(CODE):
+        return "code"
+    if path.name.endswith(".md"):
+        return "documents"
+    if path.name.endswith(SCRIPTS):
+        return "scripts"
+    with path.open("rb") as file:
+        return "scripts" if "." not in path.name and file.read(2) == b"#!" else None
+
+
 def files_of(top):
-    """Files that git tracks or would track, by their path in the repository."""
+    """{path in the repository: kind} of the files with prose that git tracks or would track."""
     names = git(top, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
-    return [name for name in sorted(set(names)) if name.endswith((*CODE, ".md")) and (top / name).is_file()]
+    kinds = {name: kind_of(top / name) for name in sorted(set(names)) if (top / name).is_file()}
+    return {name: kind for name, kind in kinds.items() if kind}
 
 
 def comment_lines(text):
@@ -53,6 +68,17 @@ def comment_lines(text):
         found = re.search(r"(?:^|\s)//[/!]?<?\s?(.*)$", line)
         if found and "SPDX" not in line and "http" not in line:
             yield number, found.group(1)
+
+
+def script_lines(text):
+    in_docstring = False
+    for number, line in enumerate(text.splitlines(), 1):
+        quotes = line.count('"""')
+        if in_docstring or line.lstrip().startswith('"""'):
+            yield number, line.strip().strip('"')
+        elif (found := re.search(r"(?:^|\s)#\s(.*)$", line)) and "SPDX" not in line and "http" not in line:
+            yield number, found.group(1)
+        in_docstring = in_docstring != (quotes == 1)
 
 
 def document_lines(text):
@@ -89,13 +115,13 @@ class Count:
 
 
 def count_prose(top, added=None):
-    """{folder: {"code" or "documents": Count}} and the hits as (path, line number, pattern, text)."""
+    """{folder: {kind: Count}} and the hits as (path, line number, pattern, text)."""
     counts, hits = defaultdict(lambda: defaultdict(Count)), []
-    for path in files_of(top):
+    for path, kind in files_of(top).items():
         if added is not None and path not in added:
             continue
         text = (top / path).read_text(encoding="utf-8", errors="replace")
-        kind, lines = ("documents", document_lines) if path.endswith(".md") else ("code", comment_lines)
+        lines = {"code": comment_lines, "scripts": script_lines, "documents": document_lines}[kind]
         count = counts[path.split("/")[0] if "/" in path else "."][kind]
         for number, line in lines(text):
             if added is not None and number not in added[path]:

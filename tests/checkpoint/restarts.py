@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-LIFE = 10.5  # seconds; the launcher ends a job whose consecutive attempts last less than ten
+LIFE = 10.5  # seconds; the launcher ends a job after consecutive attempts of less than ten
 PATIENCE = 2400  # seconds; a run takes some five minutes, and longer beside other tests of `full`
 folder, launcher, example, data, KILLS = Path(sys.argv[1]), *sys.argv[2:5], int(sys.argv[5])
 EPOCHS = 3 * KILLS  # as many attempts on a machine that needs 4 s or more for each

@@ -71,6 +71,21 @@ class Prose(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn("docs (documents): pattern 'verbs' has 500.0 hits", error)
 
+    def test_scripts_count_by_their_comments_and_docstrings(self):
+        plain = "# Prints the ranks.\n" * 40
+        self.repository.write("tools/print.sh", plain + 'echo "who comes"\n')
+        self.repository.write("tools/print.py", plain + 'text = "who comes"\n')
+        self.repository.write("tools/CMakeLists.txt", plain)
+        self.assertEqual(self.repository.check()[0], 0)
+        for name, text in {"print.sh": "ranks=2   # those who have joined\n", "print.py": 'def f():\n    """Says\n    who came."""\n',
+                           "CMakeLists.txt": "# The part whose library is missing.\n", "start": "#!/bin/sh\n# Who joins.\n# whose\n"}.items():
+            with self.subTest(name):
+                self.repository.write(f"scripts/{name}", text)
+                code, _, error = self.repository.check()
+                self.assertEqual(code, 1)
+                self.assertIn("scripts (scripts): pattern 'who' has", error)
+                (self.repository.top / "scripts" / name).unlink()
+
     def test_strings_and_code_do_not_count(self):
         self.repository.write("launch/text.cpp", 'const char* text = "who has come";\n' + PLAIN)
         self.assertEqual(self.repository.check()[0], 0)
