@@ -1,5 +1,5 @@
-# What Doxygen would take for its own: <dir> and \x07 in comments are words, links between pages lead out of the
-# reference, and a variable of std's is none of ours.
+# Escapes text that Doxygen would interpret: <dir> and \x07 in comments are plain words. Links to READMEs would lead out of
+# the reference and become text. A variable template of std is not a part of the library and is removed.
 /\/\/\//s/<([a-z_]+)>/\&lt;\1\&gt;/g
 /\/\/\//s/\\x/\\\\x/g
 s/\[([^]]+)\]\([^)]*README\.md[^)]*\)/\1/g

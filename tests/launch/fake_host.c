@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A machine with another name. Preloaded: its function takes the place of the C library's. */
+/* Simulates a machine with another name: a preloaded library that replaces a function of the C library. */
 #include <stdlib.h>
 #include <string.h>
 

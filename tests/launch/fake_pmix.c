@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A libpmix whose calls fail: FAKE_PMIX names which. OLD leaves out a call. */
+/* A libpmix with failing calls, which FAKE_PMIX names. With OLD, one call is missing. */
 #include <stdlib.h>
 #include <string.h>
 
