@@ -178,7 +178,7 @@ CommandResult environment(const Arguments& arguments) {
        "accelerate_env --mesh --config_file train.yaml"});
   std::string config = default_config_path(variables).string();
   line.app()
-      .add_option(option_spellings("config_file"), config, fmt::format("Config file to print (default {})", config))
+      .add_option(option_spellings("config_file"), config, fmt::format("Config file (default {})", config))
       ->type_name("FILE");
   bool is_mesh = false;
   line.app().add_flag(option_spellings("mesh"), is_mesh,
