@@ -14,17 +14,16 @@ NOT_FOR_CLANG = re.compile(r" -(Werror|fpch-preprocess|Wno-restrict|Winvalid-pch
 
 TOP = Path(__file__).resolve().parents[2]
 FOLDERS = ("accelerate", "launch", "examples")
-INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
+# CMake includes sources by absolute paths: in unity files and in the programs of examples/by_feature.
+INCLUDE = re.compile(r'^#include "(/[^"]+\.cpp)"', re.MULTILINE)
 
 
 def compiled_sources(file):
-    """The sources of the tree that compiling this file reads: itself, or those that a unity file includes."""
-    if "/Unity/" in str(file):
-        found = [(file.parent / name).resolve() for name in INCLUDE.findall(file.read_text())]
-    else:
-        found = [file]
-    found = [path.relative_to(TOP) for path in found if path.is_relative_to(TOP)]
-    return {path for path in found if path.parts[0] in FOLDERS}
+    """The sources of the tree that compiling this file reads: itself, or those that a generated file includes."""
+    if file.is_relative_to(TOP) and file.relative_to(TOP).parts[0] in FOLDERS:
+        return {file.relative_to(TOP)}
+    included = INCLUDE.findall(file.read_text()) if file.exists() else []
+    return set().union(*(compiled_sources(Path(name)) for name in included))
 
 
 def sources(build, pattern):
