@@ -53,7 +53,7 @@ GradientReducer::GradientReducer(comm::Group group, const std::vector<NamedTenso
   verify_parameters(group, "parameter", parameters);
   broadcast_tensors(group, distinct(parameters), 0, options.buckets.cap_bytes);
   std::vector<ParameterState> states = trainable(parameters, group.place());
-  core_ = std::make_shared<Core>(std::move(group), std::move(states), options);
+  core_ = std::make_shared<Core>(std::move(group), std::move(states), std::move(options));
   core_->register_hooks();
 }
 

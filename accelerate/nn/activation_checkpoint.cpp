@@ -191,7 +191,7 @@ void Segment::check_inputs() const {
   }
 }
 
-Segment::Segment(const CheckpointOptions& options, std::vector<at::Tensor> inputs)
+Segment::Segment(const CheckpointOptions& options, const std::vector<at::Tensor>& inputs)
     : state_(new State{inputs, ForwardState::now(inputs, options.preserve_rng_state), GraphMark(edges_of(inputs)),
                        versions_of(inputs)}) {}
 

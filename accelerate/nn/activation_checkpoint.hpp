@@ -46,7 +46,7 @@ class FunctionsOwner {
 /// One call of checkpoint(): constructed before the function runs, closed with its result.
 class Segment {
  public:
-  Segment(const CheckpointOptions& options, std::vector<at::Tensor> inputs);
+  Segment(const CheckpointOptions& options, const std::vector<at::Tensor>& inputs);
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;

@@ -43,7 +43,8 @@ at::Tensor moments_of(const at::Tensor& input) {
   mean.copy_(input.mean(dims, /*keepdim=*/false, dtype));
   at::Tensor deviation = at::sub(input, per_channel(mean, input));
   moments.narrow(0, channels, channels).copy_(deviation.square_().sum(dims));
-  moments.narrow(0, 2 * channels, 1).fill_(static_cast<double>(input.numel() / channels));
+  const int64_t values = input.numel() / channels;
+  moments.narrow(0, 2 * channels, 1).fill_(static_cast<double>(values));
   return moments;
 }
 
@@ -76,10 +77,10 @@ BatchGradients gradients_of(const at::Tensor& gradient, const at::Tensor& input,
   return {deviation, sums};
 }
 
-at::Tensor input_gradient(BatchGradients part, const at::Tensor& gradient, const at::Tensor& sums,
+at::Tensor input_gradient(const BatchGradients& part, const at::Tensor& gradient, const at::Tensor& sums,
                           const at::Tensor& values, const at::Tensor& scale) {
   const at::Tensor means = sums / values;
-  at::Tensor& out = part.deviation;
+  const at::Tensor& out = part.deviation;
   out.mul_(per_channel(-means[1], gradient)).add_(gradient).sub_(per_channel(means[0], gradient));
   out.mul_(per_channel(scale, gradient));
   return out.to(gradient.scalar_type());

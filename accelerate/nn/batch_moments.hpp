@@ -44,7 +44,7 @@ BatchGradients gradients_of(const at::Tensor& gradient, const at::Tensor& input,
 /// \param part   This rank's part; its deviation is overwritten.
 /// \param sums   [2, C], over all ranks.
 /// \param scale  [C], invstd * weight.
-at::Tensor input_gradient(BatchGradients part, const at::Tensor& gradient, const at::Tensor& sums,
+at::Tensor input_gradient(const BatchGradients& part, const at::Tensor& gradient, const at::Tensor& sums,
                           const at::Tensor& values, const at::Tensor& scale);
 
 }  // namespace accelerate::nn

@@ -162,8 +162,7 @@ void DataParallelCore::connect(const torch::nn::Module& module, torch::nn::Modul
   const bool with_gradients = at::GradMode::is_enabled();
   const auto values_on = [&](const at::Tensor& from, const at::Tensor& to) {
     const at::NoGradGuard no_grad;
-    at::Tensor twin = to;
-    twin.set_data(from.detach().to(devices_[i], from.scalar_type(), /*non_blocking=*/false, /*copy=*/true));
+    to.set_data(from.detach().to(devices_[i], from.scalar_type(), /*non_blocking=*/false, /*copy=*/true));
   };
   take_modes(module, replica);
   const auto parameters = replica.named_parameters();

@@ -90,7 +90,7 @@ class Pipeline : public torch::nn::Module {
 
   /// Stages on several devices of this process. A device may occur several times.
   /// \throws Error (usage) as above, and for a parameter that is used on two devices.
-  Pipeline(std::vector<at::Device> devices, torch::nn::Sequential layers, PipelineOptions options = {});
+  Pipeline(const std::vector<at::Device>& devices, torch::nn::Sequential layers, PipelineOptions options = {});
   ~Pipeline() override;
 
   /// Forward and backward of all micro-batches. Gradients are added to those of the parameters, so several calls

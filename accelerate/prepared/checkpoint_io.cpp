@@ -155,7 +155,7 @@ HookHandle Checkpointing::add(const Hooks& hooks, StateHook hook) {
 
 // Iterates over a copy, because a hook may remove itself.
 void Checkpointing::call(const Hooks& hooks, const fs::path& folder) {
-  const auto all = *hooks;
+  const std::vector<StateHook> all(hooks->begin(), hooks->end());
   for (const StateHook& hook : all) hook(folder);
 }
 

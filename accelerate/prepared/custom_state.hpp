@@ -150,7 +150,7 @@ auto custom_pointer(Object&& object) {
   } else if constexpr (std::is_lvalue_reference_v<Object>) {
     return std::shared_ptr<std::remove_reference_t<Object>>(std::shared_ptr<void>(), &object);
   } else {
-    return std::make_shared<Kept>(std::move(object));
+    return std::make_shared<Kept>(std::forward<Object>(object));
   }
 }
 

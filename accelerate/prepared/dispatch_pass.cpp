@@ -13,7 +13,7 @@ at::Tensor scatter_bytes(const comm::Group& group, const std::vector<at::Tensor>
                                       group.place(), [&] { return group.scatter(bytes, /*root=*/0); });
 }
 
-ReaderInfo broadcast_reader_info(ReaderInfo mine, const comm::Group& group) {
+ReaderInfo broadcast_reader_info(const ReaderInfo& mine, const comm::Group& group) {
   std::string bytes;
   if (group.rank() == 0) {
     const auto packed = tree::pack(mine);

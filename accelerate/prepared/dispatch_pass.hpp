@@ -49,7 +49,7 @@ struct ReaderInfo {
 };
 
 /// Returns rank 0's value. Collective.
-[[nodiscard]] ReaderInfo broadcast_reader_info(ReaderInfo mine, const comm::Group& group);
+[[nodiscard]] ReaderInfo broadcast_reader_info(const ReaderInfo& mine, const comm::Group& group);
 
 /// Returns nothing if the loader does not know its size or throws. A later call of size() reports the error.
 template <typename Loader>

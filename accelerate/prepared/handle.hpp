@@ -16,7 +16,9 @@ namespace accelerate::prepared {
 template <typename T>
 const std::shared_ptr<T>& assigned(const std::shared_ptr<T>& pointer, std::string_view handle) {
   if (!pointer) refuse_empty(handle);
-  return pointer;
+  return pointer;  // NOLINT(bugprone-return-const-ref-from-parameter): the overload for temporaries is deleted
 }
+template <typename T>
+void assigned(const std::shared_ptr<T>&& pointer, std::string_view handle) = delete;
 
 }  // namespace accelerate::prepared

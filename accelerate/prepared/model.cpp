@@ -182,7 +182,7 @@ void ModelCore::shard(const std::vector<gradient::NamedTensor>& own) {
     gradient::broadcast_tensors(group, unit, 0, options_.gradient_reducer.buckets.cap_bytes);
   };
   auto fully_sharded = std::make_unique<sharding::FullyShardedParameters>(sharding::make_mesh(group, options),
-                                                                          std::move(parameters), options, make_equal);
+                                                                          parameters, options, make_equal);
   accelerator_state_->masters.hand_over(own);
   fully_sharded_ = fully_sharded.get();
   parameter_sharding_ = std::move(fully_sharded);

@@ -10,7 +10,7 @@ std::shared_ptr<ModelCore> register_model(AcceleratorState& shared, const ModelO
                                           std::vector<gradient::NamedTensor> buffers) {
   Registry& registry = shared.registry;
   // A module may be prepared for evaluation and for training at the same time.
-  const auto known = registry.find<ModelCore>([&](const ModelCore& model) {
+  auto known = registry.find<ModelCore>([&](const ModelCore& model) {
     return model.identity() == identity && model.options().evaluation_mode == options.evaluation_mode;
   });
   if (known && known->is(identity, parameters, options)) return known;
@@ -39,8 +39,7 @@ void cast_floating(const std::vector<gradient::NamedTensor>& tensors, c10::Scala
 
 std::shared_ptr<OptimizerCore> register_optimizer(AcceleratorState& shared, torch::optim::Optimizer& optimizer) {
   Registry& registry = shared.registry;
-  const auto known =
-      registry.find<OptimizerCore>([&](const OptimizerCore& one) { return one.identity() == &optimizer; });
+  auto known = registry.find<OptimizerCore>([&](const OptimizerCore& one) { return one.identity() == &optimizer; });
   if (known && known->is(optimizer)) return known;
   // the known optimizer no longer exists
   const size_t place = known ? registry.remove(*known) : registry.entries().size();

@@ -42,7 +42,7 @@ size_t Registry::remove(const Entry& entry) {
       std::find_if(entries_.begin(), entries_.end(), [&](const auto& one) { return one.get() == &entry; });
   const auto place = static_cast<size_t>(found - entries_.begin());
   if (found == entries_.end()) return place;
-  const auto removed = *found;
+  const auto removed = std::move(*found);
   entries_.erase(found);
   changed();
   removed->retire();

@@ -120,9 +120,8 @@ void StepWatch::require_unchanged(Owner& owner, AcceleratorState& shared, std::s
   const auto found =
       std::ranges::find_if(owner.parameters, [](const Watched& one) { return one.writes.has_changed(one.parameter); });
   if (found == owner.parameters.end()) return;
-  const Watched one = *found;
   release_all();  // the error is thrown once
-  refuse(one, shared, operation);
+  refuse(*found, shared, operation);
 }
 
 void StepWatch::refuse(const Watched& changed, AcceleratorState& shared, std::string_view operation) {

@@ -23,7 +23,8 @@ std::vector<int64_t> units_of(const std::vector<state::ParameterShard>& paramete
 
 }  // namespace
 
-FullyShardedParameters::FullyShardedParameters(const ShardMesh& mesh, std::vector<state::ParameterShard> parameters,
+FullyShardedParameters::FullyShardedParameters(const ShardMesh& mesh,
+                                               const std::vector<state::ParameterShard>& parameters,
                                                const FullShardOptions& options, const BeforeUnit& before_unit)
     : ParameterSharding(mesh, parameters, units_of(parameters, options.units), std::numeric_limits<int64_t>::max()),
       core_(std::make_shared<Core>(mesh_.shard.duplicate(), mesh_, options)) {
@@ -235,7 +236,7 @@ void FullyShardedParameters::run_backward(std::span<FullyShardedParameters* cons
   for (FullyShardedParameters* model : models) model->core_->finish_backward();
 }
 
-WholeParameters::WholeParameters(std::vector<FullyShardedParameters*> models) {
+WholeParameters::WholeParameters(const std::vector<FullyShardedParameters*>& models) {
   for (FullyShardedParameters* model : models) {
     try {
       model->open_whole();

@@ -41,7 +41,7 @@ class FullyShardedParameters final : public ParameterSharding {
   /// \param parameters  Whole parameters in the order of the model, each once, equal on all ranks after before_unit.
   /// \param before_unit Called for each unit before it is divided, in one order on all ranks.
   /// \throws Error (usage) on every rank, for the reasons of ParameterSharding and if two parameters share memory.
-  FullyShardedParameters(const ShardMesh& mesh, std::vector<state::ParameterShard> parameters,
+  FullyShardedParameters(const ShardMesh& mesh, const std::vector<state::ParameterShard>& parameters,
                          const FullShardOptions& options, const BeforeUnit& before_unit = {});
   ~FullyShardedParameters() override;
   void restore() override;

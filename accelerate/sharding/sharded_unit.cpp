@@ -206,7 +206,7 @@ void ShardedUnit::restore() {
     if (has_moved(member)) continue;
     at::Tensor own = at::empty_strided(parameter.sizes(), parameter.strides(), whole_.options());
     own.copy_(view_of(whole_, member));
-    units::own_parameter_memory(parameter, std::move(own));
+    units::own_parameter_memory(parameter, own);
     units::disable_gather_on_use(parameter);
   }
   part_.reset();

@@ -11,7 +11,7 @@ class FullyShardedParameters;
 /// values. All ranks open and close it in one order, because the constructor is collective.
 class [[nodiscard]] WholeParameters {
  public:
-  explicit WholeParameters(std::vector<FullyShardedParameters*> models);
+  explicit WholeParameters(const std::vector<FullyShardedParameters*>& models);
   WholeParameters(const WholeParameters&) = delete;
   WholeParameters& operator=(const WholeParameters&) = delete;
   ~WholeParameters();

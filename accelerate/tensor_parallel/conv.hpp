@@ -25,7 +25,7 @@ class ParallelConv2dBase : public SplitLayer {
 
  protected:
   ParallelConv2dBase(torch::nn::Conv2dOptions the_options, comm::Group group)
-      : SplitLayer(std::move(group)), options(std::move(the_options)) {}
+      : SplitLayer(std::move(group)), options(the_options) {}
   [[nodiscard]] at::Tensor convolve(const at::Tensor& input, const at::Tensor& the_bias) const;
   void print(std::ostream& stream, const char* name) const;
 };

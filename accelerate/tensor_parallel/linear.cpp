@@ -121,8 +121,7 @@ at::Tensor RowParallelLinearImpl::forward(const at::Tensor& input) {
     dim = checked_sequence_dim(kRow, input, *sequence, group());
     part_size(kRow, fmt::format("the sequence in dimension {} of the input", dim), input.size(dim), group());
   }
-  const at::Tensor sum =
-      split_linear(own, weight, {}, sequence ? LinearSplit::row_sequence : LinearSplit::row, dim, group());
+  at::Tensor sum = split_linear(own, weight, {}, sequence ? LinearSplit::row_sequence : LinearSplit::row, dim, group());
   if (!bias.defined()) return sum;
   // In a sequence parallel region each rank sees a part of the rows, so the gradient of the bias is a sum over ranks.
   return sum + (sequence ? copy_to_group(bias, group()) : bias).to(sum.scalar_type());
