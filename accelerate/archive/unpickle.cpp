@@ -64,7 +64,8 @@ class Unpickler {
   template <typename Number>
   Number number() {
     Number number{};
-    std::memcpy(&number, take(sizeof(number)).data(), sizeof(number));
+    const std::string_view bytes = take(sizeof(number));
+    std::memcpy(&number, bytes.data(), bytes.size());
     return number;
   }
   std::string_view line() {

@@ -45,7 +45,8 @@ class Fields {
   template <typename Number>
   Number next() {
     Number number{};
-    std::memcpy(&number, bytes_.data(), sizeof(number));
+    const std::string_view bytes = bytes_.substr(0, sizeof(number));
+    std::memcpy(&number, bytes.data(), bytes.size());
     bytes_.remove_prefix(sizeof(number));
     return number;
   }

@@ -10,8 +10,9 @@ namespace accelerate::env {
 
 std::optional<int64_t> parse_integer(std::string_view text) {
   int64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, problem] = std::from_chars(text.data(), end, value);
+  const char* begin = text.data();
+  const char* end = begin + text.size();
+  const auto [stop, problem] = std::from_chars(begin, end, value);
   if (problem != std::errc{} || stop != end) return std::nullopt;
   return value;
 }

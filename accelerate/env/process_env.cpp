@@ -56,7 +56,7 @@ std::optional<int64_t> read_port(const Variables& variables) {
   if (!from.text) return std::nullopt;
   const auto value = parse_integer(*from.text);
   if (!value || *value < 0 || *value > 65535) throw_malformed_variable(from, "a port, 0 to 65535");
-  return *value;
+  return value;
 }
 
 void read_elastic(const Variables& variables, ProcessEnv& process) {

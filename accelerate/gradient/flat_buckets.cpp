@@ -43,9 +43,9 @@ c10::DataPtr shared_memory(const at::Tensor& tensor) {
 // Gives a tensor its own storage over the same memory.
 at::Tensor with_own_storage(at::Tensor tensor, c10::DataPtr memory) {
   auto* const impl = tensor.unsafeGetTensorImpl();
-  impl->set_storage_keep_dtype(c10::make_storage_impl(c10::StorageImpl::use_byte_size_t(), tensor.nbytes(),
-                                                      std::move(memory), /*allocator=*/nullptr, /*resizable=*/false,
-                                                      tensor.device()));
+  impl->set_storage_keep_dtype(c10::make_storage_impl(c10::StorageImpl::use_byte_size_t(),
+                                                      static_cast<int64_t>(tensor.nbytes()), std::move(memory),
+                                                      /*allocator=*/nullptr, /*resizable=*/false, tensor.device()));
   impl->set_storage_offset(0);
   return tensor;
 }

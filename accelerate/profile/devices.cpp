@@ -76,7 +76,7 @@ DeviceFacts facts_by_nvml(const Nvml& nvml, unsigned int index) {
 std::vector<DeviceFacts> devices_of_libtorch() {
   std::vector<DeviceFacts> all;
   const auto type = at::accelerator::getAccelerator(false);
-  const auto count = type ? at::accelerator::deviceCount() : 0;
+  const c10::DeviceIndex count = type ? at::accelerator::deviceCount() : c10::DeviceIndex{0};
   for (c10::DeviceIndex index = 0; index < count; ++index) {
     DeviceFacts facts{.index = index, .name = c10::Device(*type, index).str()};
     try {

@@ -126,7 +126,7 @@ uint64_t flops_of_convolution_backward(std::span<const int64_t> grad_output, std
   uint64_t products = 1;
   for (const int64_t length : grad_output) products *= static_cast<uint64_t>(length);
   for (const int64_t length : weight.subspan(1)) products *= static_cast<uint64_t>(length);
-  return 2 * 2 * products;  // one product and one sum each, for two gradients
+  return 4 * products;  // one product and one sum each, for two gradients
 }
 
 bool is_communication(const std::string& name) {

@@ -80,7 +80,7 @@ class PmixServer : public MpiServer {
       result[text.substr(0, equals)] = text.substr(equals + 1);
       std::free(*entry);
     }
-    std::free(list);
+    std::free(static_cast<void*>(list));
     check("PMIx_server_setup_fork", status);
     // The component posix tests itself with a file in /dev/shm, which remains if the rank is killed at that moment.
     result["OMPI_MCA_shmem"] = "mmap";

@@ -43,8 +43,9 @@ template <typename Number>
 bool parse(std::string_view text, Number& number) {
   if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
   if constexpr (std::is_integral_v<Number>) text = without_zero_fraction(text);
-  const char* const last = text.data() + text.size();
-  const auto [end, problem] = std::from_chars(text.data(), last, number);
+  const char* const first = text.data();
+  const char* const last = first + text.size();
+  const auto [end, problem] = std::from_chars(first, last, number);
   if (end != last || problem == std::errc::invalid_argument) return false;
   if constexpr (std::is_floating_point_v<Number>) {
     if (problem == std::errc::result_out_of_range && is_tiny(text)) {

@@ -96,11 +96,14 @@ std::optional<NpyDict> read_dict(std::string_view all) {
       // A list is a dtype with fields, which is unsupported, so the rest of the header is not read.
       if (text.take('['))
         return NpyDict{.descr = std::string_view("["), .fortran_order = false, .shape = std::vector<int64_t>{}};
-      if (!(dict.descr = text.string())) return std::nullopt;
+      dict.descr = text.string();
+      if (!dict.descr) return std::nullopt;
     } else if (*key == "fortran_order" && !dict.fortran_order) {
-      if (!(dict.fortran_order = text.boolean())) return std::nullopt;
+      dict.fortran_order = text.boolean();
+      if (!dict.fortran_order) return std::nullopt;
     } else if (*key == "shape" && !dict.shape) {
-      if (!(dict.shape = text.tuple())) return std::nullopt;
+      dict.shape = text.tuple();
+      if (!dict.shape) return std::nullopt;
     } else {
       return std::nullopt;
     }
