@@ -52,10 +52,10 @@ std::string device_name(c10::DeviceType device) {
   return device == c10::DeviceType::CUDA ? "GPU" : c10::DeviceTypeName(device, /*lower_case=*/true);
 }
 
-const BackendRow& must_be_built(const BackendRow& row, const RankContext& place, std::string_view asked_by) {
-  if (row.connect != nullptr) return row;
-  base::fail(ErrorKind::environment, place, "connect", "{} is '{}', which this build lacks; {}", asked_by, row.name,
-             row.missing);
+const BackendRow& must_be_built(const BackendRow* row, const RankContext& place, std::string_view asked_by) {
+  if (row->connect != nullptr) return *row;
+  base::fail(ErrorKind::environment, place, "connect", "{} is '{}', which this build lacks; {}", asked_by, row->name,
+             row->missing);
 }
 
 [[noreturn]] void refuse_on_this_device(const BackendRow& asked, std::span<const BackendRow* const> table,
@@ -106,19 +106,19 @@ const BackendRow& choose_backend(const env::Variables& variables, const ConnectO
       base::fail(ErrorKind::usage, place, "connect", "{} is '{}', must be {}", kRequestedBy, *asked,
                  choice_for(c10::DeviceType::CPU, table));
     }
-    if (row->device == c10::DeviceType::CPU) return must_be_built(*row, place, kRequestedBy);
+    if (row->device == c10::DeviceType::CPU) return must_be_built(row, place, kRequestedBy);
     if (!options.device || options.device->type() != row->device) refuse_on_this_device(*row, table, place);
     // The name of the device's own backend is not a request for a CPU backend.
   }
   const BackendRow* mpi = find_named("mpi", table);
   if (mpi != nullptr && mpi->connect != nullptr && has_mpi_wire_up(variables, place)) return *mpi;
-  return must_be_built(*find_named("gloo", table), place, "the backend for CPU tensors");
+  return must_be_built(find_named("gloo", table), place, "the backend for CPU tensors");
 }
 
 const BackendRow& device_backend(c10::DeviceType device, std::span<const BackendRow* const> table,
                                  const RankContext& place) {
   if (const BackendRow* row = find_for(device, table)) {
-    return must_be_built(*row, place, fmt::format("the backend for {} tensors", device_name(device)));
+    return must_be_built(row, place, fmt::format("the backend for {} tensors", device_name(device)));
   }
   base::fail(ErrorKind::environment, place, "connect", "no backend carries {} tensors between ranks",
              device_name(device));

@@ -17,7 +17,7 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 
 at::Tensor empty_of(const CollectiveFingerprint& signature, at::Device device) {
-  return at::empty(signature.shape, at::TensorOptions().dtype(*signature.dtype).device(device));
+  return at::empty(signature.shape, at::TensorOptions().dtype(signature.dtype).device(device));
 }
 
 /// A 0-dim tensor counts as [1].
