@@ -41,7 +41,7 @@ AcceleratorOptions merged(const TrainingArguments& arguments, AcceleratorOptions
     if (options.gradient_accumulation_steps.value_or(*steps) != *steps) {
       throw_nested_call("gradient_accumulation_steps", *steps, *options.gradient_accumulation_steps);
     }
-    options.gradient_accumulation_steps = *steps;
+    options.gradient_accumulation_steps = steps;
   }
   if (!arguments.output_dir.empty()) {
     if (!options.project.project_dir.empty()) {
