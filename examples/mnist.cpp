@@ -48,7 +48,8 @@ void train(const Options& options) {
       auto loss = torch::nll_loss(model(images), labels);
       accelerator.backward(loss);
       optimizer.step();
-      if (++step % 20 == 0 || step == loader.size()) {
+      ++step;
+      if (step % 20 == 0 || step == loader.size()) {
         accelerator.print("epoch {} step {}/{} loss {:.4f}\n", epoch + 1, step, loader.size(), loss.item<double>());
       }
     }
