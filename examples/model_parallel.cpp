@@ -5,6 +5,9 @@
 // processor's cores, so their times show only the additional work.
 #include <ATen/DeviceAccelerator.h>
 #include <fmt/format.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
 
 #include <accelerate/pipeline/pipeline.hpp>
 #include <algorithm>
