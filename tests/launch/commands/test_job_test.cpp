@@ -38,7 +38,7 @@ TEST_CASE("the number of ranks of Slurm or the environment is not changed") {
 TEST_CASE("help lists the options; accelerate_launch refuses an invalid option") {
   const auto help = testing::run_program("accelerate_test", {"--num_processes", "2", "--help"});
   CHECK(help.code == 0);
-  CHECK(help.out.find("Accepts accelerate_launch's options") != std::string::npos);
+  CHECK(help.out.find("Accepts the options of accelerate_launch") != std::string::npos);
   const auto wrong = testing::run_program("accelerate_test", {"--num_processes", "none"});
   CHECK(wrong.code == 2);
   CHECK(wrong.err.starts_with("accelerate_launch: --num_processes is 'none', must be "));
