@@ -16,12 +16,11 @@ void refuse_result(std::string_view type, c10::ScalarType output, const RankCont
 }
 
 void warn_of_opaque_result(std::string_view type, c10::ScalarType output, const RankContext& place) {
-  base::log_once(
-      base::LogLevel::warning, place,
-      "forward: with mixed precision the tensors in its result do not become {} if {}, whose members are not "
-      "known, holds them; give the class a member function auto tree_members() {{ return std::tie(...); }} "
-      "that names them",
-      c10::toString(output), type);
+  base::log_once(base::LogLevel::warning, place,
+                 "forward: with mixed precision the tensors in its result do not become {} if they are members of "
+                 "{}, because the members of this class are unknown; give it a member function "
+                 "auto tree_members() {{ return std::tie(...); }} that returns its members",
+                 c10::toString(output), type);
 }
 
 }  // namespace accelerate::prepared

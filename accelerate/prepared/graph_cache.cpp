@@ -28,7 +28,7 @@ std::string graphs_unsupported_reason(c10::Device device, const device::GraphRow
   if (device.is_cpu()) return "the CPU has no graphs";
   if (graphs == nullptr) return fmt::format("{} has no graphs in this build", device.str());
   if (ranks == 1 || backend.substr(0, backend.find('+')) == graphs->backend) return {};
-  return fmt::format("collectives of backend {} cannot be recorded, only those of {}", backend, graphs->backend);
+  return fmt::format("collectives of backend {} cannot be captured, only those of {}", backend, graphs->backend);
 }
 
 void GraphCache::clear() {
@@ -48,11 +48,10 @@ GraphCache::Decision GraphCache::keep_or_capture(Kept& kept, bool changed) {
     not_captured_reason_ = "options, parameters or state of the step change from call to call";
   } else if (wasted_ >= options_.max_graphs) {
     not_captured_reason_ = fmt::format(
-        "options, parameters or state of the step changed after each of {} recordings, before the first replay",
-        wasted_);
+        "options, parameters or state of the step changed after each of {} captures, before the first replay", wasted_);
   } else if (graphs_ >= options_.max_graphs) {
     not_captured_reason_ =
-        fmt::format("there are {} graphs, as many as max_graphs; inputs of other shapes are not recorded", graphs_);
+        fmt::format("there are {} graphs, as many as max_graphs; inputs of other shapes are not captured", graphs_);
   } else {
     kept.recorded = true;
     kept.graph = static_cast<size_t>(graphs_++);

@@ -154,7 +154,7 @@ std::string GraphedStepCore::why_not() const {
     if (why = gradient_reducer->reducer().not_capturable_reason(); !why.empty()) return why;
   }
   if (accelerator_state_->window.options.steps > 1) {
-    return fmt::format("gradient_accumulation_steps is {}; a recorded step has one micro-batch",
+    return fmt::format("gradient_accumulation_steps is {}; a captured step has one micro-batch",
                        accelerator_state_->window.options.steps);
   }
   if (accelerator_state_->check_synchronized_every > 0) {
@@ -224,10 +224,10 @@ Tensors GraphedStepCore::record(size_t graph, const Tensors& inputs, const Step&
   // The captured step has not run on any rank yet. If one rank fails to capture it, no rank uses it.
   if (accelerator_state_->mesh.world.size() > 1) {
     const auto all = at::full({1}, why.empty() ? 1 : 0, at::kLong);
-    comm::with_operation_context("graphed_step", "whether all ranks recorded the step is not known",
+    comm::with_operation_context("graphed_step", "it is unknown whether all ranks captured the step",
                                  accelerator_state_->place,
                                  [&] { accelerator_state_->mesh.world.all_reduce(all, comm::ReduceOp::min); });
-    if (why.empty() && all.item<int64_t>() == 0) why = "it could not be recorded on another rank";
+    if (why.empty() && all.item<int64_t>() == 0) why = "it could not be captured on another rank";
   }
   if (!why.empty()) take_back(*recorded);
   for (gradient::GradientReducer* gradient_reducer : gradient_reducers_of(*accelerator_state_))
@@ -277,7 +277,7 @@ std::string GraphedStepCore::try_capture(Recorded& recorded, const Tensors& inpu
           complete_steps(*accelerator_state_);
         });
   } catch (const std::exception& error) {
-    why = "it could not be recorded: " + first_line(error);
+    why = "it could not be captured: " + first_line(error);
   }
   forget_exchanges(*accelerator_state_);
   if (why.empty() && accelerator_state_->scaling) why = accelerator_state_->scaling->scale_not_updated_reason();

@@ -26,7 +26,8 @@ bool ranks_are_threads(const comm::Group& group) { return group.backend().ends_w
 
 template <typename Collective>
 auto for_pass(const comm::Group& group, const Collective& collective) {
-  return comm::with_operation_context("loader", "the beginning of a pass is not made alike", group.place(), collective);
+  return comm::with_operation_context("loader", "the ranks did not synchronize the start of a pass", group.place(),
+                                      collective);
 }
 
 // Waits for all ranks if they are threads.

@@ -82,9 +82,10 @@ void WindowCount::begin_micro_batch(bool of_new_window, bool of_several) {
 
 void WindowCount::take(LossUnit unit, const RankContext& place) {
   if (strict_ && unit_ != LossUnit::none && unit_ != unit) {
-    base::fail(ErrorKind::usage, place, "backward",
-               "this loss counts {}, the others of its accumulation window {}; count all losses of a window alike",
-               loss_unit_name(unit), loss_unit_name(unit_));
+    base::fail(
+        ErrorKind::usage, place, "backward",
+        "this loss counts {}, the others of its accumulation window {}; count all losses of a window in one unit",
+        loss_unit_name(unit), loss_unit_name(unit_));
   }
   unit_ = unit;
 }
@@ -110,7 +111,7 @@ double weight_of_sum(AcceleratorState& shared, const LossCount& count) {
   if (shared.capturing) {
     const Sum sum = checked(count, shared.place);
     base::fail(ErrorKind::usage, shared.place, "backward",
-               "the loss is a sum over {} {} in a recorded step, and replays would divide by the same number; take "
+               "the loss is a sum over {} {} in a captured step, and replays would divide by the same number; take "
                "losses that are means",
                sum.over, loss_unit_name(sum.unit));
   }

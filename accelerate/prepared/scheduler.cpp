@@ -79,7 +79,7 @@ SchedulerCore::SchedulerCore(const AcceleratorState& shared, const void* identit
 void SchedulerCore::step(const torch::optim::Optimizer* optimizer, std::function<void()> move) const {
   if (accelerator_state_->capturing) {
     base::fail(ErrorKind::usage, accelerator_state_->place, "scheduler.step",
-               "{} is moved within a step that is recorded, where its replays would not move it; call it after the "
+               "{} is moved within a captured step, and its replays would not move it; call it after the "
                "graphed step",
                name());
   }

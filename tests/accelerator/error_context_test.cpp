@@ -65,7 +65,7 @@ TEST_CASE("a lost rank is reported under the user's call: loaders") {
     leave();
     for ([[maybe_unused]] auto& batch : loader) continue;
   };
-  check_peer_error("loader: the beginning of a pass is not made alike", passes);
+  check_peer_error("loader: the ranks did not synchronize the start of a pass", passes);
   check_peer_error("loader: batches that rank 0 reads for all (dispatch_batches) are not handed out", passes,
                    {.dispatch_batches = true});
   const auto sampled = [](Accelerator& accelerator, const Leave& leave) {
@@ -110,7 +110,7 @@ TEST_CASE("a lost rank is reported under the user's call: the step") {
     leave();
     scheduler.step(1.0);
   });
-  check_peer_error("optimizer.step: whether gradients overflowed on any rank is not known",
+  check_peer_error("optimizer.step: it is unknown whether gradients overflowed on any rank",
                    [](Accelerator& accelerator, const Leave& leave) {
                      torch::nn::Linear net(2, 1);
                      auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));

@@ -165,10 +165,10 @@ TEST_CASE("ambiguous loss counts are refused") {
   auto window = accelerator.accumulate(model);
   CHECK_THROWS_WITH(accelerator.backward(loss(), {.samples = 3}),
                     doctest::Contains("backward: this loss counts samples, the others of its accumulation window "
-                                      "tokens; count all losses of a window alike"));
+                                      "tokens; count all losses of a window in one unit"));
   CHECK_THROWS_WITH(accelerator.backward(loss()),
                     doctest::Contains("backward: this loss counts means, the others of its accumulation window tokens; "
-                                      "count all losses of a window alike"));
+                                      "count all losses of a window in one unit"));
   CHECK_THROWS_WITH(
       optimizer.step(),
       doctest::Contains("optimizer.step: the gradients are sums over 3 tokens of 1 micro-batches, not yet "

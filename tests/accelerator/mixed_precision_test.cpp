@@ -160,9 +160,9 @@ TEST_CASE("a result with unknown members is returned unchanged, and one warning 
   accelerate::base::set_log_handler(before);
   REQUIRE(lines.size() == 1);
   CHECK(lines[0].ends_with(
-      "forward: with mixed precision the tensors in its result do not become Float if (anonymous "
-      "namespace)::Distribution, whose members are not known, holds them; give the class a member function auto "
-      "tree_members() { return std::tie(...); } that names them"));
+      "forward: with mixed precision the tensors in its result do not become Float if they are members of "
+      "(anonymous namespace)::Distribution, because the members of this class are unknown; give it a member function "
+      "auto tree_members() { return std::tie(...); } that returns its members"));
 }
 
 TEST_CASE("autocast() uses the dtypes of the model; disabled inside, models still use their own") {

@@ -20,9 +20,9 @@ TEST_CASE("a device without graphs, and collectives on another backend, are reas
   CHECK(graphs_unsupported_reason(at::kCPU, nullptr, "gloo", 2) == "the CPU has no graphs");
   CHECK(graphs_unsupported_reason(gpu, nullptr, "nccl+gloo", 2) == "cuda:1 has no graphs in this build");
   CHECK(graphs_unsupported_reason(gpu, &of_cuda, "ucc+gloo", 2) ==
-        "collectives of backend ucc+gloo cannot be recorded, only those of nccl");
+        "collectives of backend ucc+gloo cannot be captured, only those of nccl");
   CHECK(graphs_unsupported_reason(gpu, &of_cuda, "gloo", 2) ==
-        "collectives of backend gloo cannot be recorded, only those of nccl");
+        "collectives of backend gloo cannot be captured, only those of nccl");
   CHECK(graphs_unsupported_reason(gpu, &of_cuda, "nccl+gloo", 2).empty());
   CHECK(graphs_unsupported_reason(gpu, &of_cuda, "single", 1).empty());
 }
@@ -50,7 +50,7 @@ TEST_CASE("shapes beyond max_graphs run without capture, and the reason is repor
   for (int i = 0; i < 3; ++i) CHECK(shelf.next("b", 1) == plain);
   CHECK(shelf.next("a", 1) == Decision{replay, 0});
   CHECK(shelf.not_captured_reason() ==
-        "there are 1 graphs, as many as max_graphs; inputs of other shapes are not recorded");
+        "there are 1 graphs, as many as max_graphs; inputs of other shapes are not captured");
 }
 
 TEST_CASE("a changed step configuration clears the graphs and restarts the warm-up") {
@@ -76,7 +76,7 @@ TEST_CASE("captures stop if they are never replayed") {
   for (uint64_t call = 0; call < 100; ++call) recorded += shelf.next("a", 1 + call / 2).action == record ? 1 : 0;
   CHECK(recorded == 2);
   CHECK(shelf.not_captured_reason() ==
-        "options, parameters or state of the step changed after each of 2 recordings, before the first replay");
+        "options, parameters or state of the step changed after each of 2 captures, before the first replay");
 }
 
 TEST_CASE("shapes that do not repeat are not stored forever") {

@@ -348,7 +348,7 @@ TEST_CASE("each shape has its own graph, up to the limit") {
       }
       CHECK(step.graphs() == limit);
       CHECK(step.not_captured_reason() ==
-            (limit == 2 ? "" : "there are 1 graphs, as many as max_graphs; inputs of other shapes are not recorded"));
+            (limit == 2 ? "" : "there are 1 graphs, as many as max_graphs; inputs of other shapes are not captured"));
     });
   }
 }
@@ -381,7 +381,7 @@ TEST_CASE("a replayed step is one command for the device, and the host waits for
 TEST_CASE("a step that needs the host is not captured, with a reason, and runs without capture") {
   using std::string;
   const auto reads = [](Accelerator&, at::Tensor& loss) { std::ignore = loss.item<float>(); };
-  const string wait = string("it could not be recorded: ") +
+  const string wait = string("it could not be captured: ") +
                       (stand_in::on_gpu() ? "CUDA error: operation not permitted when stream is capturing"
                                           : "standin: a wait of the host cannot be captured");
   CHECK(runs_plain(step_and(reads)) == wait);
@@ -398,7 +398,7 @@ TEST_CASE("a step that needs the host is not captured, with a reason, and runs w
   CHECK(runs_plain(reads_at_the_end) == wait);
   CHECK(runs_plain(reads_at_the_end, stand_in::with_precision(Precision::fp16)) == wait);
   CHECK(runs_plain(step_and(nothing), {.gradient_accumulation_steps = 2}) ==
-        "gradient_accumulation_steps is 2; a recorded step has one micro-batch");
+        "gradient_accumulation_steps is 2; a captured step has one micro-batch");
   CHECK(runs_plain(step_and(nothing), {.check_synchronized_every = 3}) ==
         "check_synchronized_every is 3; the host reads the compared values");
   CHECK(runs_plain(step_and(nothing), {.stop_at_nan_loss = true}) ==
@@ -411,7 +411,7 @@ TEST_CASE("a step that needs the host is not captured, with a reason, and runs w
       optimizer.step();
     };
   };
-  CHECK(runs_plain(sums).find("backward: the loss is a sum over 3 samples in a recorded step, and replays would divide "
+  CHECK(runs_plain(sums).find("backward: the loss is a sum over 3 samples in a captured step, and replays would divide "
                               "by the same number; take losses that are means") != string::npos);
   // 40: two for each parameter, and 32.
   const auto steps_often = [](Accelerator& accelerator, auto& model, auto& optimizer) {
@@ -433,7 +433,7 @@ TEST_CASE("a step that needs the host is not captured, with a reason, and runs w
     if (accelerator.process_index() == 1) reads(accelerator, loss);
   };
   CHECK(runs_plain(step_and(on_rank_1), stand_in::with_small_buckets(), 2) ==
-        "it could not be recorded on another rank");
+        "it could not be captured on another rank");
   auto hooked = stand_in::with_small_buckets();
   hooked.comm_hook = accelerate::gradient::comm_hook([](const auto& bucket, const auto& group) {
     group.all_reduce(bucket.gradients);
@@ -467,9 +467,8 @@ TEST_CASE("an optimizer that needs numbers on the host, and a schedule within th
                                          })(accelerator, model, optimizer),
                                          kWarmAtOnce);
     for (int i = 0; i < 4; ++i) step(images.to(accelerator.device()), labels.to(accelerator.device()));
-    CHECK(step.not_captured_reason().find(
-              "scheduler.step: scheduler is moved within a step that is recorded, where its replays "
-              "would not move it; call it after the graphed step") != std::string::npos);
+    CHECK(step.not_captured_reason().find("scheduler.step: scheduler is moved within a captured step, and its replays "
+                                          "would not move it; call it after the graphed step") != std::string::npos);
     CHECK(scheduler->steps() == 4);
   });
 }
