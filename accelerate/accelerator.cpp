@@ -1,23 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/accelerator.hpp"
 
-#include <ATen/ops/full_like.h>
-
-#include <tuple>
-
-#include "accelerate/base/heartbeat.hpp"
-#include "accelerate/device/out_of_memory_error.hpp"
 #include "accelerate/env/settings_table.hpp"
 #include "accelerate/gradient/clip.hpp"
 #include "accelerate/gradient/non_finite.hpp"
 #include "accelerate/job/mesh_groups.hpp"
-#include "accelerate/prepared/memory_inventory.hpp"
-#include "accelerate/prepared/sharded_optimizer_state.hpp"
+#include "accelerate/prepared/backward.hpp"
+#include "accelerate/prepared/clipping.hpp"
+#include "accelerate/prepared/loss_count.hpp"
 #include "accelerate/prepared/sharding_support.hpp"
 #include "accelerate/prepared/split_parameters.hpp"
-#include "accelerate/sharding/fully_sharded_parameters.hpp"
 #include "accelerate/sharding/mesh_sizes.hpp"
-#include "accelerate/tensor_parallel/clip.hpp"
 
 namespace accelerate {
 namespace {
@@ -76,6 +69,7 @@ std::shared_ptr<prepared::AcceleratorState> shared_by_all(const job::JobContext&
                             .sync_each_batch = options.accumulation.sync_each_batch,
                             .short_window = options.accumulation.short_window};
   shared->check_synchronized_every = options.check_synchronized_every;
+  shared->stop_at_nan_loss = options.stop_at_nan_loss;
   shared->fused_optimizer = options.fused_optimizer;
   shared->sharding = sharding.strategy;
   shared->state_dict_type = sharding.state_dict_type;
@@ -106,8 +100,7 @@ Accelerator::Accelerator(const job::JobContext& job, const std::shared_ptr<prepa
       Checkpoints(std::make_unique<prepared::Checkpointing>(shared, options.project)),
       TrackingFacade(tracking_options(options), job.place),
       options_(prepare_options(options, shared->mesh.data.size(), job.settings.memory_format)),
-      mixed_precision_(job.settings.mixed_precision),
-      stop_at_nan_loss_(options.stop_at_nan_loss) {
+      mixed_precision_(job.settings.mixed_precision) {
   set_gradient_accumulation_steps(job.settings.gradient_accumulation_steps);
 }
 
@@ -125,16 +118,9 @@ void Accelerator::begin_backward(const at::Tensor& loss) {
     base::fail(ErrorKind::usage, place(), "backward",
                "the loss has {} elements, must have 1; take its mean() or sum() first", loss.numel());
   }
-  accelerator_state_->window.scope.begin_backward(accelerator_state_->active_loader(), gradient_accumulation_steps(),
-                                                  place());
-  accelerator_state_->watch.begin_backward(*accelerator_state_);
-  ++backwards_;
-  if (stop_at_nan_loss_ && loss.isnan().item<bool>()) {
-    base::fail(ErrorKind::data, place(), "backward",
-               "the loss of step {} (call {} of backward()) is nan, must be a number; look at this batch and at the "
-               "learning rate",
-               accelerator_state_->steps + 1, backwards_);
-  }
+  prepared::check_has_autograd_graph(*accelerator_state_, loss);
+  prepared::begin_backward(*accelerator_state_);
+  prepared::check_loss_is_not_nan(*accelerator_state_, loss);
 }
 
 void Accelerator::backward(const at::Tensor& loss, bool retain_graph) {
@@ -148,42 +134,11 @@ void Accelerator::backward(const at::Tensor& loss, const LossCount& count, bool 
 }
 
 void Accelerator::weighted_backward(const at::Tensor& loss, double weight, bool retain_graph) {
-  std::vector<gradient::GradientReducer*> gradient_reducers;
-  std::vector<sharding::FullyShardedParameters*> sharded;
-  for (const prepared::ModelCore& model : accelerator_state_->registry.of<prepared::ModelCore>()) {
-    if (model.gradient_reducer() != nullptr) gradient_reducers.push_back(model.gradient_reducer());
-    if (model.fully_sharded() != nullptr) sharded.push_back(model.fully_sharded());
-  }
-  prepared::check_sharded_models_are_stepped(*accelerator_state_);
-  if (accelerator_state_->scaling) accelerator_state_->scaling->begin_backward();
-  const auto run = [&] {
-    // The weight is the initial gradient of the backward, so that no division enters the graph.
-    at::Tensor seed;
-    if (accelerator_state_->scaling) {
-      seed = accelerator_state_->scaling->seed(loss, weight);
-    } else if (weight != 1.0) {
-      seed = at::full_like(loss, weight);
-    }
-    if (!accelerator_state_->window.is_last_of_several()) return loss.backward(seed, retain_graph);
-    for (prepared::OptimizerCore& one : accelerator_state_->registry.of<prepared::OptimizerCore>()) {
-      std::ignore = one.parameters_version();  // looks up the models, which may have been prepared again
-      one.begin_backward();
-    }
-    loss.backward(seed, retain_graph);
-    for (prepared::OptimizerCore& one : accelerator_state_->registry.of<prepared::OptimizerCore>()) one.backward_done();
-  };
-  device::with_out_of_memory_report(
-      place(), "backward",
-      [&] {
-        const auto run_sharded = [&] { sharding::FullyShardedParameters::run_backward(sharded, run); };
-        gradient_reducers.empty() ? run_sharded()
-                                  : gradient::run_backward(gradient_reducers, accelerator_state_->group, run_sharded);
-      },
-      [&] { return prepared::memory_inventory(*accelerator_state_); });
-  if (accelerator_state_->scaling) accelerator_state_->scaling->backward_done();
-  accelerator_state_->watch.backward_done(*accelerator_state_);
-  accelerator_state_->window.backward_done();
-  base::record_heartbeat_step();
+  prepared::run_backward(
+      *accelerator_state_,
+      // The weight is the initial gradient of the backward, so that no division enters the graph.
+      [&] { loss.backward(prepared::backward_seed(*accelerator_state_, loss, weight), retain_graph); },
+      [&](prepared::Run run) { prepared::run_with_reducers(*accelerator_state_, run); });
 }
 
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
@@ -191,28 +146,18 @@ at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameter
   gradient::check_norm_limit(max_norm, norm_type);
   prepared::refuse_split_parameters(*accelerator_state_, parameters, "clip_grad_norm_",
                                     "the norm would lack the other parts; use nn::clip_split_grad_norm_()");
-  const auto clip = [&](const std::vector<at::Tensor>& clipped, const auto& norm, const auto& clip_by_norm) {
-    prepared::LossScaling* const scaling = accelerator_state_->scaling.get();
-    if (!sync_gradients()) return scaling != nullptr ? scaling->unscaled_norm(norm(), parameters) : norm();
-    if (scaling != nullptr) scaling->unscale_owners(parameters);
-    if (error_if_nonfinite) {
-      auto pieces = prepared::named_shards(models_of(), clipped);
-      gradient::require_finite(norm(), pieces, place());
-    }
-    return clip_by_norm();
-  };
-  const comm::Group* over = prepared::group_of_sharded_gradients(models_of(), parameters);
-  if (accelerator_state_->mesh.tensor.size() > 1 && prepared::has_split(parameters)) {
-    const comm::Group& group = accelerator_state_->mesh.tensor;
-    const auto gradients = prepared::split_gradients(models_of(), parameters);
-    return clip(
-        parameters, [&] { return nn::split_grad_norm(gradients, group, norm_type, over); },
-        [&] { return nn::clip_split_grad_norm_(gradients, max_norm, group, norm_type, over); });
+  const prepared::ClippedGradients gradients(*accelerator_state_, models_of(), parameters);
+  prepared::LossScaling* const scaling = accelerator_state_->scaling.get();
+  if (!sync_gradients()) {
+    const at::Tensor norm = gradients.norm(norm_type);
+    return scaling != nullptr ? scaling->unscaled_norm(norm, parameters) : norm;
   }
-  const auto gradients = prepared::flat_gradients(models_of(), parameters);
-  return clip(
-      parameters, [&] { return gradient::norm_of(gradients, norm_type, over); },
-      [&] { return gradient::clip_norm_of(gradients, max_norm, norm_type, over); });
+  if (scaling != nullptr) scaling->unscale_owners(parameters);
+  if (error_if_nonfinite) {
+    auto pieces = prepared::named_shards(models_of(), parameters);
+    gradient::require_finite(gradients.norm(norm_type), pieces, place(), gradients.is_over_ranks());
+  }
+  return gradients.clip(max_norm, norm_type);
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {

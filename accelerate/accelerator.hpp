@@ -286,6 +286,8 @@ class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacad
   [[nodiscard]] gradient::UnevenJoin join_uneven_inputs(const Models&... models) const {
     prepared::refuse_with_sharding(*accelerator_state_, "join_uneven_inputs",
                                    "a rank without batches does not join the other ranks' optimizer steps");
+    prepared::refuse_pipelines(*accelerator_state_, models_of(models...), "join_uneven_inputs",
+                               "a rank without batches does not join the other ranks' steps");
     auto list = prepared::join_models(models_of(models...));
     auto group = accelerator_state_->group.duplicate();
     if (accelerator_state_->scaling) list.push_back(accelerator_state_->scaling->join_model(group));
@@ -318,14 +320,13 @@ class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacad
   ///   }
   template <typename Function>
   [[nodiscard]] GraphedStep<Function> graphed_step(Function function, const GraphOptions& options = {}) const {
-    return {std::move(function),
-            std::make_shared<prepared::GraphedStepCore>(accelerator_state_, options, stop_at_nan_loss_)};
+    return {std::move(function), std::make_shared<prepared::GraphedStepCore>(accelerator_state_, options,
+                                                                             accelerator_state_->stop_at_nan_loss)};
   }
 
   /// Scales the gradients so that their total norm is at most max_norm. Inside an accumulation window nothing is
-  /// scaled. The norm counts each element of the whole model once: with sharding it runs over the sharded ranks, with
-  /// parts of tensor parallel layers over the tensor parallel group. Both are collective. The stages of a pipeline are
-  /// clipped by nn::Pipeline.
+  /// scaled. Each element of the whole model counts once in the norm. The norm covers all ranks with shards, with parts
+  /// of tensor parallel layers and with stages of an nn::Pipeline. The call is collective over these ranks.
   ///
   /// \param parameters  Parameters of prepared models. If all parameters of one model are given, its flat buckets are
   ///   scaled by a few operations. A parameter that is listed twice (a shared weight) counts once.
@@ -428,8 +429,6 @@ class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacad
 
   prepared::PrepareOptions options_;
   Precision mixed_precision_ = Precision::no;
-  bool stop_at_nan_loss_ = false;
-  int64_t backwards_ = 0;
 };
 
 /// Runs main on num_processes threads, one rank each, to simulate a job in one process for tests and experiments. An

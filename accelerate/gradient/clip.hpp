@@ -18,7 +18,7 @@ std::vector<at::Tensor> dense_gradients(std::span<state::ParameterShard> paramet
 
 /// Returns the common norm.
 ///
-/// \param gradients  One tensor each, or whole flat buckets (Engine::gradients()), of any dtypes and devices.
+/// \param gradients  One tensor each, or whole flat buckets (GradientReducer::gradients()), of any dtypes and devices.
 /// \param norm_type  p of the p-norm, above 0; infinity for the largest absolute value.
 /// \param over       If set, each rank of the group has a part of the gradients. The result is the norm of all parts,
 ///                   equal on every rank, by one all-reduce of one number. All ranks of the group must call, even

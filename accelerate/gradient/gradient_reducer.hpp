@@ -148,7 +148,7 @@ class GradientReducer {
 /// If this rank's graph does not reach a model but another rank's graph does, this rank joins with zeros. With several
 /// reducers the ranks therefore exchange one integer per reducer over `group`.
 ///
-/// Engines with sync() == false stay local.
+/// The gradients of reducers with sync() == false stay local.
 void run_backward(std::span<GradientReducer* const> gradient_reducers, const comm::Group& group,
                   const std::function<void()>& backward);
 

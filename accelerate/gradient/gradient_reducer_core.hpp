@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: the state of an Engine. A reduction has these phases:
+// Private: the state of a GradientReducer. A reduction has these phases:
 //
 //   begin     the first gradient of a backward arrives, or this rank joins without one
 //   arrived   called per gradient; full buckets are launched in order

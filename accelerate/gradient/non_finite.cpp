@@ -17,8 +17,8 @@ int64_t count_non_finite(state::ParameterShard& param_shard) {
 
 }  // namespace
 
-void require_finite(const at::Tensor& norm, std::span<state::ParameterShard> parameter_shards,
-                    const RankContext& place) {
+void require_finite(const at::Tensor& norm, std::span<state::ParameterShard> parameter_shards, const RankContext& place,
+                    bool is_over_ranks) {
   const auto value = norm.item<double>();
   if (std::isfinite(value)) return;
   const at::NoGradGuard no_grad;
@@ -32,6 +32,13 @@ void require_finite(const at::Tensor& norm, std::span<state::ParameterShard> par
     if (first == nullptr) elements = bad;
     if (first == nullptr) first = &param_shard;
     ++count;
+  }
+  if (first == nullptr && is_over_ranks) {
+    base::fail(
+        ErrorKind::data, place, "clip_grad_norm_",
+        "the norm of the gradients of all ranks is {}, and each of the {} here is finite; the error of another "
+        "rank names the gradient; lower the learning rate, or switch error_if_nonfinite off to clip by it anyway",
+        value, gradients);
   }
   if (first == nullptr) {
     base::fail(ErrorKind::data, place, "clip_grad_norm_",

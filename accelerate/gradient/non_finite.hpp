@@ -11,10 +11,11 @@
 
 namespace accelerate::gradient {
 
-/// \param norm  Result of norm_of(). Waits for the device.
+/// \param norm           Result of norm_of(). Waits for the device.
+/// \param is_over_ranks  True if the norm contains gradients of other ranks.
 /// \throws Error (data) if the norm of the shards' gradients is inf or NaN. The error names the first parameter with
 ///         such an element and the number of such parameters.
-void require_finite(const at::Tensor& norm, std::span<state::ParameterShard> parameter_shards,
-                    const RankContext& place);
+void require_finite(const at::Tensor& norm, std::span<state::ParameterShard> parameter_shards, const RankContext& place,
+                    bool is_over_ranks = false);
 
 }  // namespace accelerate::gradient

@@ -32,9 +32,10 @@ std::vector<at::Tensor> divide(const at::Tensor& batch, int64_t micro_batches, s
 Engine::Engine(Setup setup, std::map<int64_t, Stage> stages, std::unique_ptr<Transport> transport)
     : setup_(std::move(setup)), stages_(std::move(stages)), transport_(std::move(transport)) {}
 
-at::Tensor Engine::train_step(const at::Tensor& input, const at::Tensor& target, const Loss& loss) {
+at::Tensor Engine::train_step(const at::Tensor& input, const at::Tensor& target, const Loss& loss,
+                              const LossSeed& seed) {
   const at::AutoGradMode with_gradients(true);
-  Step step{.loss = &loss};
+  Step step{.loss = &loss, .seed = &seed};
   begin(step, true, input);
   if (has_stage(last_stage())) split_target(step, target);
   run(step);
@@ -137,7 +138,10 @@ void Engine::backward(const Action& action, Step& step) {
   if (!is_last) gradient = transport_->take(ActionKind::receive_gradient, action.stage, action.micro_batch);
   Stage& stage = stages_.at(action.stage);
   if (is_last || gradient.defined()) {
-    in_stage(action, step, "backward", [&] { stage.backward(action.micro_batch, gradient); });
+    in_stage(action, step, "backward", [&] {
+      if (is_last && *step.seed) gradient = (*step.seed)(stage.output(action.micro_batch));
+      stage.backward(action.micro_batch, gradient);
+    });
   }
   if (action.stage == 0) stage.release(action.micro_batch);
 }

@@ -5,7 +5,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,13 +13,12 @@
 #include <vector>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/pipeline/pipeline.hpp"
 #include "accelerate/pipeline/schedule.hpp"
 #include "accelerate/pipeline/stage.hpp"
 #include "accelerate/pipeline/transport.hpp"
 
 namespace accelerate::pipeline {
-
-using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
 
 class Engine {
  public:
@@ -36,10 +34,14 @@ class Engine {
   /// \param stages  This process's stages by their number.
   Engine(Setup setup, std::map<int64_t, Stage> stages, std::unique_ptr<Transport> transport);
 
+  /// \param seed  Returns the initial gradient for the loss of a micro-batch. If empty, it is 1. The returned mean loss
+  ///              does not contain it.
   /// \returns the mean loss as float64 on the process of the last stage, elsewhere an undefined tensor.
-  at::Tensor train_step(const at::Tensor& input, const at::Tensor& target, const Loss& loss);
+  at::Tensor train_step(const at::Tensor& input, const at::Tensor& target, const Loss& loss, const LossSeed& seed);
   /// \returns the output on the process of the last stage, elsewhere an undefined tensor.
   at::Tensor forward(const at::Tensor& input);
+  /// Replaces the transport between two steps.
+  void set_transport(std::unique_ptr<Transport> transport) { transport_ = std::move(transport); }
 
  private:
   struct Step {
@@ -47,6 +49,7 @@ class Engine {
     std::vector<at::Tensor> inputs{};   ///< micro-batches, for the first stage
     std::vector<at::Tensor> targets{};  ///< micro-batches, for the last stage
     const Loss* loss = nullptr;
+    const LossSeed* seed = nullptr;
     at::Tensor mean_loss{};
     std::vector<at::Tensor> outputs{};  ///< of the last stage, in an evaluation
   };

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <unordered_map>
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/comm/error_context.hpp"
@@ -12,6 +13,7 @@
 #include "accelerate/pipeline/division.hpp"
 #include "accelerate/pipeline/engine.hpp"
 #include "accelerate/pipeline/local_transport.hpp"
+#include "accelerate/pipeline/model_layout.hpp"
 #include "accelerate/pipeline/rank_transport.hpp"
 
 namespace accelerate::nn {
@@ -83,7 +85,35 @@ void Pipeline::build(const torch::nn::Sequential& layers, const std::vector<at::
     if (!devices.empty()) stage.to(devices.at(static_cast<size_t>(index % plan_.ranks)));
     device_ = stage.device().value_or(at::kCPU);
   }
+  build_layout(layers, tied, !devices.empty());
   connect(std::move(stages), tied);
+}
+
+void Pipeline::build_layout(const torch::nn::Sequential& layers, const std::vector<pipeline::TiedParameter>& tied,
+                            bool is_placed) {
+  auto layout = std::make_shared<pipeline::ModelLayout>();
+  layout->is_placed = is_placed;
+  if (group_) {
+    layout->ranks = group_->size();
+    layout->rank = group_->rank();
+  }
+  std::unordered_map<const void*, std::string> canonical_names;
+  for (const auto& parameter : layers->named_parameters()) {
+    const auto first = canonical_names.emplace(parameter.value().unsafeGetTensorImpl(), parameter.key()).first;
+    layout->canonical_names.emplace(parameter.key(), first->second);
+    layout->names.push_back(parameter.key());
+  }
+  for (const auto& buffer : layers->named_buffers()) layout->names.push_back(buffer.key());
+  for (const auto& name : layout->names) {
+    layout->positions.emplace(name, static_cast<int64_t>(layout->positions.size()));
+  }
+  for (const auto& each : tied) {
+    const auto own = std::find(each.ranks.begin(), each.ranks.end(), layout->rank);
+    if (!group_ || own == each.ranks.end()) continue;
+    layout->tied.insert(each.tensor.unsafeGetTensorImpl());
+    if (own != each.ranks.begin()) layout->tied_copies.insert(each.tensor.unsafeGetTensorImpl());
+  }
+  layout_ = std::move(layout);
 }
 
 void Pipeline::connect(std::map<int64_t, pipeline::Stage> stages, const std::vector<pipeline::TiedParameter>& tied) {
@@ -106,6 +136,24 @@ void Pipeline::connect(std::map<int64_t, pipeline::Stage> stages, const std::vec
   engine_ = std::make_unique<pipeline::Engine>(std::move(setup), std::move(stages), std::move(transport));
 }
 
+void Pipeline::to(at::Device device, bool non_blocking) {
+  if (group_ || layout_->is_placed) {
+    for (const at::Tensor& parameter : parameters()) {
+      if (parameter.device() == device) continue;
+      base::fail(
+          ErrorKind::usage, group_ ? group_->place() : RankContext(), "Pipeline.to",
+          "the layers of this rank are on {0} and cannot move to {1}; construct the Pipeline with layers, a group "
+          "or devices for {1}",
+          parameter.device().str(), device.str());
+    }
+    return;
+  }
+  torch::nn::Module::to(device, non_blocking);
+  engine_->set_transport(std::make_unique<pipeline::LocalTransport>(
+      std::vector<std::optional<at::Device>>(static_cast<size_t>(plan_.stages()), device)));
+  device_ = device;
+}
+
 /// After an exception the ranks have executed different actions, and their messages would not match any more.
 template <typename Run>
 auto Pipeline::guarded(std::string_view call, const Run& run) {
@@ -120,12 +168,15 @@ auto Pipeline::guarded(std::string_view call, const Run& run) {
 }
 
 at::Tensor Pipeline::train_step(const at::Tensor& input, const at::Tensor& target, const Loss& loss) {
-  return guarded("Pipeline.train_step", [&] {
-    if (tied_) tied_->begin_step();
-    const at::Tensor mean = engine_->train_step(input, target, loss);
-    if (tied_) tied_->finish_step();
-    return group_ && options_.broadcast_loss ? shared_loss(mean) : mean;
-  });
+  const auto run = [&](const Loss& loss_of_step, const pipeline::LossSeed& seed) {
+    return guarded("Pipeline.train_step", [&] {
+      if (tied_) tied_->begin_step();
+      const at::Tensor mean = engine_->train_step(input, target, loss_of_step, seed);
+      if (tied_) tied_->finish_step();
+      return group_ && options_.broadcast_loss ? shared_loss(mean) : mean;
+    });
+  };
+  return step_wrapper_ ? step_wrapper_(loss, run) : run(loss, {});
 }
 
 at::Tensor Pipeline::shared_loss(const at::Tensor& loss) const {

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "accelerate/comm/group.hpp"
@@ -23,7 +24,17 @@ namespace accelerate::pipeline {
 class Engine;
 class Stage;
 class TiedParameters;
+struct ModelLayout;
 struct TiedParameter;
+
+/// Returns the mean loss of the rows of a micro-batch as a tensor with one element.
+using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
+/// Returns the initial gradient for the backward of a loss. An undefined tensor means 1.
+using LossSeed = std::function<at::Tensor(const at::Tensor& loss)>;
+/// Runs the step of a pipeline, and returns its mean loss. `seed` may be empty.
+using RunStep = std::function<at::Tensor(const Loss& loss, const LossSeed& seed)>;
+/// Wraps the step of a pipeline, for example to reduce the gradients after it.
+using StepWrapper = std::function<at::Tensor(const Loss& loss, const RunStep& run)>;
 }  // namespace accelerate::pipeline
 
 namespace accelerate {
@@ -67,16 +78,27 @@ namespace accelerate::nn {
 /// updates its statistics once per micro-batch. Layers with random numbers draw from the generator of their rank.
 ///
 /// It is a module with this rank's layers under their names in the Sequential, so parameters(), train(), eval(), and
-/// names in checkpoints are as usual. It divides no batches over ranks: all ranks of its group work on one batch. It is
-/// not for prepare().
+/// names in checkpoints are as usual. It does not divide batches over ranks: all ranks of its group use the same batch.
+///
+/// With Accelerator::prepare() the steps of the pipeline also reduce the gradients over the data parallel ranks,
+/// compute in the dtypes of the precision policy, scale the loss, and follow accumulate():
+///
+///   accelerate::nn::Pipeline net(accelerator.pipeline_parallel_group(), std::move(layers));
+///   torch::optim::AdamW adam(net.parameters(), 1e-3);
+///   auto [model, optimizer, batches] = accelerator.prepare(net, adam, loader);
+///   for (auto& [input, target] : batches) {
+///     optimizer.zero_grad();
+///     model->train_step(input, target, loss_function);
+///     accelerator.clip_grad_norm_(model, 1.0);
+///     optimizer.step();
+///   }
 ///
 /// Each layer takes one tensor and returns one, with rows in its first dimension; all shapes must follow from the
 /// shape of the input. After an exception in a step over several ranks the pipeline is unusable, because the ranks have
 /// executed different micro-batches. Not thread-safe.
 class Pipeline : public torch::nn::Module {
  public:
-  /// Returns the mean loss of the rows of a micro-batch as a tensor with one element.
-  using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
+  using Loss = pipeline::Loss;
 
   /// Stages on the ranks of a group. Collective.
   ///
@@ -115,6 +137,12 @@ class Pipeline : public torch::nn::Module {
   /// \returns the norm before, a float64 number on this rank's device.
   at::Tensor clip_grad_norm_(double max_norm, double norm_type = 2.0);
 
+  /// Moves the layers. If the pipeline has stages on several ranks or was given devices, only the device of this rank's
+  /// layers is accepted.
+  /// \throws Error (usage) if the device is another one.
+  void to(at::Device device, bool non_blocking = false) override;
+  using torch::nn::Module::to;
+
   /// The plan of a step with the given number of micro-batches.
   [[nodiscard]] const pipeline::Plan& plan() const { return plan_; }
   /// Layers of each stage, [S].
@@ -122,12 +150,23 @@ class Pipeline : public torch::nn::Module {
   [[nodiscard]] bool has_first_stage() const;
   [[nodiscard]] bool has_last_stage() const;
 
+  /// For prepare(): names of the whole model, and a function that wraps each step.
+  [[nodiscard]] const std::shared_ptr<const pipeline::ModelLayout>& layout() const { return layout_; }
+  /// \param owner  While it exists, it is the result of step_wrapper_owner().
+  void set_step_wrapper(pipeline::StepWrapper wrapper, std::weak_ptr<const void> owner) {
+    step_wrapper_ = std::move(wrapper);
+    step_wrapper_owner_ = std::move(owner);
+  }
+  [[nodiscard]] std::shared_ptr<const void> step_wrapper_owner() const { return step_wrapper_owner_.lock(); }
+
  private:
   /// \param group    Unset if all stages are in this process.
   /// \param devices  Device of each rank. If empty, layers stay on their devices.
   Pipeline(std::optional<comm::Group> group, int64_t ranks, const std::vector<at::Device>& devices,
            torch::nn::Sequential layers, PipelineOptions options);
   void build(const torch::nn::Sequential& layers, const std::vector<at::Device>& devices);
+  void build_layout(const torch::nn::Sequential& layers, const std::vector<pipeline::TiedParameter>& tied,
+                    bool is_placed);
   void connect(std::map<int64_t, pipeline::Stage> stages, const std::vector<pipeline::TiedParameter>& tied);
   [[nodiscard]] at::Tensor shared_loss(const at::Tensor& loss) const;
   template <typename Run>
@@ -140,6 +179,9 @@ class Pipeline : public torch::nn::Module {
   at::Device device_ = at::kCPU;  ///< of losses and norms
   std::unique_ptr<pipeline::TiedParameters> tied_;
   std::unique_ptr<pipeline::Engine> engine_;
+  std::shared_ptr<const pipeline::ModelLayout> layout_;
+  pipeline::StepWrapper step_wrapper_{};
+  std::weak_ptr<const void> step_wrapper_owner_{};
   bool failed_ = false;
 };
 

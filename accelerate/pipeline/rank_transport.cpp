@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/pipeline/rank_transport.hpp"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
@@ -51,7 +52,11 @@ auto RankTransport::in_context(const Action& action, const Run& run) const {
 }
 
 void RankTransport::number_sizes(StepHeader& header, const at::Tensor& input) {
-  const auto text = fmt::format("{} {} {}", describe(form_of(input)), header.micro_batches, header.training);
+  // Autocast changes the dtypes of activations.
+  const auto type = device_.type();
+  const bool casts = at::autocast::is_autocast_enabled(type);
+  const auto text = fmt::format("{} {} {} {}", describe(form_of(input)), header.micro_batches, header.training,
+                                casts ? c10::toString(at::autocast::get_autocast_dtype(type)) : "no autocast");
   if (keys_.size() >= kMaxKeys && !keys_.contains(text)) keys_.clear();
   const auto [entry, is_new] = keys_.emplace(text, static_cast<int64_t>(keys_.size()));
   header.key = entry->second;

@@ -116,6 +116,10 @@ struct AcceleratorState {
   sharding::FullShardOptions full_shard{};
   /// If true, prepared SGD, Adam, AdamW, Adagrad and RMSprop step by fused kernels; otherwise by their own step().
   bool fused_optimizer = true;
+  /// If true, backward() throws if the loss is NaN.
+  bool stop_at_nan_loss = false;
+  /// Number of backward() calls and pipeline steps.
+  int64_t backwards = 0;
   /// A device captures the running step. Replays do not repeat changes on the host.
   bool capturing = false;
   ActiveLoaders active_loaders{};

@@ -12,6 +12,7 @@
 #include "accelerate/prepared/accelerator_state.hpp"
 #include "accelerate/prepared/checkpoint_io.hpp"
 #include "accelerate/prepared/custom_state.hpp"
+#include "accelerate/prepared/pipeline_state.hpp"
 #include "accelerate/prepared/sharded_optimizer_state.hpp"
 #include "accelerate/prepared/state_dict_match.hpp"
 
@@ -62,10 +63,13 @@ struct ValidatedLoad {
 };
 
 /// Matches a checkpoint with the prepared objects without changing anything.
+/// \param optimizers  Result of optimizer_parameter_names().
 /// \throws Error (usage) if other objects are prepared than were saved; Error (data) if tensors differ in name or
 /// shape.
 [[nodiscard]] ValidatedLoad validate_content(AcceleratorState& shared, const std::vector<CustomObject>& customs,
-                                             checkpoint::CheckpointReader read, const LoadOptions& options);
+                                             checkpoint::CheckpointReader read,
+                                             const std::vector<OptimizerParameterNames>& optimizers,
+                                             const LoadOptions& options);
 
 /// Restores loaders and schedulers first, because only they can validate their state. `undo()` rolls back.
 class PositionRestore {

@@ -19,6 +19,7 @@
 #include "accelerate/prepared/optimizer.hpp"
 #include "accelerate/prepared/scheduler.hpp"
 #include "accelerate/prepared/split_state.hpp"
+#include "accelerate/prepared/stage_names.hpp"
 
 namespace accelerate::prepared {
 
@@ -298,7 +299,8 @@ std::string missing_file(AcceleratorState& shared, size_t customs, const checkpo
 }
 
 ValidatedLoad validate_content(AcceleratorState& shared, const std::vector<CustomObject>& customs,
-                               checkpoint::CheckpointReader read, const LoadOptions& options) {
+                               checkpoint::CheckpointReader read,
+                               const std::vector<OptimizerParameterNames>& optimizers, const LoadOptions& options) {
   ValidatedLoad fit{.read = std::move(read)};
   check_counts(shared, customs, fit.read);
   check_window(shared, fit.read);
@@ -310,11 +312,21 @@ ValidatedLoad validate_content(AcceleratorState& shared, const std::vector<Custo
   }
   for (const OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
     auto& saved = fit.read.content.optimizers[static_cast<size_t>(optimizer.index())];
+    keep_own_stage(shared, optimizer, optimizers[static_cast<size_t>(optimizer.index())], saved);
     number_by_name(shared, optimizer, saved);
     take_own_parts(optimizer, saved, fit.read.elements);
     optim::check_state(optimizer.optimizer(), saved, shared.place);
   }
-  for (size_t i = 0; i < customs.size(); ++i) customs[i].check(fit.read.content.customs[i]);
+  for (size_t i = 0; i < customs.size(); ++i) {
+    auto& saved = fit.read.content.customs[i];
+    auto* tensors = std::get_if<checkpoint::NamedTensors>(&saved);
+    if (tensors != nullptr && has_pipeline_stages(shared)) {
+      const auto own = customs[i].save();
+      const auto* own_tensors = std::get_if<checkpoint::NamedTensors>(&own);
+      if (own_tensors != nullptr) keep_own_stage(shared, *own_tensors, *tensors);
+    }
+    customs[i].check(saved);
+  }
   if (fit.read.has_random_states) {
     checkpoint::check_random_states(fit.read.content.random, shared.device.type(), shared.place);
   }

@@ -20,9 +20,11 @@
 #include "accelerate/comm/error_context.hpp"
 #include "accelerate/prepared/checkpoint_content.hpp"
 #include "accelerate/prepared/model.hpp"
+#include "accelerate/prepared/pipeline_state.hpp"
 #include "accelerate/prepared/sharding_support.hpp"
 #include "accelerate/prepared/split_parameters.hpp"
 #include "accelerate/prepared/split_state.hpp"
+#include "accelerate/prepared/stage_names.hpp"
 #include "accelerate/sharding/fully_sharded_parameters.hpp"
 
 namespace accelerate::prepared {
@@ -33,6 +35,12 @@ namespace fs = std::filesystem;
 // Runs a function on every rank. A failure on any rank is an exception on all of them.
 void together(const comm::Group& group, std::string_view operation, const std::function<void()>& run) {
   checkpoint::rethrow_on_all_ranks(group, base::capture_exception(run), operation);
+}
+
+// The same if the mesh has stages; without them `run` needs no other rank.
+void together_on_stages(const AcceleratorState& shared, std::string_view operation, const std::function<void()>& run) {
+  if (!has_pipeline_stages(shared)) return run();
+  together(shared.mesh.world, operation, run);
 }
 
 bool has(const fs::path& folder, const fs::path& name) {
@@ -74,11 +82,11 @@ void check_is_complete(const fs::path& folder, bool verify, const archive::FileS
   std::string remedy;
   try {
     const auto newest = archive::newest_complete_checkpoint(folder.parent_path(), "load_state", verify);
-    remedy = fmt::format("; the newest whole one beside it is {}", newest.folder.string());
+    remedy = fmt::format("; the newest complete checkpoint in the same folder is {}", newest.folder.string());
   } catch (const Error&) {
     remedy = "";
   }
-  base::fail(ErrorKind::data, {}, "load_state", "{} is not whole: {}{}", folder.string(), *wrong, remedy);
+  base::fail(ErrorKind::data, {}, "load_state", "{} is incomplete or damaged: {}{}", folder.string(), *wrong, remedy);
 }
 
 // Runs a collective that exchanges information between ranks.
@@ -186,7 +194,8 @@ fs::path Checkpointing::numbered_folder() const {
 
 std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const checkpoint::SaveOptions& options) {
   refuse_split_models(*accelerator_state_, "save_state");
-  refuse_stages(*accelerator_state_, "save_state");
+  together_on_stages(*accelerator_state_, "save_state",
+                     [&] { check_stages(*accelerator_state_, "save_state", project_.save_on_each_node); });
   check_alike(accelerator_state_->mesh.world, options);
   if (options.share_work) {
     refuse_with_sharding(*accelerator_state_, "save_state with share_work",
@@ -218,14 +227,19 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
   together(accelerator_state_->mesh.world, "save_state", [&] {
     content = content_of(*accelerator_state_, customs_, buffers, std::move(sharded));
     check_can_be_joined(*accelerator_state_, content);
+    check_stage_content(*accelerator_state_, content);
   });
   if (accelerator_state_->mesh.tensor.size() > 1) {
-    join_parts(*accelerator_state_, content, disk_role("save_state").accesses);
+    join_parts(*accelerator_state_, content, keeps_joined_parts("save_state"));
   }
+  together_on_stages(*accelerator_state_, "save_state", [&] {
+    convert_to_stage_parts(*accelerator_state_, optimizer_parameter_names(*accelerator_state_, "save_state"), content);
+  });
   content.random.python = python_random_;
   content.random.numpy = numpy_random_;
   auto alike = options;
-  if (accelerator_state_->mesh.tensor.size() > 1) alike.share_work = false;  // writers have the joined tensors
+  // Only writers have the joined tensors, and ranks of other stages have other tensors.
+  if (accelerator_state_->mesh.is_model_parallel()) alike.share_work = false;
   if (accelerator_state_->local_steps > 0) {
     alike.share_work = false;  // local SGD: weights differ between ranks
     if (accelerator_state_->mesh.world.size() > 1 && accelerator_state_->mesh.world.rank() == 0) {
@@ -242,6 +256,11 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
                         .mesh = accelerator_state_->mesh.text(),
                         .hook = [this](const fs::path& making) { call(save_hooks_, making); }});
   return place;
+}
+
+bool Checkpointing::keeps_joined_parts(std::string_view operation) const {
+  return has_pipeline_stages(*accelerator_state_) ? is_stage_writer(*accelerator_state_)
+                                                  : disk_role(operation).accesses;
 }
 
 Checkpointing::DiskRole Checkpointing::disk_role(std::string_view operation) const {
@@ -377,15 +396,20 @@ void Checkpointing::check_one_save(const fs::path& folder, const std::string& ma
 
 LoadedState Checkpointing::load_state(const fs::path& folder, const LoadOptions& options) {
   refuse_split_models(*accelerator_state_, "load_state");
+  together_on_stages(*accelerator_state_, "load_state",
+                     [&] { check_stages(*accelerator_state_, "load_state", project_.save_on_each_node); });
   saver_.wait();
   LoadedState loaded = choose(folder, options);
   if (loaded.path.empty()) return loaded;
   check_visible_on_all_ranks(loaded.path);
   ValidatedLoad fit;
+  std::vector<OptimizerParameterNames> optimizers;
+  together_on_stages(*accelerator_state_, "load_state",
+                     [&] { optimizers = optimizer_parameter_names(*accelerator_state_, "load_state"); });
   together(accelerator_state_->mesh.world, "load_state", [&] {
     auto read =
         checkpoint::read(loaded.path, rank_of_own_part(loaded.path), accelerator_state_->device.type(), "load_state");
-    fit = validate_content(*accelerator_state_, customs_, std::move(read), options);
+    fit = validate_content(*accelerator_state_, customs_, std::move(read), optimizers, options);
     call(load_hooks_, loaded.path);
   });
   check_one_save(loaded.path, fit.read.manifest ? mark_of(*fit.read.manifest) : "");
@@ -428,12 +452,13 @@ void Checkpointing::save_model(const ModelCore& model, const fs::path& folder,
                                const checkpoint::WeightsOptions& options) {
   constexpr std::string_view operation = "save_model";
   refuse_split_model(*accelerator_state_, model, operation);
-  refuse_stages(*accelerator_state_, operation);
+  check_stage_model(*accelerator_state_, model, operation, project_.save_on_each_node);
   auto weights = weights_of(model);
   if (has_split(model)) {
     std::ignore = gather_on_rank_0(model, weights);  // on the other ranks of the data parallel group, nothing is left
-    PartJoiner(*accelerator_state_, disk_role(operation).accesses).join(weights);
+    PartJoiner(*accelerator_state_, keeps_joined_parts(operation)).join(weights);
   }
+  gather_stages(model, weights);
   StreamedWeights streamed(model.sharded_in_forward());
   streamed.replace(weights);
   std::vector<at::Tensor> order;

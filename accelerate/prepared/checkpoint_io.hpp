@@ -113,6 +113,8 @@ class Checkpointing {
   };
   /// Collective.
   [[nodiscard]] DiskRole disk_role(std::string_view operation) const;
+  /// Returns true if this rank saves tensors that are joined from parts of tensor parallel layers. Collective.
+  [[nodiscard]] bool keeps_joined_parts(std::string_view operation) const;
   /// \throws Error (io) on every rank if the folder does not exist on one of them. Collective.
   void check_visible_on_all_ranks(const std::filesystem::path& folder) const;
   void check_one_save(const std::filesystem::path& folder, const std::string& mark) const;

@@ -7,6 +7,7 @@
 #include "accelerate/comm/error_context.hpp"
 #include "accelerate/gradient/coalesced.hpp"
 #include "accelerate/precision/autocast.hpp"
+#include "accelerate/prepared/pipeline_model.hpp"
 #include "accelerate/prepared/sharding_support.hpp"
 
 namespace accelerate::prepared {
@@ -18,6 +19,7 @@ LocalSgd::LocalSgd(std::shared_ptr<AcceleratorState> shared, std::shared_ptr<Mod
       exceptions_(std::uncaught_exceptions()) {
   refuse_with_sharding(*accelerator_state_, "local_sgd",
                        "ranks step alone between two averages, while each has the optimizer state of a part only");
+  refuse_pipelines(*accelerator_state_, {model_}, "local_sgd", "train_step() averages the gradients in every step");
   if (steps < 1) {
     base::fail(ErrorKind::usage, accelerator_state_->place, "local_sgd", "steps is {}, must be at least 1", steps);
   }

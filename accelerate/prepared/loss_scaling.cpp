@@ -27,7 +27,7 @@ at::Tensor LossScaling::seed(const at::Tensor& loss, double weight) const {
 void LossScaling::begin_backward() {
   for (OptimizerCore& optimizer : accelerator_state_.registry.of<OptimizerCore>()) {
     ScaledGradients& scaled = optimizer.scaled();
-    const bool has_some = optimizer.has_gradient();
+    const bool has_some = optimizer.has_gradient_on_any_stage();
     // Gradients without a scale, to which this backward adds: they were stepped on and not zeroed, or were not made by
     // accelerator.backward(). If optimizers share parameters, only the one that stepped counts them.
     const bool left = !scaled.has_scale() && has_some && (optimizer.step_consumed() || !optimizer.shares_parameters());
@@ -43,7 +43,7 @@ void LossScaling::begin_backward() {
 void LossScaling::backward_done() {
   for (OptimizerCore& optimizer : accelerator_state_.registry.of<OptimizerCore>()) {
     ScaledGradients& scaled = optimizer.scaled();
-    const bool reached = optimizer.has_gradient();
+    const bool reached = optimizer.has_gradient_on_any_stage();
     if (!reached && !ranks_differ()) continue;
     if (!reached) scaled.reset_scale();  // without a gradient, the scale of an earlier backward is void
     scaled.mark_scaled(scaler_.scale());
@@ -62,6 +62,9 @@ void LossScaling::unscale_owners(const std::vector<at::Tensor>& parameters) {
       for (const at::Tensor& parameter : group.params()) of_nobody.erase(parameter.unsafeGetTensorImpl());
     }
   }
+  const bool is_of_stage = accelerator_state_.mesh.pipeline.size() > 1;  // a stage may have nothing trainable
+  const auto has_gradient = [](const at::Tensor& parameter) { return parameter.grad().defined(); };
+  if (owners.empty() && is_of_stage && std::ranges::none_of(parameters, has_gradient)) return;
   if (owners.empty() && !asked.empty()) {
     base::fail(ErrorKind::usage, accelerator_state_.place, "clip_grad",
                "none of the {} parameters belongs to a prepared optimizer, so their gradients keep the loss scale of "
@@ -134,13 +137,13 @@ at::Tensor LossScaling::skip_flag(OptimizerCore& optimizer) {
   scaled.unscale(scaler_, optimizer.flat_gradients());
   // Reduced gradients and their flags are the same on all ranks; those of local SGD and parts of gradients are not.
   if (ranks_differ() || optimizer.has_sharded_gradients()) {
-    comm::with_operation_context("optimizer.step", "whether gradients overflowed on any rank is not known",
+    comm::with_operation_context("optimizer.step", "it is unknown whether gradients overflowed on any rank",
                                  accelerator_state_.place, [&] { scaled.agree(accelerator_state_.group); });
   }
   // The ranks of a model skip a step together, because each has a part of its gradients.
   for (const comm::Group* group : {&accelerator_state_.mesh.tensor, &accelerator_state_.mesh.pipeline}) {
     if (group->size() == 1) continue;
-    comm::with_operation_context("optimizer.step", "whether gradients overflowed on any rank is not known",
+    comm::with_operation_context("optimizer.step", "it is unknown whether gradients overflowed on any rank",
                                  accelerator_state_.place, [&] { scaled.agree(*group); });
   }
   return scaled.skip();
@@ -164,7 +167,7 @@ void LossScaling::update_when_done() {
   if (!found_inf_.defined()) return;
   for (OptimizerCore& optimizer : accelerator_state_.registry.of<OptimizerCore>()) {
     // The module itself may have zeroed the gradients. In local SGD only this rank would detect that.
-    const bool has_some = ranks_differ() || optimizer.has_gradient();
+    const bool has_some = ranks_differ() || optimizer.has_gradient_on_any_stage();
     if (!due_ && optimizer.scaled().has_scale() && has_some) return;
   }
   update();

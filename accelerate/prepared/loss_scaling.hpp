@@ -64,7 +64,7 @@ class LossScaling {
   void run_deferred_schedules();
   /// Returns true in local SGD: gradients differ between the ranks, and a step on one rank is a step on all ranks.
   [[nodiscard]] bool ranks_differ() const { return accelerator_state_.local_steps > 0; }
-  /// Unscales the gradients. Collective if ranks_differ(), and with sharded gradients.
+  /// Unscales the gradients. Collective if ranks_differ(), with sharded gradients, and over the stages of a pipeline.
   /// \returns 0-dim float32 flag, 1 if the step must be skipped because of inf or NaN or mixed scales.
   /// \throws Error (usage) if the gradients were not made by accelerator.backward().
   at::Tensor skip_flag(OptimizerCore& optimizer);

@@ -8,9 +8,11 @@
 
 #include "accelerate/comm/error_context.hpp"
 #include "accelerate/prepared/padding.hpp"
+#include "accelerate/prepared/pipeline_state.hpp"
 #include "accelerate/prepared/sharded_optimizer_state.hpp"
 #include "accelerate/prepared/split_parameters.hpp"
 #include "accelerate/prepared/split_state.hpp"
+#include "accelerate/prepared/stage_names.hpp"
 #include "accelerate/sharding/fully_sharded_parameters.hpp"
 
 namespace accelerate::prepared {
@@ -65,9 +67,14 @@ torch::OrderedDict<std::string, at::Tensor> state_dict(const ModelCore& model) {
   const bool is_gathered = std::ranges::any_of(sharded, [](const auto* by) { return by->shards_parameters(); });
   if (!gather_on_rank_0(model, weights)) return dict;
   const bool is_split = model.shared().mesh.tensor.size() > 1 && has_split(model);
-  if (is_split) PartJoiner(model.shared(), /*keeps=*/model.place().rank == 0).join(weights);
+  const bool spans_pipeline_stages = has_pipeline_stages(model.shared()) && model.options().pipeline != nullptr;
+  if (is_split) {
+    const bool keeps = spans_pipeline_stages ? is_stage_writer(model.shared()) : model.place().rank == 0;
+    PartJoiner(model.shared(), keeps).join(weights);
+  }
+  if (spans_pipeline_stages) gather_stages(model, weights);
   // A gathered model is on the first rank of each data parallel group.
-  if ((is_split || is_gathered) && model.place().rank != 0) return dict;
+  if ((is_split || is_gathered || spans_pipeline_stages) && model.place().rank != 0) return dict;
   for (const auto& [name, tensor] : weights) dict.insert(name, tensor.detach());
   return dict;
 }

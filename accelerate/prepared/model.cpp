@@ -13,10 +13,12 @@
 #include "accelerate/base/log.hpp"
 #include "accelerate/comm/error_context.hpp"
 #include "accelerate/deferred/deferred_tensor.hpp"
+#include "accelerate/gradient/average_gradients.hpp"
 #include "accelerate/gradient/clip.hpp"
 #include "accelerate/gradient/verify_parameters.hpp"
 #include "accelerate/nn/synchronized.hpp"
 #include "accelerate/optim/parameter_groups.hpp"
+#include "accelerate/pipeline/model_layout.hpp"
 #include "accelerate/prepared/optimizer.hpp"
 #include "accelerate/prepared/sharding_support.hpp"
 #include "accelerate/prepared/split_parameters.hpp"
@@ -139,9 +141,12 @@ void ModelCore::synchronize_initial_values() {
     const bool is_in_unit = accelerator_state_->full_shard.shard_parameters || parameter.requires_grad();
     if (shards_gradients && !(units_make_equal && is_in_unit)) rest.push_back(parameter);
   }
+  for (const auto& parameter : own) {
+    if (learns && options_.pipeline) rest.push_back(parameter.tensor);
+  }
   for (const at::Tensor& tensor : rest) deferred::materialize_tensor(tensor);
   gradient::broadcast_tensors(group, rest, 0, options_.gradient_reducer.buckets.cap_bytes);
-  if (learns && !shards_gradients)
+  if (learns && !shards_gradients && !options_.pipeline)
     gradient_reducer_ = std::make_unique<gradient::GradientReducer>(group, own, options_.gradient_reducer);
   if (shards) shard(own);
   forward_broadcasts_ = learns || !averaged_elsewhere_.empty();
@@ -197,8 +202,23 @@ std::string ModelCore::sharding_plan() const {
   return parameter_sharding() == nullptr ? "not sharded" : parameter_sharding()->description();
 }
 
+// A pipeline averages gradients after a step, and a gradient reducer during a backward. The gradient of a shared
+// parameter would be averaged twice.
+void ModelCore::refuse_shared_with_pipeline() const {
+  for (const ModelCore& other : accelerator_state_->registry.of<ModelCore>()) {
+    if (other.options_.evaluation_mode || (!other.options_.pipeline && !options_.pipeline)) continue;
+    for (const auto& parameter : parameters_) {
+      if (!other.has_any_of({parameter.tensor})) continue;
+      base::fail(ErrorKind::usage, place(), "prepare",
+                 "parameter {} belongs to a Pipeline and to another prepared model; give it to one of them",
+                 parameter.name);
+    }
+  }
+}
+
 std::vector<gradient::NamedTensor> ModelCore::own_parameters() {
   std::vector<gradient::NamedTensor> own;
+  refuse_shared_with_pipeline();
   for (const auto& parameter : parameters_) {
     const bool taken = std::ranges::any_of(accelerator_state_->registry.of<ModelCore>(),
                                            [&](const ModelCore& other) { return other.manages(parameter.tensor); });
@@ -343,7 +363,7 @@ void ModelCore::before_forward() {
 
 void ModelCore::notify_of_forward() {
   if (gradient_reducer() != nullptr) gradient_reducer_->forward_begins();
-  if (retired_ || (!gradient_reducer_ && !fully_sharded_ && averaged_elsewhere_.empty())) return;
+  if (retired_ || (!gradient_reducer_ && !fully_sharded_ && averaged_elsewhere_.empty() && !options_.pipeline)) return;
   const bool learns = at::GradMode::is_enabled();
   const bool sync = synchronises();
   if (buffer_broadcast_) buffer_broadcast_->before_forward(learns && sync);
@@ -453,8 +473,44 @@ void ModelCore::close_no_sync() {
 }
 
 void ModelCore::trigger_sync() {
+  averages_next_step_ = true;
   for (gradient::GradientReducer* gradient_reducer : gradient_reducers()) gradient_reducer->set_sync(true);
   for (sharding::FullyShardedParameters* sharded : sharded_in_forward()) sharded->set_sync(true);
+}
+
+void ModelCore::average_gradients() {
+  has_local_gradients_ = !std::exchange(averages_next_step_, false) && !synchronises();
+  if (has_local_gradients_) return;
+  comm::with_operation_context(
+      "Pipeline.train_step", "the gradients of this stage are not averaged over the data parallel ranks", place(), [&] {
+        gradient::average_gradients(accelerator_state_->group, parameters_, options_.pipeline->tied,
+                                    options_.gradient_reducer.buckets.cap_bytes);
+      });
+}
+
+void ModelCore::check_averaged() const {
+  if (!has_local_gradients_ || accelerator_state_->group.size() == 1) return;
+  const auto has_gradient = [](const auto& parameter) { return parameter.tensor.grad().defined(); };
+  const auto first = std::ranges::find_if(parameters_, has_gradient);
+  if (first == parameters_.end()) return;
+  base::fail(
+      ErrorKind::usage, place(), "optimizer.step",
+      "the gradient of {} is local to this rank, because no_sync() was open in the last train_step() of the Pipeline; "
+      "run the last train_step() before optimizer.step() outside of no_sync()",
+      first->name);
+}
+
+void ModelCore::gradients_zeroed(const std::vector<at::Tensor>& zeroed) {
+  const auto keys = optim::keys_of(zeroed);
+  has_local_gradients_ = has_local_gradients_ && std::ranges::any_of(parameters_, [&](const auto& own) {
+                           return own.tensor.grad().defined() && !keys.contains(own.tensor.unsafeGetTensorImpl());
+                         });
+}
+
+bool ModelCore::has_any_of(const std::vector<at::Tensor>& parameters) const {
+  const auto keys = optim::keys_of(parameters);
+  return std::ranges::any_of(parameters_,
+                             [&](const auto& own) { return keys.contains(own.tensor.unsafeGetTensorImpl()); });
 }
 
 void ModelCore::open_window(bool sync) {
@@ -500,6 +556,7 @@ void ModelCore::zero_grad(bool set_to_none) {
     sharded->zero(optim::keys_of(tensors), set_to_none);
   }
   zero_plain(tensors, set_to_none);
+  gradients_zeroed(tensors);
 }
 
 bool ModelCore::is(const void* identity, const std::vector<gradient::NamedTensor>& parameters,

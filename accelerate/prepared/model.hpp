@@ -33,6 +33,10 @@ class FullyShardedParameters;
 class ParameterSharding;
 }  // namespace accelerate::sharding
 
+namespace accelerate::pipeline {
+struct ModelLayout;
+}
+
 namespace accelerate::prepared {
 
 struct ModelOptions {
@@ -45,6 +49,8 @@ struct ModelOptions {
   bool evaluation_mode = false;
   /// Modules that are units of sharding besides UnitOptions::units. prepare() finds them by class.
   std::vector<std::string> shard_units{};
+  /// Set for an nn::Pipeline. Its steps average the gradients, so the model has no gradient reducer.
+  std::shared_ptr<const pipeline::ModelLayout> pipeline{};
   bool operator==(const ModelOptions&) const = default;
 };
 
@@ -130,8 +136,18 @@ class ModelCore : public Entry {
   /// Returns the masters in the form that a join makes equal at its end, or null if there are none. Collective.
   [[nodiscard]] gradient::BufferBroadcast* join_masters();
 
+  /// Ends a step of a pipeline: averages the gradients over the data parallel ranks, unless no_sync() or an
+  /// accumulation window keeps them local. Collective.
+  void average_gradients();
+  /// \throws Error (usage) if gradients of a pipeline are still local.
+  void check_averaged() const;
+  /// Call it after the gradients of some parameters were set to undefined or zero.
+  void gradients_zeroed(const std::vector<at::Tensor>& zeroed);
+  [[nodiscard]] bool has_any_of(const std::vector<at::Tensor>& parameters) const;
+
   /// The module still runs afterwards, but its gradients are no longer averaged.
   void retire() override;
+  [[nodiscard]] bool is_retired() const { return retired_; }
 
   void open_no_sync();
   void close_no_sync();
@@ -160,6 +176,7 @@ class ModelCore : public Entry {
   /// Returns the parameters that no other model's gradient reducer averages. The others are added to
   /// averaged_elsewhere_.
   std::vector<gradient::NamedTensor> own_parameters();
+  void refuse_shared_with_pipeline() const;
   void find_models_sharing_parameters();
 
   AcceleratorState* accelerator_state_;
@@ -174,6 +191,7 @@ class ModelCore : public Entry {
   sharding::FullyShardedParameters* fully_sharded_ = nullptr;  // parameter_sharding_, if it shards gradients
   bool forward_broadcasts_ = true;  // if false, nothing is trainable and before_forward() does nothing
   bool retired_ = false;
+  bool has_local_gradients_ = false, averages_next_step_ = false;  // of a pipeline
   int64_t spent_when_zeroed_ = 0;  // steps of optimizers that also have parameters of other models
   int64_t no_sync_ = 0;
   std::optional<bool> window_;  // set while a micro-batch of accumulate() is open
@@ -181,6 +199,18 @@ class ModelCore : public Entry {
   std::vector<at::Tensor> averaged_elsewhere_;
   std::vector<std::shared_ptr<ModelCore>> sharing_models_;
   int64_t seen_registry_ = -1;
+};
+
+/// Calls after_forward() at the end of its scope, also after an exception. Construct it after before_forward().
+class AfterForward {
+ public:
+  explicit AfterForward(ModelCore& core) : core_(core) {}
+  ~AfterForward() { core_.after_forward(); }
+  AfterForward(const AfterForward&) = delete;
+  AfterForward& operator=(const AfterForward&) = delete;
+
+ private:
+  ModelCore& core_;
 };
 
 /// Returns the models with sharded gradients or parameters.
@@ -289,14 +319,6 @@ class PreparedModel {
  private:
   template <typename>
   friend class PreparedModel;
-
-  struct AfterForward {
-    explicit AfterForward(ModelCore& of) : core(of) {}
-    ~AfterForward() { core.after_forward(); }
-    AfterForward(const AfterForward&) = delete;
-    AfterForward& operator=(const AfterForward&) = delete;
-    ModelCore& core;
-  };
 
   [[nodiscard]] const std::shared_ptr<Module>& module() const { return assigned(module_, "PreparedModel"); }
 

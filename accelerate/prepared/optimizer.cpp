@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
+#include <torch/optim/lbfgs.h>
 
 #include <algorithm>
 #include <iterator>
@@ -100,10 +101,11 @@ void OptimizerCore::check_synchronized() {
   const bool alike = std::ranges::all_of(
       gradient_reducers_, [](const auto* gradient_reducer) { return gradient_reducer->steps_in_lockstep(); });
   if (every == 0 || !alike || ++steps_ % every != 0) return;
-  for (const ModelCore& model : accelerator_state_->registry.of<ModelCore>()) {
+  for (ModelCore& model : accelerator_state_->registry.of<ModelCore>()) {
     const bool is_reduced = std::ranges::find(gradient_reducers_, model.gradient_reducer()) != gradient_reducers_.end();
     const bool is_sharded = std::ranges::find(fully_sharded_, model.fully_sharded()) != fully_sharded_.end();
-    if (is_sharded || (is_reduced && model.gradient_reducer()->steps_in_lockstep())) {
+    const bool is_pipeline = std::ranges::find(pipelines_, &model) != pipelines_.end();
+    if (is_sharded || is_pipeline || (is_reduced && model.gradient_reducer()->steps_in_lockstep())) {
       model.check_synchronized(fmt::format("after {} optimizer steps", steps_));
     }
   }
@@ -232,7 +234,7 @@ at::Tensor OptimizerCore::step_scaled(const torch::optim::Optimizer::LossClosure
   }
   check_reduced();
   accelerator_state_->scaling->run_deferred_schedules();  // a schedule may set the rate of this step
-  if (!has_gradient() && !accelerator_state_->scaling->ranks_differ()) return loss;
+  if (!has_gradient_on_any_stage() && !accelerator_state_->scaling->ranks_differ()) return loss;
   const at::Tensor skip = accelerator_state_->scaling->skip_flag(*this);
   update_unless(skip);
   spend();
@@ -324,10 +326,13 @@ void OptimizerCore::drop_gradients(bool set_to_none) {
 }
 
 void OptimizerCore::zero_now(bool set_to_none) {
-  if (gradient_reducers_.empty() && fully_sharded_.empty()) return zero_stock(optimizer_, set_to_none);
+  stages_have_gradient_ = false;
+  if (gradient_reducers_.empty() && fully_sharded_.empty() && pipelines_.empty())
+    return zero_stock(optimizer_, set_to_none);
   for (gradient::GradientReducer* gradient_reducer : gradient_reducers_) gradient_reducer->zero(all_, set_to_none);
   for (sharding::FullyShardedParameters* model : fully_sharded_) model->zero(optim::keys_of(all_), set_to_none);
   zero_plain(unmanaged_, set_to_none);
+  for (ModelCore* pipeline : pipelines_) pipeline->gradients_zeroed(unmanaged_);
 }
 
 void zero_plain(const std::vector<at::Tensor>& parameters, bool set_to_none) {
@@ -363,6 +368,7 @@ void OptimizerCore::find_gradient_reducers() {
     }
     std::erase_if(unmanaged_, managed);
   }
+  find_pipelines();
   const auto keys = optim::keys_of(all_);
   shares_parameters_ =
       std::ranges::any_of(accelerator_state_->registry.of<OptimizerCore>(),
@@ -372,12 +378,29 @@ void OptimizerCore::find_gradient_reducers() {
   ++found_;
 }
 
+void OptimizerCore::find_pipelines() {
+  pipelines_.clear();
+  unreduced_ = unmanaged_;
+  for (ModelCore& model : accelerator_state_->registry.of<ModelCore>()) {
+    if (!model.options().pipeline || model.options().evaluation_mode || !model.has_any_of(all_)) continue;
+    pipelines_.push_back(&model);
+    std::erase_if(unreduced_, [&](const at::Tensor& parameter) { return model.has_any_of({parameter}); });
+  }
+  const bool is_divided = accelerator_state_->mesh.pipeline.size() > 1 || accelerator_state_->group.size() > 1;
+  if (pipelines_.empty() || !is_divided || dynamic_cast<torch::optim::LBFGS*>(&optimizer_) == nullptr) return;
+  base::fail(
+      ErrorKind::usage, accelerator_state_->place, "optimizer.step",
+      "torch::optim::LBFGS combines all elements of the parameters, and this rank has only the parameters of its "
+      "own Pipeline stages; use an optimizer that steps on each element");
+}
+
 // All ranks must get the same loss, because an optimizer may choose further calls or the step length by it.
 at::Tensor OptimizerCore::average_over_ranks(const at::Tensor& loss) const {
   const auto alike = [](const gradient::GradientReducer* gradient_reducer) {
     return gradient_reducer->steps_in_lockstep();
   };
-  if (gradient_reducers_.empty() || !std::ranges::all_of(gradient_reducers_, alike)) return loss;
+  const bool is_reduced = !gradient_reducers_.empty() || !pipelines_.empty();
+  if (!is_reduced || !std::ranges::all_of(gradient_reducers_, alike)) return loss;
   if (accelerator_state_->group.size() == 1 || !loss.defined() || loss.numel() != 1) return loss;
   return comm::with_operation_context(
       "optimizer.step", "the closure's losses are not averaged", accelerator_state_->place,
@@ -393,7 +416,8 @@ void OptimizerCore::check_reduced() {
   for (gradient::GradientReducer* gradient_reducer : gradient_reducers_) gradient_reducer->before_step();
   for (sharding::FullyShardedParameters* model : fully_sharded_) model->before_step();
   if (accelerator_state_->group.size() == 1) return;
-  for (const auto& parameter : unmanaged_) {
+  for (const ModelCore* pipeline : pipelines_) pipeline->check_averaged();
+  for (const auto& parameter : unreduced_) {
     if (parameter.grad().defined()) {
       base::fail(ErrorKind::usage, accelerator_state_->place, "optimizer.step",
                  "a parameter of shape [{}] has a gradient that no prepared model reduces over the {} ranks; give its "

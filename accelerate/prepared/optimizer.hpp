@@ -109,6 +109,10 @@ class OptimizerCore : public Entry {
   [[nodiscard]] bool step_consumed() const { return step_consumed_; }
   [[nodiscard]] ScaledGradients& scaled() { return scaled_; }
   [[nodiscard]] bool has_gradient() const;
+  /// The same, or true if another stage of a pipeline has one.
+  [[nodiscard]] bool has_gradient_on_any_stage() const { return has_gradient() || stages_have_gradient_; }
+  /// \param has_gradient  Of any stage, after a step of a pipeline.
+  void set_stages_have_gradient(bool has_gradient) { stages_have_gradient_ = has_gradient; }
   /// Number of calls of step() that used the gradients.
   [[nodiscard]] int64_t times_spent() const { return times_spent_; }
   /// Parameters at the last lookup.
@@ -149,6 +153,7 @@ class OptimizerCore : public Entry {
   void throw_foreign_parameters() const;
   void warn_about_foreign_parameters();
   void find_gradient_reducers();
+  void find_pipelines();
 
   AcceleratorState* accelerator_state_;
   torch::optim::Optimizer& optimizer_;
@@ -161,13 +166,16 @@ class OptimizerCore : public Entry {
   int64_t times_spent_ = 0;
   bool shares_parameters_ = false;
   bool reached_ = false;
+  bool stages_have_gradient_ = false;  // until the gradients are zeroed
   WriteStamps waiting_;
   int64_t steps_ = 0;
   // Gradient reducers of the parameters, and the parameters that none averages. Looked up again after a change.
   std::vector<gradient::GradientReducer*> gradient_reducers_;
   std::vector<sharding::ParameterSharding*> sharded_;             // of models with some of the parameters
   std::vector<sharding::FullyShardedParameters*> fully_sharded_;  // those of them that shard gradients
+  std::vector<ModelCore*> pipelines_;  // with some of the parameters, which are also in unmanaged_
   std::vector<at::Tensor> all_, unmanaged_;
+  std::vector<at::Tensor> unreduced_;  // unmanaged_ without the parameters of pipelines
   int64_t seen_registry_ = -1;
   bool warned_foreign_ = false;  // since the last lookup
   int64_t found_ = 0;            // number of lookups

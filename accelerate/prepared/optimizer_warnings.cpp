@@ -68,7 +68,9 @@ void OptimizerCore::warn_about_step_inside_window() const {
                    "accelerator.accumulate(model)",
                    accelerator_state_->window.options.steps, backwards, backwards == 1 ? "" : "s");
   }
-  if (has_gradient()) return;
+  // A stage may have nothing trainable.
+  const bool is_of_stage = accelerator_state_->mesh.pipeline.size() > 1 && (all_.empty() || !pipelines_.empty());
+  if (has_gradient() || is_of_stage) return;
   throw_foreign_parameters();
   base::log_once(
       base::LogLevel::warning, accelerator_state_->place,

@@ -13,7 +13,7 @@
 #include "accelerate/prepared/memory_format.hpp"
 #include "accelerate/prepared/module_classes.hpp"
 #include "accelerate/prepared/module_tensors.hpp"
-#include "accelerate/prepared/pipeline_refusal.hpp"
+#include "accelerate/prepared/pipeline_model.hpp"
 #include "accelerate/prepared/prepare_diagnostics.hpp"
 
 namespace accelerate::prepared {
@@ -70,8 +70,13 @@ auto prepare_model(const SharedPtr& shared, const PrepareOptions& options, Model
   auto held = hold(std::forward<Model>(model));
   using Module = typename decltype(held)::element_type;
   check_device_exists(*shared, held != nullptr);
-  if constexpr (std::derived_from<Module, torch::nn::Module>) refuse_pipeline(*held, shared->place);
-  if (options.device_placement) held->to(shared->device);
+  ModelOptions model_options = options.model;
+  if constexpr (std::derived_from<Module, torch::nn::Module>) {
+    const bool has_hook = model_options.gradient_reducer.hook != gradient::CommHook{};
+    model_options.pipeline = layout_of_pipeline(*shared, *held, has_hook);
+  }
+  const bool is_placed = options.device_placement && !places_own_layers(model_options.pipeline.get());
+  if (is_placed) held->to(shared->device);
   if (options.memory_format != env::MemoryFormat::contiguous) {
     set_memory_format(named_parameters(*held), options.memory_format);
     set_memory_format(named_buffers(*held), options.memory_format);
@@ -82,15 +87,15 @@ auto prepare_model(const SharedPtr& shared, const PrepareOptions& options, Model
     }
     cast_floating(named_parameters(*held), *dtype);
     cast_floating(named_buffers(*held), *dtype);
-    if (options.device_placement) held->to(shared->device);  // recurrent layers flatten their weights again
+    if (is_placed) held->to(shared->device);  // recurrent layers flatten their weights again
   }
   if constexpr (std::derived_from<Module, torch::nn::Module>) nn::connect_sync_batchnorm(*held, shared->group);
-  ModelOptions model_options = options.model;
   model_options.shard_units = modules_of_classes(*held, shared->full_shard.units.classes, shared->place);
   auto core = register_model(*shared, model_options, identity_of(*held), named_parameters(*held), named_buffers(*held));
   if constexpr (std::same_as<Module, torch::jit::Module>) {
     core->exchanges_buffers([module = *held] { return named_buffers(module); });
   }
+  if constexpr (std::derived_from<Module, torch::nn::Module>) wrap_train_step(shared, core, *held);
   return PreparedModel<Module>(std::move(held), share_with_state(shared, std::move(core)));
 }
 

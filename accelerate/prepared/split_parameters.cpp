@@ -49,8 +49,8 @@ void check_split_parameters(const AcceleratorState& shared, const std::vector<gr
     if (all[rank] == all[0]) continue;
     base::fail(
         ErrorKind::usage, shared.place, "prepare",
-        "{} is a part of a tensor parallel layer, and ranks 0 and {} of this Accelerator have different parts, "
-        "whose gradients must not be averaged; set AcceleratorOptions::parallelism_config, and make the layers with "
+        "{} is a part of a tensor parallel layer, and ranks 0 and {} of this Accelerator have different parts "
+        "and must not average their gradients; set AcceleratorOptions::parallelism_config, and make the layers with "
         "accelerator.tensor_parallel_group()",
         first, rank);
   }
@@ -109,16 +109,6 @@ void refuse_split_model(const AcceleratorState& shared, const ModelCore& model, 
   refuse_split_parameters(shared, tensors, operation,
                           "files would contain this part only; use nn::whole_state_dict() and "
                           "nn::load_whole_state_dict()");
-}
-
-void refuse_stages(const AcceleratorState& shared, std::string_view operation) {
-  const int64_t stages = shared.mesh.pipeline.size();
-  if (stages == 1) return;
-  base::fail(
-      ErrorKind::usage, shared.place, operation,
-      "with pp_size {} every rank of a pipeline has other layers, and the files would contain those of one rank; "
-      "save the modules of each stage on its own rank",
-      stages);
 }
 
 void refuse_split_models(AcceleratorState& shared, std::string_view operation) {

@@ -51,7 +51,4 @@ void refuse_split_model(const AcceleratorState& shared, const ModelCore& model, 
 /// As refuse_split_model() for all prepared models.
 void refuse_split_models(AcceleratorState& shared, std::string_view operation);
 
-/// \throws Error (usage) if the mesh has pipeline stages, because only one rank writes files.
-void refuse_stages(const AcceleratorState& shared, std::string_view operation);
-
 }  // namespace accelerate::prepared

@@ -10,6 +10,7 @@
 
 #include "accelerate/device/copy_all.hpp"
 #include "accelerate/optim/state_ranges.hpp"
+#include "accelerate/pipeline/model_layout.hpp"
 #include "accelerate/prepared/model.hpp"
 #include "accelerate/prepared/split_state.hpp"
 #include "accelerate/sharding/fully_sharded_parameters.hpp"
@@ -46,6 +47,27 @@ std::vector<std::string> without_tied(const ModelCore& model, const NamedTensors
     if (std::none_of(first, last, stands_for)) names.push_back(name);
   }
   return names;
+}
+
+// Returns true if a stage of the pipeline has the tensor. This rank may have other stages.
+bool is_of_pipeline(const ModelCore& model, const std::string& name) {
+  const auto& layout = model.options().pipeline;
+  return layout != nullptr && layout->positions.contains(name);
+}
+
+// Hugging Face Accelerate saves a tied tensor once, under the name of one use. This use may be in another stage.
+void add_names_of_other_uses(const ModelCore& model, std::unordered_map<std::string_view, const at::Tensor*>& by_name) {
+  const auto& layout = model.options().pipeline;
+  if (layout == nullptr) return;
+  std::unordered_map<std::string_view, const at::Tensor*> by_first_use;
+  for (const auto& [name, first] : layout->canonical_names) {
+    const auto found = by_name.find(name);
+    if (found != by_name.end()) by_first_use.emplace(first, found->second);
+  }
+  for (const auto& [name, first] : layout->canonical_names) {
+    const auto found = by_first_use.find(first);
+    if (found != by_first_use.end()) by_name.try_emplace(name, found->second);
+  }
 }
 
 // PyTorch before 0.4.1 saved no count of batches with the statistics of a BatchNorm. As load_state_dict() of PyTorch,
@@ -114,6 +136,7 @@ class SavedCopies {
 WeightMatch match_weights(const ModelCore& model, const NamedTensors& saved) {
   std::unordered_map<std::string_view, const at::Tensor*> by_name;
   for (const auto& [name, tensor] : saved) by_name.emplace(name, &tensor);
+  add_names_of_other_uses(model, by_name);
   WeightMatch match;
   NamedTensors missing;
   const NamedTensors weights = weights_of(model);
@@ -134,7 +157,7 @@ WeightMatch match_weights(const ModelCore& model, const NamedTensors& saved) {
     }
   }
   for (const auto& [name, tensor] : saved) {
-    if (by_name.contains(name)) match.unmet.unexpected.push_back(name);
+    if (by_name.contains(name) && !is_of_pipeline(model, name)) match.unmet.unexpected.push_back(name);
   }
   accept_uncounted_batches(missing, match.pairs);
   if (!missing.empty()) match.unmet.missing = without_tied(model, missing, match.pairs);

@@ -172,8 +172,8 @@ TEST_CASE("a newer incomplete checkpoint is skipped with a log line, and refused
   CHECK(loaded.path == checkpoints / "checkpoint_0");
   CHECK(loaded.skipped_checkpoints == std::vector<std::string>{"checkpoint_1: " + wrong});
   CHECK(refusal([&] { accelerator.load_state(checkpoints / "checkpoint_1"); }) ==
-        "load_state: " + (checkpoints / "checkpoint_1").string() + " is not whole: " + wrong +
-            "; the newest whole one beside it is " + (checkpoints / "checkpoint_0").string());
+        "load_state: " + (checkpoints / "checkpoint_1").string() + " is incomplete or damaged: " + wrong +
+            "; the newest complete checkpoint in the same folder is " + (checkpoints / "checkpoint_0").string());
 }
 
 TEST_CASE("a manifest.json of another program beside checkpoints is ignored") {
@@ -488,7 +488,7 @@ TEST_CASE("a checkpoint that lost its manifest is not read as a Python checkpoin
   fs::remove(place / "manifest.json");
   const auto wrong = (place / "manifest.json").string() + " cannot be opened: No such file or directory";
   CHECK(refusal([&] { accelerator.load_state(place); }) ==
-        "load_state: " + place.string() + " is not whole: load: " + wrong);
+        "load_state: " + place.string() + " is incomplete or damaged: load: " + wrong);
   CHECK(refusal([&] { accelerator.load_state(); }).ends_with("(checkpoint_0: load: " + wrong + ")"));
   make_accelerates(place);
   CHECK(accelerator.load_state(place).world_size == 0);

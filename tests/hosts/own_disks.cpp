@@ -76,7 +76,8 @@ void run(const fs::path& project) {
   } catch (const accelerate::Error& error) {
     told = error.what();
   }
-  expect(accelerator, told.find("checkpoint_1 is not whole: model.safetensors has ") != std::string::npos, told);
+  expect(accelerator, told.find("checkpoint_1 is incomplete or damaged: model.safetensors has ") != std::string::npos,
+         told);
   accelerator.wait_for_everyone();
   // Complete on each machine, but from another save on one of them.
   if (accelerator.is_last_process()) {

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "accelerate/accelerate.hpp"
 #include "accelerate/pipeline/layer_costs.hpp"
 #include "tests/pipeline/models.hpp"
 #include "tests/refusal.hpp"
@@ -150,15 +149,6 @@ TEST_CASE("an activation with more dimensions than a message is refused") {
     pipeline.forward(rows(1));
   });
   CHECK(texts[0] == "Pipeline: an activation has 17 dimensions, at most 16 are supported");
-}
-
-TEST_CASE("prepare() refuses a pipeline") {
-  accelerate::Accelerator accelerator({.cpu = true});
-  const auto pipeline = std::make_shared<Pipeline>(accelerator.group(), mlp());
-  const auto text = refusal([&] { static_cast<void>(accelerator.prepare(pipeline)); });
-  CHECK_MESSAGE(text.ends_with("prepare: a Pipeline is not prepared, because its ranks have different parameters; call "
-                               "its train_step() and step a plain optimizer of its parameters"),
-                text);
 }
 
 TEST_CASE("measured costs change nothing and are positive") {

@@ -31,11 +31,26 @@ struct KilledImpl : torch::nn::Module {
 };
 TORCH_MODULE(Killed);
 
+/// Two data parallel ranks of a prepared pipeline with one stage: rank 1 is killed in the backward, and rank 0 waits
+/// for its gradients.
+void kill_before_average() {
+  accelerate::Accelerator accelerator({.cpu = true, .timeout = std::chrono::seconds(5)});
+  const bool is_killed = accelerator.process_index() == 1;
+  torch::nn::Sequential layers(torch::nn::Linear(8, 8), Killed(is_killed ? "backward" : ""), torch::nn::Linear(8, 8));
+  accelerate::nn::Pipeline net(accelerator.pipeline_parallel_group(), std::move(layers), {.micro_batches = 4});
+  const auto model = accelerator.prepare(net);
+  for (int64_t step = 0; step < 3; ++step) {
+    model->train_step(torch::ones({8, 8}), torch::ones({8, 8}),
+                      [](const auto& output, const auto& target) { return torch::mse_loss(output, target); });
+  }
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
   const std::string point = count > 1 ? arguments[1] : "";
   try {
+    if (point == "average") return kill_before_average(), 0;
     accelerate::Accelerator accelerator({.cpu = true, .timeout = std::chrono::seconds(5)});
     torch::nn::Sequential layers(torch::nn::Linear(8, 8), torch::nn::Tanh(), Killed(point), torch::nn::Linear(8, 8));
     accelerate::nn::Pipeline pipeline(accelerator.group(), std::move(layers),

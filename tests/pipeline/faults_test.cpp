@@ -23,3 +23,8 @@ TEST_CASE("a rank that is killed in a forward, in a backward or between steps is
   check_killed("backward", "Pipeline.train_step: stage 0, micro-batch ");
   check_killed("between", "Pipeline.train_step: ");
 }
+
+TEST_CASE("the error names a rank that is killed before a prepared pipeline averages its gradients") {
+  check_killed("average",
+               "Pipeline.train_step: the gradients of this stage are not averaged over the data parallel ranks: ");
+}

@@ -296,7 +296,7 @@ TEST_CASE("a missing and a damaged file of a rank are errors, and nothing is loa
     if (accelerator.process_index() == 0) fs::rename(part, folder.path / "aside");
     accelerator.wait_for_everyone();
     const auto text = testing::refusal([&] { accelerator.load_state(folder.path / "c"); });
-    CHECK_MESSAGE(text.find("is not whole: parts_1.safetensors is missing") != std::string::npos, text);
+    CHECK_MESSAGE(text.find("is incomplete or damaged: parts_1.safetensors is missing") != std::string::npos, text);
     CHECK(largest_difference(training.values(), before) == 0);
     if (accelerator.process_index() == 0) {
       CHECK(testing::refusal([&] {

@@ -83,7 +83,7 @@ TEST_CASE("an Accelerator over ranks with different parts refuses the model") {
     CHECK(
         refused([&] { std::ignore = accelerator.prepare(split); }) ==
         "prepare: up.weight is a part of a tensor parallel layer, and ranks 0 and 1 of this Accelerator have different "
-        "parts, whose gradients must not be averaged; set AcceleratorOptions::parallelism_config, and make the layers "
+        "parts and must not average their gradients; set AcceleratorOptions::parallelism_config, and make the layers "
         "with accelerator.tensor_parallel_group()");
   });
 }

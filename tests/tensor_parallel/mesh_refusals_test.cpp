@@ -119,14 +119,14 @@ TEST_CASE("save_state() refuses a state of split layers that it cannot join") {
   });
 }
 
-TEST_CASE("files of pipeline stages are refused, because one rank would write its own layers") {
+TEST_CASE("files of stages that are no Pipeline are refused, because one rank would write its own layers") {
   run_threads(2, [](const Group& world) {
     Accelerator accelerator(world, {.cpu = true, .parallelism_config = {{.pp_size = 2}}});
     torch::nn::Linear stage(2, 2);
     const auto model = accelerator.prepare(stage);
     const std::string reason =
-        ": with pp_size 2 every rank of a pipeline has other layers, and the files would contain those of one rank; "
-        "save the modules of each stage on its own rank";
+        ": with pp_size 2 every rank of a pipeline has other layers, but model is not an nn::Pipeline, so the files "
+        "would contain only the layers of one rank; make it an nn::Pipeline, or save its modules on each rank";
     CHECK(refused([&] { accelerator.save_state("c"); }) == "save_state" + reason);
     CHECK(refused([&] { accelerator.save_model(model, "c"); }) == "save_model" + reason);
   });
