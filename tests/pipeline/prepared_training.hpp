@@ -63,6 +63,25 @@ inline accelerate::data::Loader rows_of(const Task& task, const Accelerator& acc
                                         {.batch_size = 8 / data_ranks, .shuffle = true, .seed = 7});
 }
 
+/// The loop. Returns the norms before clipping.
+/// \param backward  Computes the gradients of the model for a batch.
+template <typename Objects, typename Backward>
+std::vector<double> norms_of_epochs(Accelerator& accelerator, Objects& objects, double max_norm, int64_t count,
+                                    const Backward& backward) {
+  auto& [model, optimizer, loader] = objects;
+  std::vector<double> norms;
+  for (int64_t epoch = 0; epoch < count; ++epoch) {
+    for (auto& [input, target] : loader) {
+      const auto scope = accelerator.accumulate(model);
+      optimizer.zero_grad();
+      backward(model, input, target);
+      norms.push_back(accelerator.clip_grad_norm_(model, max_norm).template item<double>());
+      optimizer.step();
+    }
+  }
+  return norms;
+}
+
 /// Trains the whole model in one process. epochs() returns the norms before clipping.
 struct WholeTraining {
   WholeTraining(Accelerator& of, const Task& task)
@@ -73,18 +92,9 @@ struct WholeTraining {
         max_norm(task.max_norm) {}
 
   std::vector<double> epochs(int64_t count) {
-    auto& [model, optimizer, loader] = objects;
-    std::vector<double> norms;
-    for (int64_t epoch = 0; epoch < count; ++epoch) {
-      for (auto& [input, target] : loader) {
-        const auto scope = accelerator.accumulate(model);
-        optimizer.zero_grad();
-        accelerator.backward(squared_error(model(input), target));
-        norms.push_back(accelerator.clip_grad_norm_(model, max_norm).template item<double>());
-        optimizer.step();
-      }
-    }
-    return norms;
+    return norms_of_epochs(accelerator, objects, max_norm, count, [&](auto& model, auto& input, auto& target) {
+      accelerator.backward(squared_error(model(input), target));
+    });
   }
 
   Accelerator& accelerator;
@@ -104,18 +114,9 @@ struct PipelineTraining {
         max_norm(task.max_norm) {}
 
   std::vector<double> epochs(int64_t count) {
-    auto& [model, optimizer, loader] = objects;
-    std::vector<double> norms;
-    for (int64_t epoch = 0; epoch < count; ++epoch) {
-      for (auto& [input, target] : loader) {
-        const auto scope = accelerator.accumulate(model);
-        optimizer.zero_grad();
-        model->train_step(input, target, squared_error);
-        norms.push_back(accelerator.clip_grad_norm_(model, max_norm).template item<double>());
-        optimizer.step();
-      }
-    }
-    return norms;
+    return norms_of_epochs(accelerator, objects, max_norm, count, [&](auto& model, auto& input, auto& target) {
+      model->train_step(input, target, squared_error);
+    });
   }
 
   Accelerator& accelerator;

@@ -2,18 +2,23 @@
 // Tensor parallel layers in the stages of a prepared pipeline, with and without data parallel ranks.
 #include "tests/tensor_parallel/support.hpp"
 //
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "accelerate/accelerate.hpp"
 #include "accelerate/pipeline/pipeline.hpp"
 #include "tests/checkpoint/folder.hpp"
+#include "tests/pipeline/prepared_training.hpp"
 #include "tests/tensor_parallel/mesh_training.hpp"
 
 namespace {
 
 using accelerate::comm::run_threads;
 using namespace mesh_testing;
+using pipeline_testing::PipelineTraining;
+using pipeline_testing::Task;
+using pipeline_testing::WholeTraining;
 using torch::nn::Sequential;
 
 template <typename Mlp, typename... Arguments>
@@ -27,63 +32,19 @@ Sequential mlp_layers(const Arguments&... arguments) {
 
 at::Tensor error_of(const at::Tensor& output, const at::Tensor& target) { return torch::mse_loss(output, target); }
 
-struct StagesOfSplitLayers {
-  explicit StagesOfSplitLayers(Accelerator& of)
-      : accelerator(of),
-        pipeline(std::make_shared<Pipeline>(accelerator.pipeline_parallel_group(),
-                                            mlp_layers<SplitMlp>(accelerator.tensor_parallel_group()),
-                                            accelerate::PipelineOptions{.micro_batches = 2})),
-        adamw(pipeline->parameters(), torch::optim::AdamWOptions(1e-2)),
-        objects(accelerator.prepare(pipeline, adamw, samples(8 / accelerator.data_parallel_group().size()))) {}
+Task task_of(const std::function<Sequential()>& make) {
+  return {.make = make,
+          .inputs = numbers({24, 6}, 3),
+          .targets = numbers({24, 5}, 4),
+          .make_optimizer = [](const std::vector<at::Tensor>& parameters) {
+            return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-2));
+          }};
+}
 
-  std::vector<double> epochs(int64_t count) {
-    auto& [model, optimizer, loader] = objects;
-    std::vector<double> norms;
-    for (int64_t epoch = 0; epoch < count; ++epoch) {
-      for (auto& [x, y] : loader) {
-        optimizer.zero_grad();
-        model->train_step(x, y, error_of);
-        norms.push_back(accelerator.clip_grad_norm_(model, 0.05).template item<double>());
-        optimizer.step();
-      }
-    }
-    return norms;
-  }
-
-  Accelerator& accelerator;
-  std::shared_ptr<Pipeline> pipeline;
-  torch::optim::AdamW adamw;
-  decltype(std::declval<Accelerator&>().prepare(std::declval<std::shared_ptr<Pipeline>&>(),
-                                                std::declval<torch::optim::AdamW&>(), samples(1))) objects;
-};
-
-struct StockLayers {
-  explicit StockLayers(Accelerator& of)
-      : accelerator(of),
-        layers(mlp_layers<StockMlp>()),
-        adamw(layers->parameters(), torch::optim::AdamWOptions(1e-2)),
-        objects(accelerator.prepare(layers, adamw, samples(8))) {}
-
-  std::vector<double> epochs(int64_t count) {
-    auto& [model, optimizer, loader] = objects;
-    std::vector<double> norms;
-    for (int64_t epoch = 0; epoch < count; ++epoch) {
-      for (auto& [x, y] : loader) {
-        optimizer.zero_grad();
-        accelerator.backward(error_of(model(x), y));
-        norms.push_back(accelerator.clip_grad_norm_(model, 0.05).template item<double>());
-        optimizer.step();
-      }
-    }
-    return norms;
-  }
-
-  Accelerator& accelerator;
-  Sequential layers;
-  torch::optim::AdamW adamw;
-  decltype(std::declval<Accelerator&>().prepare(std::declval<Sequential&>(), std::declval<torch::optim::AdamW&>(),
-                                                samples(1))) objects;
-};
+WholeTraining stock_layers(Accelerator& accelerator) { return {accelerator, task_of(mlp_layers<StockMlp>)}; }
+PipelineTraining stages_of_split_layers(Accelerator& accelerator) {
+  return {accelerator, task_of([&] { return mlp_layers<SplitMlp>(accelerator.tensor_parallel_group()); })};
+}
 
 TEST_CASE("tensor parallel layers in pipeline stages train and resume like one process") {
   for (const ParallelismConfig& sizes : {ParallelismConfig{.tp_size = 2, .pp_size = 2},
@@ -91,24 +52,24 @@ TEST_CASE("tensor parallel layers in pipeline stages train and resume like one p
     CAPTURE(sizes.text());
     run_threads(sizes.total_size(), [&](const Group& world) {
       Accelerator one = alone();
-      StockLayers stock(one);
+      auto stock = stock_layers(one);
       const auto before = stock.epochs(2);
       const testing::SharedFolder folder(world);
       if (world.rank() == 0) one.save_state(folder.path / "whole");
       world.barrier();
       const auto after = stock.epochs(2);
       Accelerator accelerator = on_mesh(world, {sizes});
-      StagesOfSplitLayers training(accelerator);
+      auto training = stages_of_split_layers(accelerator);
       CHECK(close(training.epochs(2), before));
       accelerator.save_state(folder.path / "stages");
       CHECK(close(training.epochs(2), after));
       for (const char* name : {"whole", "stages"}) {
         Accelerator again = on_mesh(world, {sizes});
-        StagesOfSplitLayers resumed(again);
+        auto resumed = stages_of_split_layers(again);
         again.load_state(folder.path / name);
         CHECK(close(resumed.epochs(2), after));
         Accelerator single = alone();
-        StockLayers continued(single);
+        auto continued = stock_layers(single);
         single.load_state(folder.path / name);
         CHECK(close(continued.epochs(2), after));
       }
@@ -118,7 +79,7 @@ TEST_CASE("tensor parallel layers in pipeline stages train and resume like one p
       const auto expected = stock.layers->named_parameters();
       CHECK(dict.size() == (world.rank() == 0 ? expected.size() : 0));
       for (const auto& item : dict) CHECK(close(item.value(), expected[item.key()]));
-      StockLayers loaded(one);
+      auto loaded = stock_layers(one);
       CHECK(one.load_model(std::get<0>(loaded.objects), folder.path / "model") == accelerate::LoadedModel{});
       for (const auto& item : loaded.layers->named_parameters()) CHECK(close(item.value(), expected[item.key()]));
       world.barrier();
