@@ -2,11 +2,12 @@
 #include "accelerate/gradient/average_gradients.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros.h>
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/gradient/clip.hpp"
+#include "accelerate/gradient/pieces.hpp"
 
 namespace accelerate::gradient {
 namespace {
@@ -17,8 +18,9 @@ void average_bucket(const comm::Group& group, const std::vector<at::Tensor>& par
   int64_t elements = 0;
   for (const at::Tensor& parameter : parameters) elements += parameter.numel();
   const auto count = static_cast<int64_t>(parameters.size());
-  const at::Tensor flat = at::zeros({elements + count}, parameters.front().options().requires_grad(false));
+  const at::Tensor flat = at::empty({elements + count}, parameters.front().options().requires_grad(false));
   const at::Tensor used = flat.narrow(0, elements, count);
+  used.fill_(1);
   const auto part_of = [&](const at::Tensor& parameter, int64_t begin) {
     return flat.narrow(0, begin, parameter.numel()).view(parameter.sizes());
   };
@@ -27,7 +29,9 @@ void average_bucket(const comm::Group& group, const std::vector<at::Tensor>& par
     const at::Tensor& parameter = parameters[static_cast<size_t>(i)];
     if (parameter.grad().defined()) {
       part_of(parameter, begin).copy_(parameter.grad());
-      used[i].fill_(1);
+    } else {
+      part_of(parameter, begin).zero_();
+      used[i].zero_();
     }
     begin += parameter.numel();
   }
@@ -65,19 +69,7 @@ void average_gradients(const comm::Group& group, const std::vector<NamedTensor>&
   }
   for (const at::Tensor& parameter : single) average_bucket(group, {parameter});
   for (const auto& kind : by_kind(together)) {
-    std::vector<at::Tensor> bucket;
-    int64_t bytes = 0;
-    for (const at::Tensor& parameter : kind) {
-      const auto more = static_cast<int64_t>(parameter.nbytes());
-      if (!bucket.empty() && bytes + more > cap_bytes) {
-        average_bucket(group, bucket);
-        bucket.clear();
-        bytes = 0;
-      }
-      bucket.push_back(parameter);
-      bytes += more;
-    }
-    if (!bucket.empty()) average_bucket(group, bucket);
+    for (const auto& bucket : pieces_of(kind, cap_bytes)) average_bucket(group, bucket);
   }
 }
 

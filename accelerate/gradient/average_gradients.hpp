@@ -16,9 +16,8 @@ namespace accelerate::gradient {
 /// ranks get the mean. Gradients that are equal on all ranks stay equal. Collective.
 ///
 /// \param parameters  The same on all ranks. Parameters without requires_grad are skipped; duplicates count once.
-/// \param alone       Parameters by TensorImpl that are averaged one by one, because ranks of other groups have copies
-/// of
-///                    them and must compute the same bits.
+/// \param alone       Parameters by TensorImpl that are averaged one by one: ranks of other groups have copies of them
+///                    and must compute the same bits.
 /// \param cap_bytes   Largest bucket, in bytes. A larger gradient gets its own bucket.
 /// \throws Error (usage) if a gradient is sparse.
 void average_gradients(const comm::Group& group, const std::vector<NamedTensor>& parameters,

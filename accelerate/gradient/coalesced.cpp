@@ -16,6 +16,7 @@
 #include "accelerate/base/version_counter.hpp"
 #include "accelerate/comm/error_context.hpp"
 #include "accelerate/gradient/join_coordinator.hpp"
+#include "accelerate/gradient/pieces.hpp"
 #include "accelerate/gradient/verify_parameters.hpp"
 
 namespace accelerate::gradient {
@@ -264,26 +265,16 @@ void broadcast_tensors(const comm::Group& group, const std::vector<at::Tensor>& 
                        int64_t cap_bytes) {
   if (group.size() == 1) return;
   const at::NoGradGuard no_grad;
-  for (auto& [device, those] : group_by(tensors, device_of)) {
-    std::vector<at::Tensor> param_shard;
-    int64_t bytes = 0;
-    const auto send = [&] {
-      if (param_shard.size() == 1 && param_shard.front().is_non_overlapping_and_dense()) {
-        group.broadcast(param_shard.front(), root);
-      } else if (!param_shard.empty()) {
-        const auto pack = BufferBroadcast::pack(std::move(param_shard));
-        BufferBroadcast::broadcast(group, pack, root);
-        if (group.rank() != root) BufferBroadcast::unpack(pack);
+  for (const auto& [device, those] : group_by(tensors, device_of)) {
+    for (auto& piece : pieces_of(those, cap_bytes)) {
+      if (piece.size() == 1 && piece.front().is_non_overlapping_and_dense()) {
+        group.broadcast(piece.front(), root);
+        continue;
       }
-      param_shard.clear();
-      bytes = 0;
-    };
-    for (const at::Tensor& tensor : those) {
-      if (bytes + static_cast<int64_t>(tensor.nbytes()) > cap_bytes) send();
-      param_shard.push_back(tensor);
-      bytes += static_cast<int64_t>(tensor.nbytes());
+      const auto pack = BufferBroadcast::pack(std::move(piece));
+      BufferBroadcast::broadcast(group, pack, root);
+      if (group.rank() != root) BufferBroadcast::unpack(pack);
     }
-    send();
   }
 }
 

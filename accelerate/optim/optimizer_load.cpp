@@ -49,19 +49,6 @@ bool assign(std::tuple<double, double>& option, const OptionValue& value) {
   return pair != nullptr;
 }
 
-std::string shown(const OptionValue& value) {
-  struct Show {
-    std::string operator()(std::monostate) const { return "None"; }
-    std::string operator()(bool flag) const { return flag ? "True" : "False"; }
-    std::string operator()(const std::pair<double, double>& pair) const {
-      return fmt::format("({}, {})", pair.first, pair.second);
-    }
-    std::string operator()(int64_t number) const { return fmt::to_string(number); }
-    std::string operator()(double number) const { return fmt::to_string(number); }
-  };
-  return std::visit(Show{}, value);
-}
-
 std::string shape(const at::Tensor& tensor) { return fmt::format("[{}]", c10::Join(", ", tensor.sizes())); }
 
 class Loader {
@@ -187,13 +174,13 @@ class Loader {
         if (name != own) return;
         known = true;
         if (!assign(option, value))
-          fail("option {} of group {} is {}, which {} does not take", name, g, shown(value), Fields::name);
+          fail("option {} of group {} is {}, which {} does not take", name, g, text_of(value), Fields::name);
       });
       if (known) continue;
       for (const auto& [own, only] : fixed) {
         if (name == own && std::holds_alternative<bool>(only) && value != only) {
-          fail("option {} of group {} is {}, LibTorch's {} knows only {}", name, g, shown(value), Fields::name,
-               shown(only));
+          fail("option {} of group {} is {}, LibTorch's {} knows only {}", name, g, text_of(value), Fields::name,
+               text_of(only));
         }
       }
     }
@@ -303,6 +290,19 @@ void check_state(torch::optim::Optimizer& optimizer, const OptimizerState& state
   Loader loader(optimizer, state, {}, place);
   const bool stock = visit_stock(optimizer, [&]<typename Fields>(Fields) { loader.template check<Fields>(); });
   if (!stock) loader.check_by_itself();
+}
+
+std::string text_of(const OptionValue& value) {
+  struct Show {
+    std::string operator()(std::monostate) const { return "None"; }
+    std::string operator()(bool flag) const { return flag ? "True" : "False"; }
+    std::string operator()(const std::pair<double, double>& pair) const {
+      return fmt::format("({}, {})", pair.first, pair.second);
+    }
+    std::string operator()(int64_t number) const { return fmt::to_string(number); }
+    std::string operator()(double number) const { return fmt::to_string(number); }
+  };
+  return std::visit(Show{}, value);
 }
 
 }  // namespace accelerate::optim

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/optim/state_ranges.hpp"
@@ -33,6 +34,9 @@ using StateDtype = std::function<c10::ScalarType(const at::Tensor& parameter)>;
 void load_state(torch::optim::Optimizer& optimizer, const state::OptimizerState& state, const StateDtype& dtype,
                 const RankContext& place, const RangeOfParameter& range_of_parameter = {},
                 const state::ReadElements& read = {});
+
+/// Returns the value of an option as Python prints it: "None", "True", "0.1" or "(0.9, 0.999)".
+[[nodiscard]] std::string text_of(const state::OptionValue& value);
 
 /// \throws as load_state() does, without changing anything.
 void check_state(torch::optim::Optimizer& optimizer, const state::OptimizerState& state, const RankContext& place);

@@ -32,6 +32,9 @@ class ClippedGradients {
   at::Tensor clip(double max_norm, double norm_type) const;
 
  private:
+  void take(const AcceleratorState& shared, const std::vector<std::shared_ptr<ModelCore>>& models,
+            const std::vector<at::Tensor>& counted, bool is_split);
+
   nn::SplitGradients counted_{};         ///< only `whole` without parts of tensor parallel layers
   std::vector<at::Tensor> copies_{};     ///< gradients of tied parameters that another stage counts
   const comm::Group* tensor_ = nullptr;  ///< null if there are no parts of tensor parallel layers

@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "accelerate/comm/error_context.hpp"
@@ -199,9 +200,13 @@ bool spans_pipeline_stages(const std::vector<std::shared_ptr<ModelCore>>& models
 void refuse_parameters_of_no_stage(const AcceleratorState& shared,
                                    const std::vector<std::shared_ptr<ModelCore>>& models,
                                    const std::vector<at::Tensor>& parameters) {
+  std::unordered_set<const void*> of_stages;
+  for (const auto& model : models) {
+    if (model->options().pipeline == nullptr) continue;
+    for (const auto& own : model->parameters()) of_stages.insert(own.tensor.unsafeGetTensorImpl());
+  }
   for (const at::Tensor& parameter : parameters) {
-    const auto has_it = [&](const auto& model) { return model->options().pipeline && model->has_any_of({parameter}); };
-    if (!parameter.grad().defined() || std::ranges::any_of(models, has_it)) continue;
+    if (!parameter.grad().defined() || of_stages.contains(parameter.unsafeGetTensorImpl())) continue;
     base::fail(ErrorKind::usage, shared.place, "clip_grad_norm_",
                "some of the parameters belong to stages of a Pipeline, and one of shape [{}] does not, so that their "
                "common norm would count it {} times; clip them in separate calls",

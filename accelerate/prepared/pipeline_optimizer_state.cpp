@@ -10,7 +10,6 @@
 #include <typeinfo>
 #include <unordered_map>
 #include <utility>
-#include <variant>
 
 #include "accelerate/comm/error_context.hpp"
 #include "accelerate/optim/optimizer_state.hpp"
@@ -21,18 +20,10 @@
 #include "accelerate/prepared/optimizer.hpp"
 #include "accelerate/prepared/pipeline_model.hpp"
 #include "accelerate/prepared/stage_names.hpp"
+#include "accelerate/prepared/tensor_parts.hpp"
 
 namespace accelerate::prepared {
 namespace {
-
-std::string text_of_option(std::monostate) { return "None"; }
-std::string text_of_option(const std::pair<double, double>& values) {
-  return fmt::format("({}, {})", values.first, values.second);
-}
-template <typename Number>
-std::string text_of_option(const Number& value) {
-  return fmt::format("{}", value);
-}
 
 /// Type and groups of an optimizer, with the options of each group.
 std::string describe_groups(const AcceleratorState& shared, const OptimizerCore& optimizer) {
@@ -40,10 +31,8 @@ std::string describe_groups(const AcceleratorState& shared, const OptimizerCore&
   std::string text = optimizer.name() + " " + c10::demangle(typeid(stock).name());
   const auto state = optim::state_of(stock, shared.place);
   for (const auto& group : state.groups) {
-    text += fmt::format(", group of");
-    for (const auto& [name, value] : group.options) {
-      text += fmt::format(" {}={}", name, std::visit([](const auto& one) { return text_of_option(one); }, value));
-    }
+    text += ", group of";
+    for (const auto& [name, value] : group.options) text += fmt::format(" {}={}", name, optim::text_of(value));
   }
   return text + "; ";
 }
@@ -87,8 +76,7 @@ void add_optimizer_parts(AcceleratorState& shared, const OptimizerCore& optimize
     if (!is_stage_writer(shared) || is_tied_copy(models, parameter)) continue;  // the first of its stages saves it
     const int64_t number = numbers.at(names.at(parameter.unsafeGetTensorImpl()));
     for (const auto& [name, tensor] : named) {
-      content.parts.push_back({"optimizer", optimizer.index(), fmt::format("{}.{}", number, name), tensor.sizes().vec(),
-                               0, tensor.detach().contiguous().reshape({-1})});
+      content.parts.push_back(whole_part("optimizer", optimizer.index(), fmt::format("{}.{}", number, name), tensor));
     }
   }
   int64_t first = 0;

@@ -19,13 +19,12 @@
 #include "accelerate/pipeline/model_layout.hpp"
 #include "accelerate/prepared/model.hpp"
 #include "accelerate/prepared/stage_names.hpp"
+#include "accelerate/prepared/tensor_parts.hpp"
 
 namespace accelerate::prepared {
 namespace {
 
 using checkpoint::NamedTensors;
-
-at::Tensor flat_elements(const at::Tensor& tensor) { return tensor.detach().contiguous().reshape({-1}); }
 
 /// Returns one line per tensor with name, dtype and sizes.
 std::string describe_stage(const NamedTensors& tensors) {
@@ -141,12 +140,12 @@ void convert_to_stage_parts(AcceleratorState& shared, const std::vector<Optimize
   for (size_t i = 0; i < content.models.size(); ++i) {
     for (const auto& [name, tensor] : std::exchange(content.models[i], {})) {
       if (!saves) break;
-      content.parts.push_back({"model", static_cast<int64_t>(i), name, tensor.sizes().vec(), 0, flat_elements(tensor)});
+      content.parts.push_back(whole_part("model", static_cast<int64_t>(i), name, tensor));
     }
     content.in_parts[i] = true;
   }
   for (const auto& [name, master] : std::exchange(content.masters, {})) {
-    if (saves) content.parts.push_back({"master_weights", 0, name, master.sizes().vec(), 0, flat_elements(master)});
+    if (saves) content.parts.push_back(whole_part("master_weights", 0, name, master));
   }
   move_optimizers_to_parts(shared, optimizers, content);
   if (!saves) return;

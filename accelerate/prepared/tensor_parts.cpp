@@ -67,6 +67,10 @@ void add_state(const OptimizerCore& optimizer, state::OptimizerState& state, Par
 
 bool has_parts(const at::Tensor& parameter) { return parameter.numel() > 0 && parameter.is_contiguous(); }
 
+TensorPart whole_part(std::string kind, int64_t index, std::string name, const at::Tensor& tensor) {
+  return {std::move(kind), index, std::move(name), tensor.sizes().vec(), 0, tensor.detach().contiguous().reshape({-1})};
+}
+
 std::vector<TensorPart> take_parts(AcceleratorState& shared, OptimizerStates& states) {
   Parts parts;
   if (!saves_parts(shared)) return parts;

@@ -2,6 +2,8 @@
 // Private: what each rank saves of sharded tensors, so that no rank needs a whole tensor.
 #pragma once
 
+#include <cstdint>
+#include <string>
 #include <unordered_set>
 #include <vector>
 
@@ -14,6 +16,10 @@ namespace accelerate::prepared {
 /// True if the elements of a parameter have one order in memory and in files, so that a rank can save a range of them.
 /// Others (channels last, and parameters without elements) are saved whole.
 [[nodiscard]] bool has_parts(const at::Tensor& parameter);
+
+/// Returns a whole tensor as one part.
+[[nodiscard]] checkpoint::TensorPart whole_part(std::string kind, int64_t index, std::string name,
+                                                const at::Tensor& tensor);
 
 /// Returns this rank's parts of parameters, masters and optimizer state, without copies, and removes the latter from
 /// `states`. Empty unless ranks save their parts.

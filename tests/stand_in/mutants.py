@@ -100,8 +100,8 @@ MUTANTS = OF_OPERATIONS + [
      ("group.broadcast(pack.bytes, root);", "if (MUTANT) static_cast<void>(group.broadcast_async(pack.bytes, root)); "
       "else group.broadcast(pack.bytes, root);"), "training"),
     ("the wait for a parameter that is broadcast alone", GRADIENT + "coalesced.cpp",
-     ("group.broadcast(param_shard.front(), root);", "if (MUTANT) static_cast<void>(group.broadcast_async("
-      "param_shard.front(), root)); else group.broadcast(param_shard.front(), root);"), "placement"),
+     ("group.broadcast(piece.front(), root);", "if (MUTANT) static_cast<void>(group.broadcast_async("
+      "piece.front(), root)); else group.broadcast(piece.front(), root);"), "placement"),
     ("the wait for averaged parameters (local SGD)", GRADIENT + "coalesced.cpp",
      ("group.all_reduce(sum, comm::ReduceOp::mean);", "if (MUTANT) { static_cast<void>(group.all_reduce_async(sum)); "
       "sum.div_(group.size()); } else group.all_reduce(sum, comm::ReduceOp::mean);"), "features"),
