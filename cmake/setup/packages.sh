@@ -6,6 +6,7 @@ packages_test="doctest-dev"
 packages_style="clang-format clang-tidy-19"   # older versions do not support C++20 completely
 packages_pages="doxygen chromium fonts-dejavu-core"   # for ./run test full: the API reference, and accelerate_report's page in a browser
 packages_clang="clang-16"   # for ./run test full: a user's project compiled with clang
+packages_loader="ffmpeg"   # for ./run bench loader: the libraries with which SPDL decodes images
 packages_hosts="iproute2 procps openssh-server slurmctld slurmd slurm-client munge"
 
 # A package provides a command, a header or a Python module. The check looks for these and not for the package, so it also
@@ -22,6 +23,7 @@ declare -A package_provides=(
   [clang-16]="command clang++-16"
   [doxygen]="command doxygen" [chromium]="command chromium"
   [fonts-dejavu-core]="file /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf"
+  [ffmpeg]="command ffmpeg"
   [iproute2]="command ip" [procps]="command ps" [openssh-server]="command sshd" [slurmctld]="command slurmctld"
   [slurmd]="command slurmd" [slurm-client]="command srun" [munge]="command munged"
 )
