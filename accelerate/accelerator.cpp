@@ -177,9 +177,9 @@ bool Accelerator::optimizer_step_was_skipped() const {
   return accelerator_state_->scaling && accelerator_state_->scaling->any_was_skipped();
 }
 
-prepared::LossScaling& Accelerator::scaling(std::string_view asked_by) const {
+prepared::LossScaling& Accelerator::scaling(std::string_view operation) const {
   if (!accelerator_state_->scaling) {
-    base::fail(ErrorKind::usage, place(), asked_by, "mixed_precision is {}, only fp16 has a loss scale",
+    base::fail(ErrorKind::usage, place(), operation, "mixed_precision is {}, only fp16 has a loss scale",
                env::mixed_precision_name(mixed_precision_));
   }
   return *accelerator_state_->scaling;

@@ -425,7 +425,7 @@ class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacad
   void begin_backward(const at::Tensor& loss);
   /// \param weight  Factor of the loss.
   void weighted_backward(const at::Tensor& loss, double weight, bool retain_graph);
-  [[nodiscard]] prepared::LossScaling& scaling(std::string_view asked_by) const;
+  [[nodiscard]] prepared::LossScaling& scaling(std::string_view operation) const;
 
   prepared::PrepareOptions options_;
   Precision mixed_precision_ = Precision::no;

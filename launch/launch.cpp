@@ -31,9 +31,9 @@ std::optional<Runner> mpi_without_launcher(Runner runner, LaunchOptions& options
   const LaunchOptions placed = with_slurm_placement(options, call.variables);
   const bool alone = value_of(placed, &LaunchOptions::num_machines) == 1;
   if (!alone || !is_program("mpirun", call.variables)) return std::nullopt;
-  const auto why_not = mpi_server_unavailable_reason();
-  if (!why_not) return std::nullopt;
-  call.note(fmt::format("{}; mpirun starts the ranks", *why_not));
+  const auto unavailable_reason = mpi_server_unavailable_reason();
+  if (!unavailable_reason) return std::nullopt;
+  call.note(fmt::format("{}; mpirun starts the ranks", *unavailable_reason));
   const Machine machine = this_machine(call.variables);
   if (placed.num_processes != options.num_processes) call.note(slurm_choice_text(tasks_of_job(call.variables)));
   call.note(chosen_ranks_text(placed, machine));

@@ -185,29 +185,29 @@ std::vector<std::string> this_command() {
 }
 
 // Runs in the launcher: if the program was killed, no other process removes its folder.
-[[noreturn]] void end_the_launcher(int code, const WorkerOf& who, pid_t parent) {
-  if (::getppid() != parent) remove_folder(who.folder);
+[[noreturn]] void end_the_launcher(int code, const WorkerOf& worker, pid_t parent) {
+  if (::getppid() != parent) remove_folder(worker.folder);
   ::_exit(code);
 }
 
 // Runs in a separate process: MPI can be served once per process, and the launcher blocks signals.
-[[noreturn]] void run_as_launcher(const LaunchOptions& options, const WorkerOf& who, pid_t parent) {
+[[noreturn]] void run_as_launcher(const LaunchOptions& options, const WorkerOf& worker, pid_t parent) {
   // If SIGTERM is ignored, as by a batch script's trap, the end of the program would not be detected.
   ::signal(SIGTERM, SIG_DFL);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (::getppid() != parent) end_the_launcher(1, who, parent);
-  ::setenv(kWorkerVariable, fmt::format("{}:{}", who.call, who.folder).c_str(), 1);
-  const fs::path failure = fs::path(who.folder) / "failed";
+  if (::getppid() != parent) end_the_launcher(1, worker, parent);
+  ::setenv(kWorkerVariable, fmt::format("{}:{}", worker.call, worker.folder).c_str(), 1);
+  const fs::path failure = fs::path(worker.folder) / "failed";
   try {
     const int code = launch(options);
     std::fflush(nullptr);
-    end_the_launcher(code, who, parent);
+    end_the_launcher(code, worker, parent);
   } catch (const Error& error) {
     write_failure_file(failure, failure_of(error));
   } catch (const std::exception& error) {
     write_failure_file(failure, {.kind = ErrorKind::environment, .text = error.what()});
   }
-  end_the_launcher(1, who, parent);
+  end_the_launcher(1, worker, parent);
 }
 
 // If the program or its parent ignores SIGCHLD, the system discards the exit status of children before it can be read.
@@ -229,13 +229,13 @@ class ChildrenAreKept {
   struct sigaction before_ {};
 };
 
-int launch_and_wait(const LaunchOptions& options, const WorkerOf& who) {
+int launch_and_wait(const LaunchOptions& options, const WorkerOf& worker) {
   std::fflush(nullptr);
   const ChildrenAreKept kept;
   const pid_t self = ::getpid();
   const pid_t launcher = ::fork();
   if (launcher < 0) fail_workers(ErrorKind::environment, "no process can be created: {}", std::strerror(errno));
-  if (launcher == 0) run_as_launcher(options, who, self);
+  if (launcher == 0) run_as_launcher(options, worker, self);
   int status = 0;
   while (::waitpid(launcher, &status, 0) < 0) {
     if (errno != EINTR) fail_workers(ErrorKind::environment, "the launcher is lost: {}", std::strerror(errno));
@@ -248,8 +248,8 @@ int launch_and_wait(const LaunchOptions& options, const WorkerOf& who) {
   auto& fields = failure.fields;
   if (fields.rank) fields.world_size = num_processes;
   if (fields.operation.empty()) fields.operation = kWorkersOperation;
-  const auto who = fields.rank ? fmt::format("rank {} of {}: ", *fields.rank, num_processes) : "";
-  throw Error(failure.kind, fmt::format("{}: {}{}", kWorkersOperation, who, failure.text), std::move(fields));
+  const auto rank_text = fields.rank ? fmt::format("rank {} of {}: ", *fields.rank, num_processes) : "";
+  throw Error(failure.kind, fmt::format("{}: {}{}", kWorkersOperation, rank_text, failure.text), std::move(fields));
 }
 
 std::string code_in_words(int code) {

@@ -254,15 +254,16 @@ bool has_own_manifest(const fs::path& folder) {
 std::optional<std::string> not_a_checkpoint_reason(const fs::path& place) {
   std::error_code error;
   if (has_own_manifest(place) || fs::exists(place / kRandomStatesFile, error)) return std::nullopt;
-  const std::string_view why = fs::exists(place / kManifestName, error) ? "another program wrote its" : "it has no";
-  return fmt::format("{} exists and is not a checkpoint ({} {})", place.string(), why, kManifestName);
+  const std::string_view reason = fs::exists(place / kManifestName, error) ? "another program wrote its" : "it has no";
+  return fmt::format("{} exists and is not a checkpoint ({} {})", place.string(), reason, kManifestName);
 }
 
 void check_replaceable(const fs::path& place, std::string_view operation) {
   std::error_code error;
   if (!fs::exists(place, error) || (fs::is_directory(place, error) && fs::is_empty(place, error))) return;
-  if (const auto why = not_a_checkpoint_reason(place)) {
-    base::fail(ErrorKind::usage, {}, operation, "{}, so it is not replaced; save to another place, or remove it", *why);
+  if (const auto reason = not_a_checkpoint_reason(place)) {
+    base::fail(ErrorKind::usage, {}, operation, "{}, so it is not replaced; save to another place, or remove it",
+               *reason);
   }
   for (const fs::path& other : list_contents(place).foreign) {
     if (!is_folder(other)) continue;

@@ -46,7 +46,7 @@ class AtomicFolder {
 /// True if the folder has a manifest.json that begins like one of this library, complete or truncated.
 [[nodiscard]] bool has_own_manifest(const std::filesystem::path& folder);
 
-/// Returns a sentence why an existing folder is not a checkpoint. Returns no value if its manifest.json begins like one
+/// Returns the reason why an existing folder is not a checkpoint. Returns no value if its manifest.json begins like one
 /// of this library (complete or truncated), or if it is a folder of Hugging Face Accelerate.
 [[nodiscard]] std::optional<std::string> not_a_checkpoint_reason(const std::filesystem::path& place);
 

@@ -118,7 +118,7 @@ class Unpickler {
   }
   static const void* identity(const PickleValue& value) { return shared(value).get(); }
   void freeze(const PickleValue& value) {
-    if (auto who = shared(value)) frozen_.insert(std::move(who));
+    if (auto contents = shared(value)) frozen_.insert(std::move(contents));
   }
   // Returns the container on top of the stack, to be filled.
   Operand& open_container() {

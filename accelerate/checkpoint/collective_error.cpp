@@ -10,9 +10,9 @@ void rethrow_on_all_ranks(const comm::Group& group, const std::exception_ptr& mi
                           std::string_view doing) {
   std::vector<std::string> all;
   if (group.size() > 1) {
-    const std::string said = mine ? "!" + base::exception_text(mine) : "";
+    const std::string text = mine ? "!" + base::exception_text(mine) : "";
     all = comm::with_operation_context(operation, "it is unknown whether the other ranks failed", group.place(),
-                                       [&] { return group.all_gather_bytes(said); });
+                                       [&] { return group.all_gather_bytes(text); });
   }
   if (mine) std::rethrow_exception(mine);
   for (size_t rank = 0; rank < all.size(); ++rank) {

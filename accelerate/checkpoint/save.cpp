@@ -100,10 +100,10 @@ struct CheckpointWriter::CheckpointInProgress {
   }
   // A user's folder can have such a name, and a checkpoint folder can contain user files.
   static void remove_old(const fs::path& folder) {
-    const auto why =
+    const auto reason =
         fs::is_symlink(folder) ? folder.string() + " is a link" : archive::not_a_checkpoint_reason(folder).value_or("");
-    if (!why.empty()) {
-      base::log_once(base::LogLevel::warning, {}, "save_state: total_limit does not remove it: {}", why);
+    if (!reason.empty()) {
+      base::log_once(base::LogLevel::warning, {}, "save_state: total_limit does not remove it: {}", reason);
       return;
     }
     for (const fs::path& other : archive::remove_checkpoint(folder)) {

@@ -20,7 +20,7 @@ const RankContext& Group::place() const { return core_->place; }
 std::chrono::milliseconds Group::timeout() const { return core_->timeout; }
 std::optional<at::Device> Group::device() const { return core_->device; }
 c10::intrusive_ptr<c10d::ProcessGroup> Group::process_group() const { return core_->process_group; }
-void Group::check(std::string_view asked_by) const { core_->check(asked_by); }
+void Group::check(std::string_view operation) const { core_->check(operation); }
 
 void Group::all_reduce(const at::Tensor& tensor, ReduceOp op) const { comm::all_reduce(core_, tensor, op); }
 Pending Group::all_reduce_async(const at::Tensor& tensor, ReduceOp op, Execution execution) const {

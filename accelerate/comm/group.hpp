@@ -134,10 +134,10 @@ class Group {
 
   /// Checks the group locally, without communication.
   ///
-  /// \param asked_by  Name of the operation for the message.
+  /// \param operation  Name of the operation for the message.
   /// \throws Error (peer) if the group is broken, or if an asynchronous operation on the accelerator has failed, so
   ///   that its result is invalid.
-  void check(std::string_view asked_by) const;
+  void check(std::string_view operation) const;
 
   /// Objects as bytes; lengths may differ between ranks.
   [[nodiscard]] std::vector<std::string> all_gather_bytes(std::string_view bytes) const;

@@ -36,8 +36,8 @@ bool keeps_position(const std::optional<state::LoaderState>& resumed, int64_t ep
   return false;
 }
 
-void warn_about_empty_rank(const RankContext& place, std::string_view why) {
-  base::log_once(base::LogLevel::warning, place, "loader: this rank has no batch in a whole pass: {}", why);
+void warn_about_empty_rank(const RankContext& place, std::string_view reason) {
+  base::log_once(base::LogLevel::warning, place, "loader: this rank has no batch in a whole pass: {}", reason);
 }
 
 std::string too_few_samples_reason(int64_t samples, const ShardOptions& shard) {

@@ -81,7 +81,7 @@ template <typename Options>
 [[nodiscard]] bool keeps_position(const std::optional<state::LoaderState>& resumed, int64_t epoch);
 
 /// Warns once, because code that divides by the number of samples would fail.
-void warn_about_empty_rank(const RankContext& place, std::string_view why);
+void warn_about_empty_rank(const RankContext& place, std::string_view reason);
 /// Reason why this rank has no batch although the epoch has at least one sample.
 [[nodiscard]] std::string too_few_samples_reason(int64_t samples, const ShardOptions& shard);
 /// Returns "; 3 are repeated to pad the last batches", or "" if no sample repeats.

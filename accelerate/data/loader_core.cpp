@@ -12,11 +12,11 @@
 namespace accelerate::data {
 namespace {
 
-void check_numbers(const at::Tensor& order, int64_t samples, int64_t epoch, std::string_view whose) {
+void check_numbers(const at::Tensor& order, int64_t samples, int64_t epoch, std::string_view source) {
   const auto* const numbers = order.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < order.numel(); ++i) {
     if (numbers[i] >= 0 && numbers[i] < samples) continue;
-    base::fail(ErrorKind::usage, {}, "loader", "the {} requests sample {} in epoch {}, there are {} samples", whose,
+    base::fail(ErrorKind::usage, {}, "loader", "the {} requests sample {} in epoch {}, there are {} samples", source,
                numbers[i], epoch, samples);
   }
 }
@@ -74,8 +74,8 @@ void log_resharding(const state::LoaderState& before, const EpochBatches& now, i
 
 }  // namespace
 
-LoaderBase::Core::Core(int64_t source_samples, const LoaderOptions& asked, bool seeded_source)
-    : samples(source_samples), options(asked), seeded(seeded_source) {
+LoaderBase::Core::Core(int64_t source_samples, const LoaderOptions& requested, bool seeded_source)
+    : samples(source_samples), options(requested), seeded(seeded_source) {
   check_options(options);
   sampler = options.sampler;
   if (!sampler && !options.batch_sampler) {
@@ -87,19 +87,19 @@ LoaderBase::Core::Core(int64_t source_samples, const LoaderOptions& asked, bool 
   }
 }
 
-ShardOptions LoaderBase::Core::shard_options(const ShardSpec& whose) const {
-  auto shard = shard_options_of(options, whose);
+ShardOptions LoaderBase::Core::shard_options(const ShardSpec& spec) const {
+  auto shard = shard_options_of(options, spec);
   shard.strided = strided();
   shard.drop_uneven = strided() && sampler->distributed()->drop_last;
   return shard;
 }
 
-void LoaderBase::Core::take(const ShardSpec& asked, const RankContext& where) {
-  ShardOptions checked = shard_options(asked);
+void LoaderBase::Core::take(const ShardSpec& requested, const RankContext& where) {
+  ShardOptions checked = shard_options(requested);
   if (!sampler) checked.split_batches = false;  // its batches determine the split later
   (void)ShardPlan(0, checked, where);
-  if (strided()) check_replica(*sampler->distributed(), asked, where);
-  shard_spec = asked;
+  if (strided()) check_replica(*sampler->distributed(), requested, where);
+  shard_spec = requested;
   place = where;
   if (shard_spec.reads) samples_elsewhere_.reset();
 }

@@ -18,10 +18,10 @@ namespace accelerate::data {
 
 struct LoaderBase::Core : ResumePoint {
   /// \throws Error (usage) for a batch_size below 1, and for options that exclude each other.
-  Core(int64_t source_samples, const LoaderOptions& asked, bool seeded_source);
+  Core(int64_t source_samples, const LoaderOptions& requested, bool seeded_source);
 
   /// \throws as ShardPlan does; the sharding is then unchanged.
-  void take(const ShardSpec& asked, const RankContext& place);
+  void take(const ShardSpec& requested, const RankContext& place);
 
   [[nodiscard]] bool shuffles() const { return seeded || !sampler || sampler->seeded(); }
   [[nodiscard]] uint64_t seed();
@@ -65,7 +65,7 @@ struct LoaderBase::Core : ResumePoint {
 
  private:
   [[nodiscard]] ShardOptions shard_options() const { return shard_options(shard_spec); }
-  [[nodiscard]] ShardOptions shard_options(const ShardSpec& whose) const;
+  [[nodiscard]] ShardOptions shard_options(const ShardSpec& spec) const;
   [[nodiscard]] at::Tensor order();
   /// Length of the sampler's order, on the rank that reads.
   [[nodiscard]] int64_t order_length() const { return samples_elsewhere_.value_or(sampler->size()); }

@@ -35,9 +35,9 @@ std::string LoadingReport::text() const {
          fmt::format(": the data are the bottleneck; more than {} workers, or a cheaper read, would help", num_workers);
 }
 
-void LoadingTimer::asked() {
-  asked_ = Clock::now();
-  report_->seconds = seconds(asked_ - began_);
+void LoadingTimer::requested() {
+  requested_ = Clock::now();
+  report_->seconds = seconds(requested_ - began_);
 }
 
 void LoadingTimer::arrived(int64_t samples, std::optional<Clock::time_point> since) {
@@ -45,8 +45,8 @@ void LoadingTimer::arrived(int64_t samples, std::optional<Clock::time_point> sin
   ++report_->batches;
   report_->samples += samples;
   report_->seconds = seconds(now - began_);
-  report_->data_wait_seconds += seconds(now - asked_);
-  if (since && *since < asked_) report_->prefetched_seconds += seconds(asked_ - *since);
+  report_->data_wait_seconds += seconds(now - requested_);
+  if (since && *since < requested_) report_->prefetched_seconds += seconds(requested_ - *since);
 }
 
 void LoadingTimer::waited(Clock::duration duration) {

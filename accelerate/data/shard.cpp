@@ -38,8 +38,8 @@ int64_t positions_of(int64_t samples, const ShardOptions& options) {
 
 }  // namespace
 
-ShardPlan::ShardPlan(int64_t samples, const ShardOptions& asked, const RankContext& place)
-    : options_(checked(samples, asked, place)),
+ShardPlan::ShardPlan(int64_t samples, const ShardOptions& requested, const RankContext& place)
+    : options_(checked(samples, requested, place)),
       samples_(samples),
       positions_(positions_of(samples, options_)),
       round_(options_.world_size * options_.batch_size),

@@ -49,7 +49,7 @@ class ShardPlan {
   /// \param samples  N, length of the order.
   /// \throws Error (usage) for a batch_size or world_size below 1, a negative N, a rank outside the world, or a
   ///         batch_size that split_batches cannot split.
-  ShardPlan(int64_t samples, const ShardOptions& asked, const RankContext& place = {});
+  ShardPlan(int64_t samples, const ShardOptions& requested, const RankContext& place = {});
 
   /// Samples per batch of one rank, with and without split_batches.
   [[nodiscard]] int64_t batch_size() const { return options_.batch_size; }

@@ -31,17 +31,17 @@ void log_resharding(const state::LoaderState& before, const ShardOptions& now) {
 
 }  // namespace
 
-StreamCore::StreamCore(const StreamOptions& asked, std::optional<int64_t> known, bool random)
-    : options(asked), samples(known), seeded(random) {
+StreamCore::StreamCore(const StreamOptions& requested, std::optional<int64_t> known, bool random)
+    : options(requested), samples(known), seeded(random) {
   check_common_options(options);
   if (options.num_workers > 1)
     base::fail(ErrorKind::usage, {}, "loader", "num_workers is {}, must be 0 or 1: a stream is read by one thread",
                options.num_workers);
 }
 
-void StreamCore::take(const ShardSpec& asked, const RankContext& place) {
-  (void)ShardPlan(0, shard_options_of(options, asked), place);
-  shard_spec = asked;
+void StreamCore::take(const ShardSpec& requested, const RankContext& place) {
+  (void)ShardPlan(0, shard_options_of(options, requested), place);
+  shard_spec = requested;
   place_ = place;
 }
 
@@ -120,13 +120,13 @@ std::shared_ptr<StreamCore> StreamCore::with_skipped_front() { return core_for_f
 
 void StreamCore::warn_about_empty_rank(const Beginning& pass, int64_t given) const {
   const int64_t before = pass.origin + pass.consumed;
-  const auto why = [&]() -> std::string {
+  const auto reason = [&]() -> std::string {
     if (given == 0) return "its stream is empty, 0 samples";
     if (given <= before)
       return fmt::format("{} samples were seen or are skipped, and its stream has {}", before, given);
     return too_few_samples_reason(given - before, pass.shard);
   };
-  data::warn_about_empty_rank(place_, why());
+  data::warn_about_empty_rank(place_, reason());
 }
 
 }  // namespace accelerate::data

@@ -70,7 +70,7 @@ class StreamCore : public ResumePoint {
   /// See LoaderOf::with_skipped_front.
   [[nodiscard]] std::shared_ptr<StreamCore> with_skipped_front();
 
-  /// Logs why this rank received no batch in a pass.
+  /// Logs the reason why this rank received no batch in a pass.
   ///
   /// \param samples  Number of samples in the stream.
   void warn_about_empty_rank(const Beginning& pass, int64_t samples) const;

@@ -16,17 +16,17 @@ std::string counted(const AcceleratorType& accelerator) {
 }
 
 /// \param by  Source of the request, in parentheses.
-void check_device_exists(const env::DeviceName& asked, const AcceleratorType& accelerator, const RankContext& place,
+void check_device_exists(const env::DeviceName& requested, const AcceleratorType& accelerator, const RankContext& place,
                          std::string_view operation, std::string_view by) {
   const std::string known = name_of(accelerator.type);
-  const bool of_that_type = asked.type == known;
-  if (of_that_type && asked.index.value_or(0) < accelerator.count) return;
+  const bool of_that_type = requested.type == known;
+  if (of_that_type && requested.index.value_or(0) < accelerator.count) return;
   std::string instead = "cpu";
   if (accelerator.count > 0) {
     instead = of_that_type ? fmt::format("at most {}:{} or cpu", known, accelerator.count - 1)
                            : fmt::format("{} or cpu", known);
   }
-  base::fail(ErrorKind::device, place, operation, "{} is requested{}, {} {} visible; request {}{}", asked.str(), by,
+  base::fail(ErrorKind::device, place, operation, "{} is requested{}, {} {} visible; request {}{}", requested.str(), by,
              counted(accelerator), accelerator.count == 1 ? "is" : "are", instead,
              accelerator.type == c10::DeviceType::CUDA ? ", or look at nvidia-smi and CUDA_VISIBLE_DEVICES" : "");
 }
@@ -41,15 +41,15 @@ AcceleratorType accelerator() noexcept {
 
 c10::Device select_device(const env::ProcessEnv& process, const env::Settings& settings,
                           const AcceleratorType& accelerator, const RankContext& place) {
-  const auto& asked = settings.device;
+  const auto& requested = settings.device;
   const int64_t count = accelerator.count;
-  if (asked && asked->is_cpu()) return c10::kCPU;
-  if (asked) {
-    check_device_exists(*asked, accelerator, place, "device",
+  if (requested && requested->is_cpu()) return c10::kCPU;
+  if (requested) {
+    check_device_exists(*requested, accelerator, place, "device",
                         " (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in the config file)");
   }
-  if (asked && asked->index) return {accelerator.type, static_cast<c10::DeviceIndex>(*asked->index)};
-  if (!asked && (settings.cpu || count == 0)) return c10::kCPU;
+  if (requested && requested->index) return {accelerator.type, static_cast<c10::DeviceIndex>(*requested->index)};
+  if (!requested && (settings.cpu || count == 0)) return c10::kCPU;
   if (process.local_world_size > count && !settings.allow_shared_gpus) {
     base::fail(ErrorKind::device, place, "device",
                "{} ranks on this machine, {} visible; start at most {}, run on the CPU (ACCELERATE_USE_CPU=1), or "
@@ -62,9 +62,9 @@ c10::Device select_device(const env::ProcessEnv& process, const env::Settings& s
 void check_visible(c10::Device device, const AcceleratorType& accelerator, std::string_view operation,
                    const RankContext& place) {
   if (device.is_cpu() || device.is_meta()) return;
-  env::DeviceName asked{.type = name_of(device.type())};
-  if (device.has_index()) asked.index = device.index();
-  check_device_exists(asked, accelerator, place, operation, "");
+  env::DeviceName requested{.type = name_of(device.type())};
+  if (device.has_index()) requested.index = device.index();
+  check_device_exists(requested, accelerator, place, operation, "");
 }
 
 void set_current_device(c10::Device device) {

@@ -54,16 +54,17 @@ bool is_out_of_memory_error(const std::exception& error) {
 
 void fail_out_of_memory(const c10::Error& error, const RankContext& place, std::string_view operation,
                         const std::vector<MemoryEntry>& known) {
-  std::string said = error.what_without_backtrace();
-  if (const auto at = said.find(kCpuAllocator); at != std::string::npos) {
-    said.erase(std::min(said.find('\n', at), said.size()));
+  std::string message = error.what_without_backtrace();
+  if (const auto at = message.find(kCpuAllocator); at != std::string::npos) {
+    message.erase(std::min(message.find('\n', at), message.size()));
     const auto source =
-        said.find('[');  // "[enforce fail at alloc_cpu.cpp:121] err == 0. ": position in LibTorch's source
-    if (source < at) said.erase(source, at - source);
+        message.find('[');  // "[enforce fail at alloc_cpu.cpp:121] err == 0. ": position in LibTorch's source
+    if (source < at) message.erase(source, at - source);
   }
-  while (!said.empty() && (said.back() == '.' || said.back() == '\n' || said.back() == ' ')) said.pop_back();
+  while (!message.empty() && (message.back() == '.' || message.back() == '\n' || message.back() == ' '))
+    message.pop_back();
   base::fail(ErrorKind::device, place, operation, "{}{}; use a smaller batch, or call find_executable_batch_size()",
-             said, memory_usage_text(known));
+             message, memory_usage_text(known));
 }
 
 }  // namespace accelerate::device

@@ -32,7 +32,7 @@ struct TrueOrFalse : Flag {
 struct OnlyFalse : TrueOrFalse {
   std::string_view reason;
 
-  explicit OnlyFalse(std::string_view why) : reason(why) {}
+  explicit OnlyFalse(std::string_view text) : reason(text) {}
   static std::optional<bool> parse(std::string_view text) {
     return parse_bool(text) == false ? std::optional(false) : std::nullopt;
   }

@@ -45,15 +45,16 @@ std::vector<YAML::Node> documents_of(const std::string& text) {
 
 }  // namespace
 
-YAML::Node yaml_document(const std::string& text, const std::string& path, std::string_view who) {
+YAML::Node yaml_document(const std::string& text, const std::string& path, std::string_view operation) {
   std::vector<YAML::Node> documents;
   try {
     documents = documents_of(text);
   } catch (const YAML::Exception& error) {
-    base::fail(ErrorKind::environment, {}, who, "{} line {} is not YAML: {}", path, error.mark.line + 1, error.msg);
+    base::fail(ErrorKind::environment, {}, operation, "{} line {} is not YAML: {}", path, error.mark.line + 1,
+               error.msg);
   }
   if (documents.size() > 1) {
-    base::fail(ErrorKind::environment, {}, who,
+    base::fail(ErrorKind::environment, {}, operation,
                "{} has {} documents with --- between them, must have 1; put each into a separate file", path,
                documents.size());
   }

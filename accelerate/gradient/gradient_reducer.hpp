@@ -46,7 +46,7 @@ struct GradientReducerOptions {
 ///
 /// Parameters may move to another dtype or device (module->to()): the next forward(), run_backward(), join or step
 /// detects it, existing gradients follow, and the next reduction lays out the buckets again. This must happen on all
-/// ranks alike.
+/// ranks.
 ///
 /// All ranks construct the reducer, run synchronised backwards and zero gradients in the same order. Errors of peers
 /// are thrown from backward as Error (peer).

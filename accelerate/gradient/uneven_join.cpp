@@ -55,14 +55,14 @@ struct UnevenJoin::RankCoordinator : JoinCoordinator {
   }
 
   [[noreturn]] void differ(const int64_t* counts) const {
-    std::string said;
+    std::string calls;
     for (int64_t i = 0; i < operations; ++i) {
       if (counts[i] == 0) continue;
-      said += fmt::format("{}{} {} model {}", said.empty() ? "" : ", ", counts[i],
-                          i % 2 == 0 ? "reduce the gradients of" : "broadcast the buffers of", i / 2);
+      calls += fmt::format("{}{} {} model {}", calls.empty() ? "" : ", ", counts[i],
+                           i % 2 == 0 ? "reduce the gradients of" : "broadcast the buffers of", i / 2);
     }
     base::fail(ErrorKind::usage, group.place(), "join_uneven_inputs",
-               "of {} ranks that still have batches {}; their steps must be equal", active, said);
+               "of {} ranks that still have batches {}; their steps must be equal", active, calls);
   }
 
   const comm::Group& group;

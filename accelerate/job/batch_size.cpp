@@ -19,9 +19,9 @@ bool is_out_of_memory(const std::exception& error) {
   // LibTorch has no exception type for these errors. Hugging Face Accelerate searches for the same texts.
   constexpr std::array<std::string_view, 3> texts{"out of memory", "CUBLAS_STATUS_ALLOC_FAILED",
                                                   "CUDNN_STATUS_NOT_SUPPORTED"};
-  const std::string_view said = error.what();
+  const std::string_view message = error.what();
   return std::any_of(texts.begin(), texts.end(),
-                     [&](std::string_view text) { return said.find(text) != std::string_view::npos; });
+                     [&](std::string_view text) { return message.find(text) != std::string_view::npos; });
 }
 
 int64_t find_executable_batch_size(const comm::Group& group, const std::function<void(int64_t)>& run,

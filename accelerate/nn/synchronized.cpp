@@ -87,8 +87,8 @@ std::string agreeing_ranks_text(const Comparison& all, size_t i) {
   std::string text;
   const std::string first = before_tab(classes.front().first);
   for (const auto& [line, ranks] : classes) {
-    const bool alike = before_tab(line) == first;
-    const std::string what = text.empty() ? "one value" : alike ? "another" : before_tab(line);
+    const bool looks_equal = before_tab(line) == first;
+    const std::string what = text.empty() ? "one value" : looks_equal ? "another" : before_tab(line);
     text += fmt::format("{}{} on {}", text.empty() ? "has " : ", ", what, ranks_text(ranks));
   }
   return text;

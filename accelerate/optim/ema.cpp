@@ -157,12 +157,12 @@ void ExponentialMovingAverage::follow_moved_weights() {
   if (!moved) return;
   kinds_.clear();
   for (size_t i = 0; i < items_.size(); ++i) {
-    const auto alike = [&](const std::vector<size_t>& kind) {
+    const auto same_kind = [&](const std::vector<size_t>& kind) {
       const at::Tensor& first = items_[kind.front()].average;
       return first.device() == items_[i].average.device() && first.scalar_type() == items_[i].average.scalar_type() &&
              items_[kind.front()].is_copied == items_[i].is_copied;
     };
-    const auto found = std::find_if(kinds_.begin(), kinds_.end(), alike);
+    const auto found = std::find_if(kinds_.begin(), kinds_.end(), same_kind);
     found == kinds_.end() ? kinds_.push_back({i}) : found->push_back(i);
   }
 }

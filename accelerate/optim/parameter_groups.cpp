@@ -23,7 +23,7 @@ std::unordered_set<const void*> keys_of(const std::vector<at::Tensor>& tensors) 
   return keys;
 }
 
-void check_groups(const torch::optim::Optimizer& optimizer, const RankContext& place, std::string_view asked_by) {
+void check_groups(const torch::optim::Optimizer& optimizer, const RankContext& place, std::string_view operation) {
   const auto& groups = optimizer.param_groups();
   std::unordered_map<const void*, std::pair<size_t, size_t>> seen;
   for (size_t g = 0; g < groups.size(); ++g) {
@@ -33,7 +33,7 @@ void check_groups(const torch::optim::Optimizer& optimizer, const RankContext& p
       if (is_new) continue;
       const auto [first_group, first] = before->second;
       base::fail(
-          ErrorKind::usage, place, asked_by,
+          ErrorKind::usage, place, operation,
           "parameter {} of the optimizer's group {} is parameter {} of its group {} too (shape [{}]): it would be "
           "stepped on twice; list it once. parameters() of a module names shared weights as often as they are "
           "registered",

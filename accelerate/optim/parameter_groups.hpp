@@ -22,8 +22,8 @@ std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer);
 /// Identities of the tensors for lookup (as state::ParameterShard::key).
 std::unordered_set<const void*> keys_of(const std::vector<at::Tensor>& tensors);
 
-/// \param asked_by  Name of the operation for the message.
+/// \param operation  Name of the operation for the message.
 /// \throws Error (usage) if a parameter is listed twice, in one or two groups, because it would be stepped on twice.
-void check_groups(const torch::optim::Optimizer& optimizer, const RankContext& place, std::string_view asked_by);
+void check_groups(const torch::optim::Optimizer& optimizer, const RankContext& place, std::string_view operation);
 
 }  // namespace accelerate::optim

@@ -20,10 +20,10 @@ namespace {
 std::vector<std::vector<at::Tensor>> by_device_and_dtype(const std::vector<at::Tensor>& tensors) {
   std::vector<std::vector<at::Tensor>> groups;
   for (const at::Tensor& tensor : tensors) {
-    const auto alike = [&](const auto& group) {
+    const auto same_group = [&](const auto& group) {
       return group.front().device() == tensor.device() && group.front().scalar_type() == tensor.scalar_type();
     };
-    auto found = std::find_if(groups.begin(), groups.end(), alike);
+    auto found = std::find_if(groups.begin(), groups.end(), same_group);
     if (found == groups.end()) found = groups.emplace(groups.end());
     found->push_back(tensor);
   }

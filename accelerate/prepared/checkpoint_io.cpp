@@ -99,7 +99,7 @@ std::string broadcast_text(const comm::Group& group, std::string_view operation,
 }
 
 // Every rank writes its part according to its own options. If they differ, parts of the folder may be missing.
-void check_alike(const comm::Group& group, const checkpoint::SaveOptions& options) {
+void check_equal_options(const comm::Group& group, const checkpoint::SaveOptions& options) {
   if (group.size() == 1) return;
   std::string mine = fmt::format("async {}, when_writer_busy {}, durable {}, share_work {}", options.async,
                                  options.when_writer_busy == checkpoint::WriterBusyPolicy::wait ? "wait" : "skip",
@@ -196,7 +196,7 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
   refuse_split_models(*accelerator_state_, "save_state");
   together_on_stages(*accelerator_state_, "save_state",
                      [&] { check_stages(*accelerator_state_, "save_state", project_.save_on_each_node); });
-  check_alike(accelerator_state_->mesh.world, options);
+  check_equal_options(accelerator_state_->mesh.world, options);
   if (options.share_work) {
     refuse_with_sharding(*accelerator_state_, "save_state with share_work",
                          "each rank writes its parts, and rank 0 everything else");
@@ -237,11 +237,11 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
   });
   content.random.python = python_random_;
   content.random.numpy = numpy_random_;
-  auto alike = options;
+  auto save_options = options;
   // Only writers have the joined tensors, and ranks of other stages have other tensors.
-  if (accelerator_state_->mesh.is_model_parallel()) alike.share_work = false;
+  if (accelerator_state_->mesh.is_model_parallel()) save_options.share_work = false;
   if (accelerator_state_->local_steps > 0) {
-    alike.share_work = false;  // local SGD: weights differ between ranks
+    save_options.share_work = false;  // local SGD: weights differ between ranks
     if (accelerator_state_->mesh.world.size() > 1 && accelerator_state_->mesh.world.rank() == 0) {
       base::log_once(base::LogLevel::warning, accelerator_state_->place,
                      "save_state: within local_sgd() rank 0's weights are saved; save after its finish(), or right "
@@ -249,7 +249,7 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
     }
   }
   saver_.save(content, {.place = place,
-                        .options = alike,
+                        .options = save_options,
                         .on_each_node = project_.save_on_each_node,
                         .total_limit = folder.empty() ? project_.total_limit : std::nullopt,
                         .accelerator = accelerator_state_->device.type(),

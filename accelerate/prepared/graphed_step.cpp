@@ -134,13 +134,13 @@ GraphedStepCore::GraphedStepCore(std::shared_ptr<AcceleratorState> shared, const
 GraphedStepCore::~GraphedStepCore() = default;
 
 // Each reason is something that the host does, or must know, during a step.
-std::string GraphedStepCore::why_not() const {
+std::string GraphedStepCore::plain_run_reason() const {
   if (!failed_.empty()) return failed_;
   const comm::Group& group = accelerator_state_->mesh.world;
-  std::string why =
+  std::string reason =
       graphs_unsupported_reason(accelerator_state_->device, device::find_graphs(accelerator_state_->device.type()),
                                 group.backend(), group.size());
-  if (!why.empty()) return why;
+  if (!reason.empty()) return reason;
   if (!fully_sharded_models(*accelerator_state_).empty()) {
     return fmt::format("with sharding {} the host decides when the ranks gather",
                        name_of(accelerator_state_->sharding));
@@ -151,7 +151,7 @@ std::string GraphedStepCore::why_not() const {
                        gradient_reducers);
   }
   for (const gradient::GradientReducer* gradient_reducer : gradient_reducers_of(*accelerator_state_)) {
-    if (why = gradient_reducer->reducer().not_capturable_reason(); !why.empty()) return why;
+    if (reason = gradient_reducer->reducer().not_capturable_reason(); !reason.empty()) return reason;
   }
   if (accelerator_state_->window.options.steps > 1) {
     return fmt::format("gradient_accumulation_steps is {}; a captured step has one micro-batch",
@@ -196,7 +196,7 @@ uint64_t GraphedStepCore::made_of() const {
 }
 
 Tensors GraphedStepCore::run(const Tensors& inputs, const Step& step) {
-  if (const std::string why = why_not(); !why.empty()) return run_plain(inputs, step, why);
+  if (const std::string reason = plain_run_reason(); !reason.empty()) return run_plain(inputs, step, reason);
   complete_steps(*accelerator_state_);  // made_of() reads addresses, and a graph does not wait by itself
   const GraphCache::Decision next = graph_cache_.next(described(inputs), made_of());
   if (next.cleared) graphs_.clear();
@@ -205,35 +205,35 @@ Tensors GraphedStepCore::run(const Tensors& inputs, const Step& step) {
   return run_plain(inputs, step, graph_cache_.not_captured_reason());
 }
 
-Tensors GraphedStepCore::run_plain(const Tensors& inputs, const Step& step, const std::string& why) const {
-  if (!why.empty() && !accelerator_state_->device.is_cpu()) {
+Tensors GraphedStepCore::run_plain(const Tensors& inputs, const Step& step, const std::string& reason) const {
+  if (!reason.empty() && !accelerator_state_->device.is_cpu()) {
     base::log_once(base::LogLevel::warning, accelerator_state_->place,
-                   "graphed_step: runs as it is, without graphs: {}", why);
+                   "graphed_step: runs as it is, without graphs: {}", reason);
   }
   return without_graph(step(inputs));
 }
 
 std::string GraphedStepCore::not_captured_reason() const {
-  const std::string why = why_not();
-  return why.empty() ? graph_cache_.not_captured_reason() : why;
+  const std::string reason = plain_run_reason();
+  return reason.empty() ? graph_cache_.not_captured_reason() : reason;
 }
 
 Tensors GraphedStepCore::record(size_t graph, const Tensors& inputs, const Step& step) {
   auto recorded = std::make_unique<Recorded>();
-  std::string why = try_capture(*recorded, inputs, step);
+  std::string reason = try_capture(*recorded, inputs, step);
   // The captured step has not run on any rank yet. If one rank fails to capture it, no rank uses it.
   if (accelerator_state_->mesh.world.size() > 1) {
-    const auto all = at::full({1}, why.empty() ? 1 : 0, at::kLong);
+    const auto all = at::full({1}, reason.empty() ? 1 : 0, at::kLong);
     comm::with_operation_context("graphed_step", "it is unknown whether all ranks captured the step",
                                  accelerator_state_->place,
                                  [&] { accelerator_state_->mesh.world.all_reduce(all, comm::ReduceOp::min); });
-    if (why.empty() && all.item<int64_t>() == 0) why = "it could not be captured on another rank";
+    if (reason.empty() && all.item<int64_t>() == 0) reason = "it could not be captured on another rank";
   }
-  if (!why.empty()) take_back(*recorded);
+  if (!reason.empty()) take_back(*recorded);
   for (gradient::GradientReducer* gradient_reducer : gradient_reducers_of(*accelerator_state_))
     gradient_reducer->renew_hooks();  // for eager steps on this stream
-  if (!why.empty()) {
-    failed_ = std::move(why);
+  if (!reason.empty()) {
+    failed_ = std::move(reason);
     graphs_.clear();
     graph_cache_.forget();
     return run_plain(inputs, step, failed_);
@@ -263,7 +263,7 @@ std::string GraphedStepCore::try_capture(Recorded& recorded, const Tensors& inpu
   const int64_t steps_before = accelerator_state_->steps;
   Recording capturing(*accelerator_state_);
   const WrittenTensors written(*accelerator_state_);
-  std::string why;
+  std::string reason;
   forget_exchanges(*accelerator_state_);  // this stream waited, and a capture cannot wait for events outside of it
   try {
     device::capture_graph(
@@ -277,14 +277,14 @@ std::string GraphedStepCore::try_capture(Recorded& recorded, const Tensors& inpu
           complete_steps(*accelerator_state_);
         });
   } catch (const std::exception& error) {
-    why = "it could not be captured: " + first_line(error);
+    reason = "it could not be captured: " + first_line(error);
   }
   forget_exchanges(*accelerator_state_);
-  if (why.empty() && accelerator_state_->scaling) why = accelerator_state_->scaling->scale_not_updated_reason();
+  if (reason.empty() && accelerator_state_->scaling) reason = accelerator_state_->scaling->scale_not_updated_reason();
   recorded.optimizers = capturing.end();
   recorded.steps = accelerator_state_->steps - steps_before;
   recorded.written = written.list();
-  return why;
+  return reason;
 }
 
 // Restores the state before the call.

@@ -40,9 +40,9 @@ class GraphedStepCore {
 
  private:
   struct Recorded;
-  [[nodiscard]] std::string why_not() const;
+  [[nodiscard]] std::string plain_run_reason() const;
   [[nodiscard]] uint64_t made_of() const;
-  Tensors run_plain(const Tensors& inputs, const Step& step, const std::string& why) const;
+  Tensors run_plain(const Tensors& inputs, const Step& step, const std::string& reason) const;
   Tensors record(size_t graph, const Tensors& inputs, const Step& step);
   [[nodiscard]] std::string try_capture(Recorded& recorded, const Tensors& inputs, const Step& step);
   void take_back(const Recorded& recorded);

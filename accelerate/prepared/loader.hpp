@@ -100,7 +100,7 @@ class PreparedLoader {
       std::optional<device::Upload> ahead;  // copy of the next batch
       std::optional<Batch> batch;
       int64_t pass_number = 0;                 // number of this pass in `order`
-      bool asked = false;                      // a batch was requested; `clock` starts with the first request
+      bool requested = false;                  // a batch was requested; `clock` starts with the first request
       std::optional<Clock::time_point> since;  // time at which the next batch became available
 
       Walk(const PreparedLoader& of)
@@ -175,7 +175,7 @@ class PreparedLoader {
         if (order) order->end(pass_number);
       }
       std::optional<Batch> next_of_pass() try {
-        if (clock && std::exchange(asked, true)) clock->asked();
+        if (clock && std::exchange(requested, true)) clock->requested();
         auto next = std::visit([](auto& one) { return one.next(); }, pass);
         if (clock && next) clock->arrived(tree::rows(*next).value_or(0), std::exchange(since, std::nullopt));
         return next;
@@ -231,8 +231,8 @@ class PreparedLoader {
         }
       }
       void log_empty_pass() const {
-        const auto why = std::visit([](const auto& one) { return one.empty_pass_reason(); }, pass);
-        if (!why.empty()) data::warn_about_empty_rank(shared->place, why);
+        const auto reason = std::visit([](const auto& one) { return one.empty_pass_reason(); }, pass);
+        if (!reason.empty()) data::warn_about_empty_rank(shared->place, reason);
       }
       /// Returns the batch on the device and in the memory format. It is reordered after the copy, where that is fast.
       Batch arrived(const Batch& next) {

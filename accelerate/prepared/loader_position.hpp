@@ -145,9 +145,9 @@ struct SkipCount {
   /// \param samples  Number of samples that all ranks together consume per step, at least 1.
   [[nodiscard]] int64_t of_pass(const std::optional<state::LoaderState>& resumed, int64_t samples) const {
     if (!resumed) return all();
-    const bool asked_for_rest = rest == resumed;
+    const bool resumes_rest = rest == resumed;
     const int64_t seen = (resumed->consumed + samples - 1) / samples;
-    return std::max<int64_t>(of_epoch + (asked_for_rest ? 0 : of_rest) - seen, 0) + (asked_for_rest ? of_rest : 0);
+    return std::max<int64_t>(of_epoch + (resumes_rest ? 0 : of_rest) - seen, 0) + (resumes_rest ? of_rest : 0);
   }
 };
 

@@ -52,11 +52,11 @@ void LossScaling::backward_done() {
 }
 
 void LossScaling::unscale_owners(const std::vector<at::Tensor>& parameters) {
-  const auto asked = optim::keys_of(parameters);
-  auto of_nobody = asked;
+  const auto keys = optim::keys_of(parameters);
+  auto of_nobody = keys;
   std::vector<OptimizerCore*> owners;
   for (OptimizerCore& optimizer : accelerator_state_.registry.of<OptimizerCore>()) {
-    if (!optimizer.has_any_of(asked)) continue;
+    if (!optimizer.has_any_of(keys)) continue;
     owners.push_back(&optimizer);
     for (const auto& group : optimizer.optimizer().param_groups()) {
       for (const at::Tensor& parameter : group.params()) of_nobody.erase(parameter.unsafeGetTensorImpl());
@@ -65,11 +65,11 @@ void LossScaling::unscale_owners(const std::vector<at::Tensor>& parameters) {
   const bool is_of_stage = accelerator_state_.mesh.pipeline.size() > 1;  // a stage may have nothing trainable
   const auto has_gradient = [](const at::Tensor& parameter) { return parameter.grad().defined(); };
   if (owners.empty() && is_of_stage && std::ranges::none_of(parameters, has_gradient)) return;
-  if (owners.empty() && !asked.empty()) {
+  if (owners.empty() && !keys.empty()) {
     base::fail(ErrorKind::usage, accelerator_state_.place, "clip_grad",
                "none of the {} parameters belongs to a prepared optimizer, so their gradients keep the loss scale of "
                "fp16; give the optimizer to prepare()",
-               asked.size());
+               keys.size());
   }
   const auto sharded = fully_sharded_models(accelerator_state_);
   for (const at::Tensor& parameter : parameters) {  // parameters without a gradient do not count
@@ -82,7 +82,7 @@ void LossScaling::unscale_owners(const std::vector<at::Tensor>& parameters) {
         ErrorKind::usage, accelerator_state_.place, "clip_grad",
         "{} of the {} parameters belong to no prepared optimizer, so their gradients keep the loss scale of fp16 "
         "beside the others'; clip those of the optimizer alone",
-        of_nobody.size(), asked.size());
+        of_nobody.size(), keys.size());
   }
   for (OptimizerCore* owner : owners) unscale(*owner);
 }
@@ -111,9 +111,9 @@ void LossScaling::throw_double_unscale(OptimizerCore& optimizer) {
 }
 
 at::Tensor LossScaling::unscaled_norm(const at::Tensor& norm, const std::vector<at::Tensor>& parameters) {
-  const auto asked = optim::keys_of(parameters);
+  const auto keys = optim::keys_of(parameters);
   for (OptimizerCore& optimizer : accelerator_state_.registry.of<OptimizerCore>()) {
-    if (optimizer.scaled().unscaled() && optimizer.has_any_of(asked)) return norm;
+    if (optimizer.scaled().unscaled() && optimizer.has_any_of(keys)) return norm;
   }
   return norm / scaler_.scale().to(norm.device(), !norm.is_cpu());
 }
@@ -207,8 +207,8 @@ void LossScaling::read_flags(OptimizerCore& optimizer, bool wait) {
 
 void LossScaling::run_unless_skipped(const DeferredStep& owed) {
   for (OptimizerCore& optimizer : accelerator_state_.registry.of<OptimizerCore>()) {
-    const bool asked = owed.optimizer == nullptr || owed.optimizer == &optimizer.optimizer();
-    if (asked && optimizer.scaled().last_was_skipped()) return;
+    const bool depends_on = owed.optimizer == nullptr || owed.optimizer == &optimizer.optimizer();
+    if (depends_on && optimizer.scaled().last_was_skipped()) return;
   }
   owed.move();
 }

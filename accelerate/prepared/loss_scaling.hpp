@@ -31,7 +31,7 @@ class OptimizerCore;
 /// backward with another scale then precedes its step, that step is skipped.
 ///
 /// In local SGD each rank has its own gradients, or none. Every step() of an optimizer is then collective, and all
-/// optimizers count as having gradients, so all ranks decide alike if they step and zero alike.
+/// optimizers count as having gradients, so all ranks decide equally if they step and zero gradients equally.
 ///
 /// On an accelerator, a steady step does not wait for the device: flags are copied to the host and read when they
 /// arrive. Schedule steps that depend on a flag are deferred until the next step, which waits for the previous flag if
@@ -71,8 +71,8 @@ class LossScaling {
   void step_done(OptimizerCore& optimizer, const at::Tensor& skip);
   void zeroed(OptimizerCore& optimizer);
 
-  /// Returns why the scale was not updated after the steps of this iteration, with the optimizer that delays it. Empty
-  /// if it was updated or no step ran.
+  /// Returns the reason why the scale was not updated after the steps of this iteration, with the optimizer that delays
+  /// it. Empty if it was updated or no step ran.
   [[nodiscard]] std::string scale_not_updated_reason() const;
 
   /// Calls `move` unless the last step of the optimizer was skipped: at once if that is known, otherwise before the

@@ -27,13 +27,13 @@ device::MemoryEntry known(const gradient::NamedTensor& tensor, std::string kind)
 }
 
 // Suffix of a name if there are several models: "fc1.weight of model_1".
-std::string whose(const ModelCore& model) { return model.index() > 0 ? " of " + model.name() : ""; }
+std::string of_model(const ModelCore& model) { return model.index() > 0 ? " of " + model.name() : ""; }
 
 Names names_of_parameters(AcceleratorState& shared) {
   Names names;
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
     for (const auto& parameter : model.parameters()) {
-      names.emplace(parameter.tensor.unsafeGetTensorImpl(), parameter.name + whose(model));
+      names.emplace(parameter.tensor.unsafeGetTensorImpl(), parameter.name + of_model(model));
     }
   }
   return names;
@@ -69,7 +69,7 @@ void add_master_part(const ModelCore& model, const std::string& name, const at::
 void add_sharded_gradients(const ModelCore& model, MemoryEntries& all) {
   if (model.fully_sharded() == nullptr) return;
   device::MemoryEntry entry{
-      .text = "this rank's part of the gradients" + whose(model), .bytes = 0, .kind = "gradients"};
+      .text = "this rank's part of the gradients" + of_model(model), .bytes = 0, .kind = "gradients"};
   const auto& parameters = model.fully_sharded()->parameters();
   if (!parameters.empty() && is_offloaded(model, parameters.front().value)) return;
   for (const at::Tensor& part : model.fully_sharded()->gradients(model.fully_sharded()->keys())) {
@@ -96,7 +96,7 @@ void add_model(const ModelCore& model, const Names& names, const AcceleratorStat
   }
   add_sharded_gradients(model, all);
   for (const auto& buffer : model.buffers()) {
-    all.push_back(known({buffer.name + whose(model), buffer.tensor}, "buffers"));
+    all.push_back(known({buffer.name + of_model(model), buffer.tensor}, "buffers"));
   }
 }
 

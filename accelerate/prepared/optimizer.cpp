@@ -98,9 +98,9 @@ at::Tensor OptimizerCore::step(const torch::optim::Optimizer::LossClosure& closu
 void OptimizerCore::check_synchronized() {
   const int64_t every = accelerator_state_->check_synchronized_every;
   // In a join or in local SGD, each rank makes its own number of steps.
-  const bool alike = std::ranges::all_of(
+  const bool in_lockstep = std::ranges::all_of(
       gradient_reducers_, [](const auto* gradient_reducer) { return gradient_reducer->steps_in_lockstep(); });
-  if (every == 0 || !alike || ++steps_ % every != 0) return;
+  if (every == 0 || !in_lockstep || ++steps_ % every != 0) return;
   for (ModelCore& model : accelerator_state_->registry.of<ModelCore>()) {
     const bool is_reduced = std::ranges::find(gradient_reducers_, model.gradient_reducer()) != gradient_reducers_.end();
     const bool is_sharded = std::ranges::find(fully_sharded_, model.fully_sharded()) != fully_sharded_.end();
@@ -396,11 +396,11 @@ void OptimizerCore::find_pipelines() {
 
 // All ranks must get the same loss, because an optimizer may choose further calls or the step length by it.
 at::Tensor OptimizerCore::average_over_ranks(const at::Tensor& loss) const {
-  const auto alike = [](const gradient::GradientReducer* gradient_reducer) {
+  const auto in_lockstep = [](const gradient::GradientReducer* gradient_reducer) {
     return gradient_reducer->steps_in_lockstep();
   };
   const bool is_reduced = !gradient_reducers_.empty() || !pipelines_.empty();
-  if (!is_reduced || !std::ranges::all_of(gradient_reducers_, alike)) return loss;
+  if (!is_reduced || !std::ranges::all_of(gradient_reducers_, in_lockstep)) return loss;
   if (accelerator_state_->group.size() == 1 || !loss.defined() || loss.numel() != 1) return loss;
   return comm::with_operation_context(
       "optimizer.step", "the closure's losses are not averaged", accelerator_state_->place,

@@ -39,7 +39,7 @@ class OptimizerCore : public Entry {
   /// that FusedStep recognises.
   ///
   /// An optimizer that calls its closure itself (LBFGS) gets the mean of the ranks' losses, so that all ranks decide
-  /// alike. Each rank then calls the closure equally often, and closures must return a mean over the rank's samples.
+  /// equally. Each rank then calls the closure equally often, and closures must return a mean over the rank's samples.
   /// Within local SGD and a join of uneven inputs, the optimizer gets the loss of its own rank.
   ///
   /// With loss scaling the gradients are unscaled first, and the update is skipped if a gradient is inf or NaN. The

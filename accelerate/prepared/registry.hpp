@@ -75,7 +75,7 @@ class Entry {
   /// Index among the entries of the same kind, from 0, in the order of preparation.
   [[nodiscard]] int64_t index() const { return index_; }
   /// Returns "optimizer", then "optimizer_1" and so on. Names are equal on all ranks and in all runs that prepare
-  /// alike.
+  /// the same objects in this order.
   [[nodiscard]] std::string name() const;
   [[nodiscard]] const void* identity() const { return identity_; }
 

@@ -44,7 +44,7 @@ class ParameterSharding {
   /// them changes the parameters. Valid until the next forward. \param keys  Only these parameters; others are ignored.
   /// \throws Error (usage) if a listed parameter changed its shape, dtype, device or strides since the constructor, or
   ///         if its gradient is sparse or has another dtype; also for a parameter without a part on this rank, so that
-  ///         all ranks throw alike.
+  ///         all ranks throw.
   [[nodiscard]] virtual std::vector<state::ParameterShard> shards(const Keys& keys) = 0;
   /// Makes the steps of all ranks on the listed parameters visible on every rank. Increments the version counters, so
   /// that a backward through an older graph is an error. If the ranks keep whole parameters, their values may arrive

@@ -124,9 +124,9 @@ void add_file(LoggedFolder& logged, const std::filesystem::path& path, const std
   if (!is_profile && path.filename() != "metrics.jsonl") return;
   std::ifstream in(path, std::ios::binary);
   if (!in.is_open()) {
-    const std::string why = std::generic_category().message(errno), file = path.filename().string();
+    const std::string reason = std::generic_category().message(errno), file = path.filename().string();
     logged.unreadable_files.push_back(
-        fmt::format("{}{}{} cannot be read: {}", name, name.empty() ? "" : "/", file, why));
+        fmt::format("{}{}{} cannot be read: {}", name, name.empty() ? "" : "/", file, reason));
     return;
   }
   const std::string text{std::istreambuf_iterator<char>(in), {}};

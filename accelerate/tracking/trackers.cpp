@@ -153,13 +153,13 @@ void Trackers::one(Tracker& tracker, std::string_view what, const std::function<
   }
 }
 
-void Trackers::log_failure(const Tracker& tracker, std::string_view what, std::string_view why) noexcept {
+void Trackers::log_failure(const Tracker& tracker, std::string_view what, std::string_view reason) noexcept {
   try {
     const std::string name = tracker.name();
     if (!failed_.insert(name).second) return;
     base::log(base::LogLevel::warning, place_,
               "tracker {}: {}: {}; training continues, and further failures of this tracker are not logged", name, what,
-              why);
+              reason);
   } catch (...) {  // its name, or the program's log handler
   }
 }

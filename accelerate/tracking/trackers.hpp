@@ -70,7 +70,7 @@ class Trackers {
  private:
   void each(std::string_view what, const std::function<void(Tracker&)>& call) noexcept;
   void one(Tracker& tracker, std::string_view what, const std::function<void(Tracker&)>& call) noexcept;
-  void log_failure(const Tracker& tracker, std::string_view what, std::string_view why) noexcept;
+  void log_failure(const Tracker& tracker, std::string_view what, std::string_view reason) noexcept;
   [[nodiscard]] std::filesystem::path make_folder(const std::string& project) const;
 
   std::optional<std::string> logging_dir_;

@@ -27,9 +27,10 @@ tracking::Values configuration(const TrainingArguments& arguments, Accelerator& 
 
 /// Warns if the run's folder has reports of another run. A resumed training extends its reports on purpose.
 void log_existing_report(const TrainerContext& now) {
-  const auto& asked = now.arguments;
-  if (trackers_of(asked).empty() || asked.resume_from_checkpoint || !now.state.is_world_process_zero) return;
-  const auto folder = asked.logging_dir.value_or(asked.output_dir / "runs") / asked.run_name.value_or("train");
+  const auto& arguments = now.arguments;
+  if (trackers_of(arguments).empty() || arguments.resume_from_checkpoint || !now.state.is_world_process_zero) return;
+  const auto folder =
+      arguments.logging_dir.value_or(arguments.output_dir / "runs") / arguments.run_name.value_or("train");
   std::error_code none;
   if (!std::filesystem::is_directory(folder, none) || std::filesystem::is_empty(folder, none)) return;
   base::log(
@@ -50,8 +51,8 @@ void begin_on_all_ranks(const TrainerContext& now) {
     if (!accelerator.use_distributed()) throw;
     failure = error.what();
   }
-  for (const auto& said : accelerator.gather_object(failure)) {
-    if (!said.empty()) base::fail(ErrorKind::io, accelerator.place(), "report_to", "{}", said);
+  for (const auto& message : accelerator.gather_object(failure)) {
+    if (!message.empty()) base::fail(ErrorKind::io, accelerator.place(), "report_to", "{}", message);
   }
 }
 

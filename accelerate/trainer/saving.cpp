@@ -34,8 +34,8 @@ void together(const Accelerator& accelerator, ErrorKind kind, std::string_view o
   }
   const auto all = accelerator.use_distributed() ? accelerator.gather_object(text) : std::vector<std::string>();
   if (failure) std::rethrow_exception(failure);
-  for (const auto& said : all) {
-    if (!said.empty()) base::fail(kind, accelerator.place(), operation, "{}", said);
+  for (const auto& message : all) {
+    if (!message.empty()) base::fail(kind, accelerator.place(), operation, "{}", message);
   }
 }
 
@@ -85,10 +85,10 @@ std::string write_stamp_of(const fs::path& folder) {
 
 /// Replaces the folder's model files. A process that has an old file open keeps the old content.
 void replace_files(const fs::path& folder, const std::map<std::string, std::string>& files, const RankContext& place) {
-  const auto refuse = [&](const fs::path& path, const char* what, const std::string& why) {
+  const auto refuse = [&](const fs::path& path, const char* what, const std::string& reason) {
     base::fail(ErrorKind::io, place, "load_best_model_at_end",
                "{} cannot be {}: {}; the best weights of the main process must be written there", path.string(), what,
-               why);
+               reason);
   };
   std::error_code failed;
   fs::create_directories(folder, failed);

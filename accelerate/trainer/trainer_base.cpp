@@ -31,11 +31,11 @@ AcceleratorOptions merged(const TrainingArguments& arguments, AcceleratorOptions
   check_training_arguments(arguments,
                            {.has_eval_dataset = has_eval_dataset, .has_own_trackers = !options.log_with.empty()});
   if (arguments.bf16 || arguments.fp16) {
-    const auto asked = arguments.bf16 ? Precision::bf16 : Precision::fp16;
-    if (options.mixed_precision && *options.mixed_precision != asked) {
-      throw_nested_call("mixed precision", precision_name(asked), precision_name(*options.mixed_precision));
+    const auto requested = arguments.bf16 ? Precision::bf16 : Precision::fp16;
+    if (options.mixed_precision && *options.mixed_precision != requested) {
+      throw_nested_call("mixed precision", precision_name(requested), precision_name(*options.mixed_precision));
     }
-    options.mixed_precision = asked;
+    options.mixed_precision = requested;
   }
   if (const auto steps = arguments.gradient_accumulation_steps) {
     if (options.gradient_accumulation_steps.value_or(*steps) != *steps) {
@@ -124,15 +124,15 @@ void TrainerBase::fire(Event event, const Metrics& metrics, bool for_best) {
 
 // Ranks may have different callbacks, for example one on the main process only.
 void TrainerBase::check_same_callbacks() {
-  all_decide_alike_ = all_ranks_agree(callbacks_);
+  all_decide_equally_ = all_ranks_agree(callbacks_);
   if (!accelerator_.use_distributed()) return;
-  const at::Tensor differ = at::full({1}, all_decide_alike_ ? 0 : 1, at::kLong);
-  all_decide_alike_ = accelerator_.reduce(differ, comm::ReduceOp::max).item<int64_t>() == 0;
+  const at::Tensor differ = at::full({1}, all_decide_equally_ ? 0 : 1, at::kLong);
+  all_decide_equally_ = accelerator_.reduce(differ, comm::ReduceOp::max).item<int64_t>() == 0;
 }
 
 void TrainerBase::agree() {
   // Checks again for callbacks added since on_train_begin, which must be added on every rank.
-  if ((all_decide_alike_ && all_ranks_agree(callbacks_)) || !accelerator_.use_distributed()) return;
+  if ((all_decide_equally_ && all_ranks_agree(callbacks_)) || !accelerator_.use_distributed()) return;
   const at::Tensor wishes = at::empty({5}, at::kLong);
   auto* wish = wishes.mutable_data_ptr<int64_t>();
   bool* flags[] = {&control_.should_training_stop, &control_.should_epoch_stop, &control_.should_log,
@@ -161,8 +161,8 @@ void TrainerBase::decide_by_rank_0(Metrics& metrics) const {
 
 void TrainerBase::note_best(const Metrics& metrics) {
   const std::string metric = best_metric_name(arguments_);
-  const bool asked = arguments_.metric_for_best_model || arguments_.load_best_model_at_end;
-  if (!asked && !metrics.contains(metric)) return;
+  const bool is_requested = arguments_.metric_for_best_model || arguments_.load_best_model_at_end;
+  if (!is_requested && !metrics.contains(metric)) return;
   const double value = metric_of(metrics, metric, "metric_for_best_model", accelerator_.place());
   if (!is_better(arguments_, value, state_.best_metric)) return;
   state_.best_metric = value;

@@ -20,8 +20,9 @@ constexpr double kMeasureOnly = std::numeric_limits<double>::infinity();  // max
 /// Dereferences the result of an override.
 /// \throws Error (usage) if it is null.
 template <typename Made>
-Made& created_by_override(const std::shared_ptr<Made>& made, std::string_view asked, const RankContext& place) {
-  if (made == nullptr) base::fail(ErrorKind::usage, place, asked, "it returned a null pointer, must return an object");
+Made& created_by_override(const std::shared_ptr<Made>& made, std::string_view operation, const RankContext& place) {
+  if (made == nullptr)
+    base::fail(ErrorKind::usage, place, operation, "it returned a null pointer, must return an object");
   return *made;
 }
 
@@ -95,12 +96,12 @@ class TrainerBase::Run {
   }
 
   void begin() {
-    const auto& asked = trainer_.arguments_;
+    const auto& arguments = trainer_.arguments_;
     const auto before = std::exchange(state(), {.max_steps = plan().max_steps,
                                                 .num_train_epochs = plan().num_train_epochs,
                                                 .total_train_batch_size = plan().total_batch_size(),
-                                                .logging_steps = asked.logging_steps,
-                                                .eval_steps = asked.eval_steps.value_or(asked.logging_steps)});
+                                                .logging_steps = arguments.logging_steps,
+                                                .eval_steps = arguments.eval_steps.value_or(arguments.logging_steps)});
     state().is_local_process_zero = before.is_local_process_zero;
     state().is_world_process_zero = before.is_world_process_zero;
     control() = {};

@@ -8,13 +8,13 @@
 namespace accelerate::launch {
 
 Facts build_info() {
-  const auto why_no_mpi = mpi_server_unavailable_reason();
+  const auto mpi_unavailable_reason = mpi_server_unavailable_reason();
   return {{"Accelerate for C++", ACCELERATE_VERSION},
           {"LibTorch", BUILT_LIBTORCH},
           {"compiler", BUILT_COMPILER},
           {"C library", std::string("glibc ") + gnu_get_libc_version()},
           {"backends", BUILT_BACKENDS},
-          {"MPI without mpirun", why_no_mpi ? "no: " + *why_no_mpi : "yes"}};
+          {"MPI without mpirun", mpi_unavailable_reason ? "no: " + *mpi_unavailable_reason : "yes"}};
 }
 
 }  // namespace accelerate::launch

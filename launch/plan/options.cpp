@@ -185,8 +185,8 @@ std::vector<std::string> with_underscores(const CLI::App& app, std::vector<std::
   const std::string given = word.substr(0, word.find('='));
   std::string name = given.substr(std::min(given.find_first_not_of('-'), given.size()));
   std::replace(name.begin(), name.end(), '-', '_');
-  if (const auto why = unsupported_reason(name)) {
-    fail(ErrorKind::usage, "{} of Hugging Face Accelerate is not an option here: {}", given, *why);
+  if (const auto reason = unsupported_reason(name)) {
+    fail(ErrorKind::usage, "{} of Hugging Face Accelerate is not an option here: {}", given, *reason);
   }
   std::vector<std::string> known;
   for (const auto* option : app.get_options()) known.push_back(option->get_lnames().front());

@@ -43,8 +43,9 @@ std::optional<int64_t> nodes_of_allocation(const Variables& variables) {
 /// On a single node srun is not needed; the allocation determines the number of ranks.
 LaunchOptions with_tasks_of_one_node(const LaunchOptions& options, const Variables& variables) {
   const int64_t tasks = tasks_of_job(variables).number;
-  const bool said = options.num_processes || value_of(options, &LaunchOptions::num_machines) > 1 || options.runner;
-  if (said || tasks < 2 || nodes_of_allocation(variables) != 1) return options;
+  const bool is_requested =
+      options.num_processes || value_of(options, &LaunchOptions::num_machines) > 1 || options.runner;
+  if (is_requested || tasks < 2 || nodes_of_allocation(variables) != 1) return options;
   LaunchOptions with_tasks = options;
   with_tasks.num_processes = tasks;
   return with_tasks;
@@ -132,8 +133,8 @@ std::string slurm_choice_text(const SlurmTasks& tasks) {
 LaunchOptions with_slurm_placement(const LaunchOptions& options, const Variables& variables) {
   const auto step = step_of(variables);
   if (!step) return with_tasks_of_one_node(options, variables);
-  const bool said = value_of(options, &LaunchOptions::num_machines) > 1 || options.runner;
-  if (step->nodes < 2 || step->tasks != step->nodes || said) return options;
+  const bool is_requested = value_of(options, &LaunchOptions::num_machines) > 1 || options.runner;
+  if (step->nodes < 2 || step->tasks != step->nodes || is_requested) return options;
   const auto nodes = env::first_set(variables, {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"});
   const auto first = nodes.text ? env::slurm::first_host(*nodes.text) : std::nullopt;
   if (!first && !options.main_process_ip) {

@@ -9,7 +9,7 @@ namespace {
 
 struct Foreign {
   std::string_view name;  ///< a trailing _ matches all options with this prefix
-  std::string_view why;
+  std::string_view reason;
 };
 
 constexpr std::string_view kDeepSpeed =
@@ -65,7 +65,7 @@ std::optional<std::string_view> unsupported_reason(std::string_view name) {
     return each.name.ends_with('_') ? name.starts_with(each.name) : name == each.name;
   };
   const auto found = std::find_if(kForeign.begin(), kForeign.end(), fits);
-  return found == kForeign.end() ? std::nullopt : std::optional(found->why);
+  return found == kForeign.end() ? std::nullopt : std::optional(found->reason);
 }
 
 }  // namespace accelerate::launch

@@ -8,9 +8,10 @@ namespace accelerate::launch {
 namespace {
 
 template <typename Function>
-void find(void* handle, const char* name, Function& function, std::string& why_not) {
+void find(void* handle, const char* name, Function& function, std::string& unavailable_reason) {
   function = reinterpret_cast<Function>(dlsym(handle, name));
-  if (function == nullptr) why_not = fmt::format("libpmix.so.2 has no {}, so it is too old (PMIx 4 is needed)", name);
+  if (function == nullptr)
+    unavailable_reason = fmt::format("libpmix.so.2 has no {}, so it is too old (PMIx 4 is needed)", name);
 }
 
 }  // namespace
@@ -19,16 +20,16 @@ PmixLibrary load_pmix() {
   PmixLibrary pmix;
   void* handle = dlopen("libpmix.so.2", RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
-    pmix.why_not = "libpmix.so.2 was not found (Debian package libpmix2)";
+    pmix.unavailable_reason = "libpmix.so.2 was not found (Debian package libpmix2)";
     return pmix;
   }
-  find(handle, "PMIx_server_init", pmix.server_init, pmix.why_not);
-  find(handle, "PMIx_server_register_nspace", pmix.register_nspace, pmix.why_not);
-  find(handle, "PMIx_server_register_client", pmix.register_client, pmix.why_not);
-  find(handle, "PMIx_server_setup_fork", pmix.setup_fork, pmix.why_not);
-  find(handle, "PMIx_generate_regex", pmix.generate_regex, pmix.why_not);
-  find(handle, "PMIx_generate_ppn", pmix.generate_ppn, pmix.why_not);
-  find(handle, "PMIx_Error_string", pmix.error_string, pmix.why_not);
+  find(handle, "PMIx_server_init", pmix.server_init, pmix.unavailable_reason);
+  find(handle, "PMIx_server_register_nspace", pmix.register_nspace, pmix.unavailable_reason);
+  find(handle, "PMIx_server_register_client", pmix.register_client, pmix.unavailable_reason);
+  find(handle, "PMIx_server_setup_fork", pmix.setup_fork, pmix.unavailable_reason);
+  find(handle, "PMIx_generate_regex", pmix.generate_regex, pmix.unavailable_reason);
+  find(handle, "PMIx_generate_ppn", pmix.generate_ppn, pmix.unavailable_reason);
+  find(handle, "PMIx_Error_string", pmix.error_string, pmix.unavailable_reason);
   return pmix;
 }
 

@@ -9,7 +9,7 @@
 
 namespace accelerate::launch {
 
-/// Functions of libpmix. All are set if why_not is empty.
+/// Functions of libpmix. All are set if unavailable_reason is empty.
 struct PmixLibrary {
   decltype(&PMIx_server_init) server_init = nullptr;
   decltype(&PMIx_server_register_nspace) register_nspace = nullptr;
@@ -18,7 +18,7 @@ struct PmixLibrary {
   decltype(&PMIx_generate_regex) generate_regex = nullptr;
   decltype(&PMIx_generate_ppn) generate_ppn = nullptr;
   decltype(&PMIx_Error_string) error_string = nullptr;
-  std::string why_not;
+  std::string unavailable_reason;
 };
 
 /// The library stays loaded until the process ends, because its threads cannot be stopped.

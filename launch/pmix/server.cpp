@@ -61,7 +61,7 @@ class PmixServer : public MpiServer {
         job_(unpredictable_name()),
         folder_(std::move(temporary)),
         shared_memory_(std::move(shared_memory)) {
-    if (!pmix_.why_not.empty()) fail(ErrorKind::environment, "{}", pmix_.why_not);
+    if (!pmix_.unavailable_reason.empty()) fail(ErrorKind::environment, "{}", pmix_.unavailable_reason);
     start();
     register_job();
   }
@@ -211,8 +211,8 @@ void scrub_own_environment() {
 }  // namespace
 
 std::optional<std::string> mpi_server_unavailable_reason() {
-  const std::string why_not = load_pmix().why_not;
-  return why_not.empty() ? std::nullopt : std::optional(why_not);
+  const std::string unavailable_reason = load_pmix().unavailable_reason;
+  return unavailable_reason.empty() ? std::nullopt : std::optional(unavailable_reason);
 }
 
 MpiServer& serve_mpi(int64_t ranks, const std::string& temporary, const std::string& shared_memory) {

@@ -84,17 +84,17 @@ class RendezvousHost {
     const bool stranger = !hello || hello->job_id != invitation_.own.job_id;
     if (stranger) return;
     RendezvousPeer member{.machine = hello->machine, .host = hello->host, .connection = std::move(guest.connection)};
-    auto why_not = mismatch(invitation_.own, *hello);
-    if (const auto holder = who_is(member.machine); !why_not && holder) {
-      why_not = fmt::format("{} tried to join, but {} is already machine {}", name_of(member), *holder, member.machine);
+    auto refusal = mismatch(invitation_.own, *hello);
+    if (const auto holder = host_of(member.machine); !refusal && holder) {
+      refusal = fmt::format("{} tried to join, but {} is already machine {}", name_of(member), *holder, member.machine);
     }
-    if (why_not) send_message(member, message_of(JobFailure{.exit_code = 1, .text = *why_not}));
-    if (why_not) reject_all(*why_not);
+    if (refusal) send_message(member, message_of(JobFailure{.exit_code = 1, .text = *refusal}));
+    if (refusal) reject_all(*refusal);
     members_.insert_or_assign(member.machine, std::move(member));
   }
 
   /// Returns the host that joined as this machine and is still connected. A launcher that was stopped may join again.
-  [[nodiscard]] std::optional<std::string> who_is(int64_t machine) const {
+  [[nodiscard]] std::optional<std::string> host_of(int64_t machine) const {
     if (machine == 0) return invitation_.own.host;
     const auto found = members_.find(machine);
     char byte = 0;
@@ -115,10 +115,10 @@ class RendezvousHost {
                        std::chrono::duration<double>(invitation_.timeout).count());
   }
 
-  [[noreturn]] void reject_all(const std::string& why) {
-    const std::string message = message_of(JobFailure{.exit_code = 1, .text = why});
+  [[noreturn]] void reject_all(const std::string& reason) {
+    const std::string message = message_of(JobFailure{.exit_code = 1, .text = reason});
     for (const auto& [machine, member] : members_) send_message(member, message);
-    fail(ErrorKind::peer, "{}", why);
+    fail(ErrorKind::peer, "{}", reason);
   }
 
   static void send_message(const RendezvousPeer& member, const std::string& message) {

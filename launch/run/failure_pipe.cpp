@@ -13,11 +13,11 @@ namespace accelerate::launch {
 
 void write_failure_notice(const Failure& failure, bool was_signalled, int fd) {
   if (fd < 0) return;
-  const std::string who =
+  const std::string cause =
       failure.did_not_join ? failure.cause : fmt::format("worker {}, {}", failure.rank, failure.cause);
   // At most PIPE_BUF bytes, so that the write is atomic.
   const std::string line =
-      fmt::format("{} {} {}", failure.exit_code, was_signalled ? "told" : "failed", who).substr(0, 500);
+      fmt::format("{} {} {}", failure.exit_code, was_signalled ? "told" : "failed", cause).substr(0, 500);
   [[maybe_unused]] const auto written = write(fd, (line + "\n").data(), line.size() + 1);
 }
 

@@ -80,7 +80,7 @@ std::string failure_report(const Failure& failure, const JobEnd& end) {
   const auto place = is_machine ? fmt::format("({}, {})", end.host, end.time)
                                 : fmt::format("({}, pid {}, {})", end.host, failure.pid, end.time);
   const auto number = is_machine || end.noun == "worker" ? fmt::format(" {}", failure.rank) : "";
-  const auto who = fmt::format("accelerate_launch: {}{} {}", end.noun, number, place);
+  const auto subject = fmt::format("accelerate_launch: {}{} {}", end.noun, number, place);
   if (failure.did_not_join && failure.pid < 0) {
     return fmt::format("accelerate_launch: {} ({}, {}); the ranks of this machine were stopped\n", failure.cause,
                        end.host, end.time);
@@ -89,16 +89,17 @@ std::string failure_report(const Failure& failure, const JobEnd& end) {
     return fmt::format("accelerate_launch: {} {}; all were stopped. {}", failure.cause, place, last_output_text(end));
   }
   if (end.signal != 0) {
-    return fmt::format("{} ended with {} after signal {} was forwarded.\n", who, failure.cause, end.signal);
+    return fmt::format("{} ended with {} after signal {} was forwarded.\n", subject, failure.cause, end.signal);
   }
   if (end.workers > 1 && is_machine) {  // the machine's launcher knows which rank failed first
-    return fmt::format("{} ended with {}{}.\n", who, failure.cause,
+    return fmt::format("{} ended with {}{}.\n", subject, failure.cause,
                        failure.others_terminated ? "; the others were stopped" : "");
   }
-  if (end.workers > 1) return fmt::format("{} {}. {}", who, what_happened(failure, end.noun), last_output_text(end));
-  if (end.is_one_of_many) return fmt::format("{} ended with {}. {}", who, failure.cause, last_output_text(end));
+  if (end.workers > 1)
+    return fmt::format("{} {}. {}", subject, what_happened(failure, end.noun), last_output_text(end));
+  if (end.is_one_of_many) return fmt::format("{} ended with {}. {}", subject, failure.cause, last_output_text(end));
   const bool shown = end.error.empty() || end.last_lines.find(end.error) != std::string::npos;
-  return fmt::format("{} ended with {}.{}\n", who, failure.cause, shown ? "" : " Its error follows.\n" + end.error);
+  return fmt::format("{} ended with {}.{}\n", subject, failure.cause, shown ? "" : " Its error follows.\n" + end.error);
 }
 
 }  // namespace accelerate::launch

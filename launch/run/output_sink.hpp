@@ -34,7 +34,7 @@ class Sink {
   [[nodiscard]] bool abandoned() const noexcept { return abandoned_; }
   /// From now on, bytes beyond the limit are dropped.
   void drop_beyond_limit() noexcept { drops_ = true; }
-  /// Returns once, as one line, why output was lost (for example, a full disk). Returns nothing otherwise.
+  /// Returns once, as one line, the reason why output was lost (for example, a full disk). Returns nothing otherwise.
   std::optional<std::string> take_failure();
   /// Returns one line with the number of unread bytes when the remaining output is discarded. Returns nothing if all
   /// output was read.

@@ -10,11 +10,11 @@ namespace {
 
 double seconds_of(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
-/// Number of last consecutive attempts that failed early. If alike is true, only those with the cause of the last
+/// Number of last consecutive attempts that failed early. If same_cause is true, only those with the cause of the last
 /// one.
-size_t failed_at_once(const std::vector<FailedAttempt>& starts, const RestartOptions& options, bool alike) {
+size_t failed_at_once(const std::vector<FailedAttempt>& starts, const RestartOptions& options, bool same_cause) {
   const auto other = std::find_if(starts.rbegin(), starts.rend(), [&](const FailedAttempt& start) {
-    return start.lasted >= options.min_uptime || (alike && start.cause != starts.back().cause);
+    return start.lasted >= options.min_uptime || (same_cause && start.cause != starts.back().cause);
   });
   return static_cast<size_t>(other - starts.rbegin());
 }
@@ -35,18 +35,18 @@ RestartDecision decide(const std::vector<FailedAttempt>& starts, const RestartOp
   if (!last.restart_requested && failed > options.max_restarts) {
     return {.line = fmt::format("accelerate_launch: no restart: --max_restarts {} is used up\n", options.max_restarts)};
   }
-  const size_t alike = failed_at_once(starts, options, true);
-  if (options.max_identical_failures > 0 && alike >= options.max_identical_failures) {
-    auto line = fmt::format("accelerate_launch: no restart: the last {} starts ended within {:g} s, all with {}", alike,
-                            seconds_of(options.min_uptime), last.cause);
+  const size_t same_failures = failed_at_once(starts, options, true);
+  if (options.max_identical_failures > 0 && same_failures >= options.max_identical_failures) {
+    auto line = fmt::format("accelerate_launch: no restart: the last {} starts ended within {:g} s, all with {}",
+                            same_failures, seconds_of(options.min_uptime), last.cause);
     const int64_t left = options.max_restarts - failed + 1;
     if (!last.restart_requested) line += fmt::format("; {} of {} restarts are left unused", left, options.max_restarts);
     return {.line = line + "\n"};
   }
   const auto wait = backoff(failed_at_once(starts, options, false), options);
-  const auto why = last.restart_requested ? fmt::format("the ranks requested a restart ({})", last.cause)
-                                          : fmt::format("restart {} of {}", failed, options.max_restarts);
-  return {.after = wait, .line = fmt::format("accelerate_launch: {} in {:g} s\n", why, seconds_of(wait))};
+  const auto reason = last.restart_requested ? fmt::format("the ranks requested a restart ({})", last.cause)
+                                             : fmt::format("restart {} of {}", failed, options.max_restarts);
+  return {.after = wait, .line = fmt::format("accelerate_launch: {} in {:g} s\n", reason, seconds_of(wait))};
 }
 
 }  // namespace accelerate::launch

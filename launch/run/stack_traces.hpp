@@ -9,7 +9,7 @@
 
 namespace accelerate::launch {
 
-/// Returns the stacks of all threads of a process, or one line that explains why they are unavailable. Waits for at
+/// Returns the stacks of all threads of a process, or one line with the reason why they are unavailable. Waits for at
 /// most `limit` and then returns the output so far.
 std::string stacks_of(pid_t pid, std::chrono::milliseconds limit);
 

@@ -43,13 +43,14 @@ Here detect_machine(const RunnerContext& call) {
 /// logged and gloo is used. If MPI was requested by name, its absence is an error.
 bool decide_mpi(const RunnerContext& call, const Here& here) {
   if (!wants_mpi(here.options, here.machine)) return false;
-  const auto why_not = mpi_server_unavailable_reason();
-  if (!why_not) return true;
+  const auto unavailable_reason = mpi_server_unavailable_reason();
+  if (!unavailable_reason) return true;
   if (named_backend(here.options)) {
     fail(ErrorKind::environment,
-         "backend mpi is requested, but {}, and mpirun is not in PATH; backend gloo works without", *why_not);
+         "backend mpi is requested, but {}, and mpirun is not in PATH; backend gloo works without",
+         *unavailable_reason);
   }
-  call.note(fmt::format("{}; the ranks use gloo, which is slower than mpi on one machine", *why_not));
+  call.note(fmt::format("{}; the ranks use gloo, which is slower than mpi on one machine", *unavailable_reason));
   return false;
 }
 

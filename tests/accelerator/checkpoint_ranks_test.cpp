@@ -442,7 +442,7 @@ TEST_CASE("a checkpoint that one rank cannot find is an error on all, with both 
   fs::create_directories(folder.path / "elsewhere");
   fs::current_path(away ? folder.path / "elsewhere" : folder.path);
   const std::string host = accelerate::base::host_name();
-  const std::string why = fmt::format(
+  const std::string reason = fmt::format(
       "[rank {} of {}, {}] load_state: rank 0 ({}) has c, this rank ({}) has no such folder in {}; keep checkpoints "
       "where all machines see them, or copy it to each machine and save with save_on_each_node",
       world.size() - 1, world.size(), host, host, host, (folder.path / "elsewhere").string());
@@ -454,5 +454,5 @@ TEST_CASE("a checkpoint that one rank cannot find is an error on all, with both 
     told = error.what();
   }
   fs::current_path(before);
-  CHECK((away ? told == why : told.ends_with(why)));
+  CHECK((away ? told == reason : told.ends_with(reason)));
 }

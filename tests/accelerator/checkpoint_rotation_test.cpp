@@ -101,12 +101,13 @@ TEST_CASE("save_model() throws in a checkpoint folder, and weights beside checkp
   auto model = accelerator.prepare(net);
   const auto place = folder.path / "checkpoint_0";
   accelerator.save_state(place);
-  const auto said = refusal<std::exception>([&] { accelerator.save_model(model, place); });
-  CHECK(said.find("model.safetensors is a file of the checkpoint in ") != std::string::npos);
-  CHECK(said.ends_with("which could not be loaded any more; save to another folder"));
+  const auto message = refusal<std::exception>([&] { accelerator.save_model(model, place); });
+  CHECK(message.find("model.safetensors is a file of the checkpoint in ") != std::string::npos);
+  CHECK(message.ends_with("which could not be loaded any more; save to another folder"));
   CHECK_THROWS_AS(accelerator.save(accelerate::prepared::TensorDict(), place / "model.safetensors"), accelerate::Error);
   // Files that another format of weights would replace belong to the checkpoint, too.
-  CHECK(refusal<std::exception>([&] { accelerator.save_model(model, place, {.safe_serialization = false}); }) == said);
+  CHECK(refusal<std::exception>([&] { accelerator.save_model(model, place, {.safe_serialization = false}); }) ==
+        message);
   CHECK(fs::exists(place / "model.safetensors"));
   torch::NoGradGuard no_grad;
   net->w.fill_(5);
@@ -161,12 +162,12 @@ TEST_CASE("objects that are registered in another order, or throw, leave everyth
     auto [model, optimizer, loader] =
         accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1), counting(8, 2));
     accelerator.register_for_checkpointing(objects...);
-    const auto said = refusal<std::exception>([&] { accelerator.load_state(place); });
+    const auto message = refusal<std::exception>([&] { accelerator.load_state(place); });
     int64_t batches = 0;
     for (auto& batch : loader) batches += batch.data.size(0) > 0 ? 1 : 0;
     CHECK(batches == 4);
     CHECK(net->w.item<double>() == 7);
-    return said;
+    return message;
   };
   SeenSoFar seen{3};
   Moody moody;
@@ -238,7 +239,7 @@ TEST_CASE("all ranks throw at once if one rank cannot save") {
   const SharedFolder folder;
   const auto save = [&](const std::function<void(Accelerator&, Moody&)>& set_up,
                         const std::function<accelerate::checkpoint::SaveOptions(int64_t)>& options_of) {
-    std::vector<std::string> said(2);
+    std::vector<std::string> messages(2);
     on_ranks(
         2,
         [&](Accelerator& accelerator) {
@@ -247,11 +248,11 @@ TEST_CASE("all ranks throw at once if one rank cannot save") {
           accelerator.register_for_checkpointing(moody);
           const auto rank = accelerator.process_index();
           if (rank == 1) set_up(accelerator, moody);
-          said[static_cast<size_t>(rank)] =
+          messages[static_cast<size_t>(rank)] =
               refusal<std::exception>([&] { accelerator.save_state(folder.path / "c", options_of(rank)); });
         },
         saving_to(folder.path));
-    return said;
+    return messages;
   };
   const auto plain = [](int64_t) { return accelerate::checkpoint::SaveOptions{}; };
   const auto thrown = save([](Accelerator&, Moody& moody) { moody.on_save = true; }, plain);

@@ -793,14 +793,14 @@ TEST_CASE("a Python checkpoint without random states is loaded with a log line a
 TEST_CASE("a rank without its gradients in the checkpoint cannot resume an open window") {
   const SharedFolder folder;
   const auto place = folder.path / "c";
-  std::vector<std::string> said(2);
+  std::vector<std::string> messages(2);
   const auto within_a_window = [&](bool load) {
     on_ranks(2,
              [&](Accelerator& accelerator) {
                auto net = linear(1);
                auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
                if (load) {
-                 auto& mine = said[static_cast<size_t>(accelerator.process_index())];
+                 auto& mine = messages[static_cast<size_t>(accelerator.process_index())];
                  mine = refusal([&] { accelerator.load_state(place); });
                } else {
                  {
@@ -821,7 +821,7 @@ TEST_CASE("a rank without its gradients in the checkpoint cannot resume an open 
   for (const char* file : {"random_states_1.pkl", "window_1.bin"}) fs::remove(place / file);
   std::ofstream(place / "manifest.json") << write_manifest(manifest);
   within_a_window(true);
-  for (const auto& mine : said) {
+  for (const auto& mine : messages) {
     CHECK(mine.ends_with(
         "load_state: the checkpoint was saved within an accumulation window, and this rank's gradients are not in its "
         "folder; start the ranks on the machines where they were, or load one that was saved while sync_gradients() "
@@ -843,8 +843,8 @@ TEST_CASE("an open window resumes only with the same window length") {
   job(4, [&](auto& accelerator) { accelerator.save_state(folder.path / "within"); });
   job(4, [&](auto& accelerator) { CHECK_NOTHROW(accelerator.load_state(folder.path / "within")); });
   job(2, [&](auto& accelerator) {
-    const auto said = refusal([&] { accelerator.load_state(folder.path / "within"); });
-    CHECK(said.ends_with(
+    const auto message = refusal([&] { accelerator.load_state(folder.path / "within"); });
+    CHECK(message.ends_with(
         "load_state: the checkpoint was saved after 1 of the 4 micro-batches of an accumulation window, and "
         "gradient_accumulation_steps is 2 here; set it to 4, or load one that was saved while sync_gradients() was "
         "true"));

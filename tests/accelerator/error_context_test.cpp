@@ -210,46 +210,48 @@ TEST_CASE("a lost rank is reported under the user's call: exchanged values") {
 }
 
 TEST_CASE("a reduce() on a single rank is reported as reduce(), with the other rank's call") {
-  std::vector<std::string> said(2);
+  std::vector<std::string> messages(2);
   accelerate::comm::run_threads(2, [&](const accelerate::comm::Group& group) {
     Accelerator accelerator(group, {});
-    said[static_cast<size_t>(group.rank())] = testing::refusal([&] {
+    messages[static_cast<size_t>(group.rank())] = testing::refusal([&] {
       if (accelerator.is_main_process()) (void)accelerator.reduce(torch::ones({1}));
       accelerator.wait_for_everyone();
     });
   });
-  CHECK(said[0] == prefix_of(0) +
-                       "reduce: the ranks' values are not reduced: operation 2 of this rank is all_reduce, rank 1's "
-                       "operation 2 is barrier; all ranks must call the same operations in the same order.");
-  CHECK(said[1] ==
+  CHECK(messages[0] ==
+        prefix_of(0) +
+            "reduce: the ranks' values are not reduced: operation 2 of this rank is all_reduce, rank 1's "
+            "operation 2 is barrier; all ranks must call the same operations in the same order.");
+  CHECK(messages[1] ==
         prefix_of(1) +
             "wait_for_everyone: the ranks did not synchronise: operation 2 of this rank is barrier, rank 0's "
             "operation 2 is all_reduce; all ranks must call the same operations in the same order.");
 }
 
 TEST_CASE("debug: reduce() on one rank and backward on the other: each error contains the other rank's call") {
-  std::vector<std::string> said(2);
+  std::vector<std::string> messages(2);
   const auto rank_main = [&](const accelerate::comm::GroupPtr& core) {
     core->debug = true;
     Accelerator accelerator(accelerate::comm::Group(core), {.debug = true});
     OneWeight net;
     auto model = accelerator.prepare(net);
     const auto loss = model(full(1)).sum();
-    said[static_cast<size_t>(core->rank)] = testing::refusal([&] {
+    messages[static_cast<size_t>(core->rank)] = testing::refusal([&] {
       if (accelerator.is_main_process()) (void)accelerator.reduce(loss);
       accelerator.backward(loss);
     });
   };
   accelerate::comm::run_ranks(2, rank_main, std::chrono::seconds(60));
   const std::string order = "; all ranks must call the same operations in the same order.";
-  CHECK(said[0] == prefix_of(0) +
-                       "reduce: the ranks' values are not reduced: this rank calls all_reduce ([] float64), rank 1 "
-                       "calls all_reduce ([4, 1] int64) on a duplicate of the group" +
-                       order);
-  CHECK(said[1] == prefix_of(1) +
-                       "backward: the gradients of the model (w) are not averaged: this rank calls all_reduce ([4, 1] "
-                       "int64) on a duplicate of the group, rank 0 calls all_reduce ([] float64)" +
-                       order);
+  CHECK(messages[0] == prefix_of(0) +
+                           "reduce: the ranks' values are not reduced: this rank calls all_reduce ([] float64), rank 1 "
+                           "calls all_reduce ([4, 1] int64) on a duplicate of the group" +
+                           order);
+  CHECK(messages[1] ==
+        prefix_of(1) +
+            "backward: the gradients of the model (w) are not averaged: this rank calls all_reduce ([4, 1] "
+            "int64) on a duplicate of the group, rank 0 calls all_reduce ([] float64)" +
+            order);
 }
 
 TEST_CASE("a lost rank is reported under the user's call: files") {

@@ -81,10 +81,10 @@ TEST_CASE("a checkpoint within local SGD contains rank 0's weights, with one war
     CHECK(net->w.item<double>() == -1.0);
   });
   accelerate::base::set_log_handler(before);
-  const std::string said =
+  const std::string message =
       "save_state: within local_sgd() rank 0's weights are saved; save after its finish(), or right after a step() "
       "that averaged";
-  CHECK(std::count_if(lines.begin(), lines.end(), [&](const auto& line) { return line.ends_with(said); }) == 1);
+  CHECK(std::count_if(lines.begin(), lines.end(), [&](const auto& line) { return line.ends_with(message); }) == 1);
 }
 
 TEST_CASE("an exception ends local SGD: parameters stay different, gradients are reduced again") {

@@ -156,9 +156,9 @@ TEST_CASE("random states are equal to rank 0's after synchronisation") {
 
 TEST_CASE("set_seed() works before an Accelerator exists") {
   accelerate::set_seed(5);
-  const auto alike = torch::rand({2});
+  const auto first = torch::rand({2});
   torch::manual_seed(5);
-  CHECK(torch::equal(torch::rand({2}), alike));
+  CHECK(torch::equal(torch::rand({2}), first));
   accelerate::simulate(2, [] {
     static std::mutex one_after_another;  // the ranks share LibTorch's generator
     accelerate::Accelerator accelerator;

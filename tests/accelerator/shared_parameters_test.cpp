@@ -218,9 +218,9 @@ TEST_CASE("a weight that two layers share is clipped once, in any list of parame
         optimizer.zero_grad();
         accelerator.backward(model(torch::ones({2, 4})).sum() * 100);
         const double norm = layer->weight.grad().norm().item<double>();
-        const auto said =
+        const auto reported =
             by_model ? accelerator.clip_grad_norm_(model, 1.0) : accelerator.clip_grad_norm_(net->parameters(), 1.0);
-        CHECK(said.item<double>() == doctest::Approx(norm).epsilon(1e-5));
+        CHECK(reported.item<double>() == doctest::Approx(norm).epsilon(1e-5));
         CHECK(layer->weight.grad().norm().item<double>() == doctest::Approx(1.0).epsilon(1e-4));
       }
     });

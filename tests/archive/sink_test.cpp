@@ -109,17 +109,17 @@ TEST_CASE("a full disk is reported with the number of bytes written") {
   const rlimit small{.rlim_cur = 1000, .rlim_max = old.rlim_max};
   const auto before = std::signal(SIGXFSZ, SIG_IGN);
   ::setrlimit(RLIMIT_FSIZE, &small);
-  std::string said;
+  std::string message;
   try {
     FileSink sink(path, "save_state");
     sink.write(std::string(3000, 'x'));
     sink.finish();
   } catch (const accelerate::Error& error) {
-    said = error.what();
+    message = error.what();
   }
   ::setrlimit(RLIMIT_FSIZE, &old);
   std::signal(SIGXFSZ, before);
-  CHECK(said == "save_state: " + path + " cannot be written: File too large (1000 bytes were written)");
+  CHECK(message == "save_state: " + path + " cannot be written: File too large (1000 bytes were written)");
 }
 
 TEST_CASE("a path that is not a file is not mapped, an empty file is") {

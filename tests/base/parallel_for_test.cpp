@@ -19,7 +19,7 @@ TEST_CASE("each job runs once") {
 
 TEST_CASE("the failure of the lowest job is thrown after all running jobs end, and no job starts later") {
   std::atomic<int> begun{0}, ended{0};
-  std::string said;
+  std::string message;
   try {
     parallel_for(1000, [&](size_t i) {
       ++begun;
@@ -31,9 +31,9 @@ TEST_CASE("the failure of the lowest job is thrown after all running jobs end, a
       ++ended;
     });
   } catch (const std::runtime_error& error) {
-    said = error.what();
+    message = error.what();
   }
-  CHECK(said == "job 0");
+  CHECK(message == "job 0");
   CHECK(begun == ended);
   CHECK(begun < 1000);
 }

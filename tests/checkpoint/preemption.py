@@ -74,18 +74,18 @@ def started(command, project):
 
 
 def ended(process):
-    said = process.communicate(timeout=SECONDS)[0]
-    return process.returncode, said
+    output = process.communicate(timeout=SECONDS)[0]
+    return process.returncode, output
 
 
 def alone(calm):
     """One process receives Slurm's signal, and the test restarts it."""
     process = started(program(folder / "alone"), folder / "alone")
     process.send_signal(signal.SIGUSR1)
-    code, said = ended(process)
-    assert code == RESUME and "stopped on request: saved after step" in said, (code, said)
-    said = run(program(folder / "alone"))
-    assert "continues after step" in said, said
+    code, output = ended(process)
+    assert code == RESUME and "stopped on request: saved after step" in output, (code, output)
+    output = run(program(folder / "alone"))
+    assert "continues after step" in output, output
     assert weights(folder / "alone") == calm, "the weights differ"
 
 
@@ -94,14 +94,14 @@ def two_ranks():
     run(on_two(folder / "calm_two"))
     process = started(on_two(folder / "two", "--resume_code", str(RESUME)), folder / "two")
     os.kill(ranks_of(folder / "two")[-1], signal.SIGUSR1)
-    code, said = ended(process)
-    assert code == 0 and "the ranks requested a restart (exit code 75)" in said and "continues after step" in said, (code, said)
+    code, output = ended(process)
+    assert code == 0 and "the ranks requested a restart (exit code 75)" in output and "continues after step" in output, (code, output)
     assert weights(folder / "two") == weights(folder / "calm_two"), "the weights differ"
 
     process = started(on_two(folder / "ended"), folder / "ended")
     process.send_signal(signal.SIGTERM)
-    code, said = ended(process)
-    assert code == RESUME and "stopped on request: saved after step" in said, (code, said)
+    code, output = ended(process)
+    assert code == RESUME and "stopped on request: saved after step" in output, (code, output)
     run(on_two(folder / "ended"))
     assert weights(folder / "ended") == weights(folder / "calm_two"), "the weights differ"
 

@@ -295,9 +295,9 @@ COLLECTIVES_CASE("max and min propagate NaN on all backends but gloo") {
     if (group.backend().find("gloo") != std::string::npos) return;  // it may lose one
     for (const auto dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
       for (const auto op : {ReduceOp::max, ReduceOp::min}) {
-        for (int64_t who = 0; who < group.size(); ++who) {
+        for (int64_t rank = 0; rank < group.size(); ++rank) {
           const auto mine = at::ones({2 * group.size()}, dtype);
-          if (group.rank() == who) mine.fill_(std::numeric_limits<double>::quiet_NaN());
+          if (group.rank() == rank) mine.fill_(std::numeric_limits<double>::quiet_NaN());
           const auto all = mine.clone();
           group.all_reduce(all, op);
           CHECK(all.isnan().all().item<bool>());

@@ -31,16 +31,16 @@ TEST_CASE("the group contains all ranks of the job on the requested backend") {
   CHECK(group.size() == process.world_size);
   CHECK(group.place().host == accelerate::base::host_name());
   const auto variables = accelerate::env::current_variables();
-  const auto asked = variables.find("ACCELERATE_BACKEND");
-  if (asked == variables.end()) return;
+  const auto requested = variables.find("ACCELERATE_BACKEND");
+  if (requested == variables.end()) return;
   const auto options = testing::connect_options();
   if (group.size() == 1 && !options.force_group) {
     CHECK(group.backend() == "single");
   } else if (options.device) {
     CHECK(group.backend().starts_with("nccl+"));
-    CHECK((asked->second == "nccl" || group.backend() == "nccl+" + asked->second));
+    CHECK((requested->second == "nccl" || group.backend() == "nccl+" + requested->second));
   } else {
-    CHECK(group.backend() == asked->second);
+    CHECK(group.backend() == requested->second);
   }
 }
 

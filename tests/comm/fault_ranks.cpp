@@ -60,9 +60,9 @@ void late_barrier(const Group& group) {
 
 void late_large(const Group& group) { late(group, 3'000'000); }
 
-void dies(const Group& group, int64_t who) {
+void dies(const Group& group, int64_t rank) {
   group.barrier();
-  if (group.rank() == who) _exit(7);
+  if (group.rank() == rank) _exit(7);
   std::this_thread::sleep_for(300ms);
   group.all_reduce(at::ones({4}));
 }
@@ -220,7 +220,7 @@ void late_message(const Group& group) {
 }
 
 /// Rank 1 exits normally after a message that no rank has received yet; rank 0 waits for another one.
-void message_of_who_ended(const Group& group) {
+void message_of_ended_rank(const Group& group) {
   const auto tensor = at::ones({3'000'000});
   if (group.rank() == 1) return group.send(tensor, 0);
   std::this_thread::sleep_for(1s);
@@ -229,11 +229,11 @@ void message_of_who_ended(const Group& group) {
   group.recv(at::ones({2}), 1);
 }
 
-void operation_of_who_ended(const Group& group) {
+void operation_of_ended_rank(const Group& group) {
   if (group.rank() == 0) group.all_reduce(at::ones({4}));
 }
 
-void message_to_who_ended(const Group& group) {
+void message_to_ended_rank(const Group& group) {
   if (group.rank() == 0) group.send(at::ones({3'000'000}), 1);
 }
 
@@ -294,9 +294,9 @@ const std::map<std::string, void (*)(const Group&)> kScenarios{
     {"debug_roots", roots},
     {"operations", operations},
     {"messages", messages},
-    {"message_of_who_ended", message_of_who_ended},
-    {"message_to_who_ended", message_to_who_ended},
-    {"operation_of_who_ended", operation_of_who_ended},
+    {"message_of_ended_rank", message_of_ended_rank},
+    {"message_to_ended_rank", message_to_ended_rank},
+    {"operation_of_ended_rank", operation_of_ended_rank},
     {"stops", stops},
     {"late_of_many", [](const Group& group) { one_of_many(group, 2'000'000, false); }},
     {"stops_of_many", [](const Group& group) { one_of_many(group, 20'000'000, true); }},
@@ -498,8 +498,8 @@ const std::map<std::string, void (*)()> kBefore{};
 
 /// Scenarios in which no deadline must expire.
 const std::set<std::string> kSlow{
-    "slow_connect",          "works", "sleeps", "gets_on_alone", "message_of_who_ended", "message_to_who_ended",
-    "operation_of_who_ended"};
+    "slow_connect",           "works", "sleeps", "gets_on_alone", "message_of_ended_rank", "message_to_ended_rank",
+    "operation_of_ended_rank"};
 
 void run(const std::string& scenario) {
   if (const auto alone = kWithoutGroup.find(scenario); alone != kWithoutGroup.end()) return alone->second();

@@ -8,9 +8,9 @@ using namespace faults;  // NOLINT
 
 TEST_CASE("gloo: a rank that misses an operation is named after the timeout") {
   const auto ranks = run_gloo("late");
-  const std::string why = "waited 2 s in operation 1 ([4] float32); no response from rank 1.";
-  CHECK(ranks[0].out == at_rank(0, "all_reduce: " + why) +
-                            at_rank(0, "barrier: this group is broken since operation 1 (all_reduce): " + why));
+  const std::string reason = "waited 2 s in operation 1 ([4] float32); no response from rank 1.";
+  CHECK(ranks[0].out == at_rank(0, "all_reduce: " + reason) +
+                            at_rank(0, "barrier: this group is broken since operation 1 (all_reduce): " + reason));
   CHECK(ranks[0].code == 3);
   check_quiet(ranks[0]);
 }
@@ -28,10 +28,10 @@ TEST_CASE("gloo: every waiting operation names the missing rank") {
 TEST_CASE("gloo: reduce_scatter has its own deadline, and later operations name the failed one") {
   CHECK(run_gloo("rows_late")[0].out ==
         at_rank(0, "reduce_scatter: waited 0.5 s in operation 1 ([4] float32); no response from rank 1."));
-  const std::string why = "waited 0.5 s in operation 1 ([2] float32); no response from rank 1.";
+  const std::string reason = "waited 0.5 s in operation 1 ([2] float32); no response from rank 1.";
   CHECK(run_gloo("late_and_next")[0].out ==
-        at_rank(0, "all_reduce: " + why) +
-            at_rank(0, "all_reduce: this group is broken since operation 1 (all_reduce): " + why));
+        at_rank(0, "all_reduce: " + reason) +
+            at_rank(0, "all_reduce: this group is broken since operation 1 (all_reduce): " + reason));
 }
 
 TEST_CASE("gloo: junk on the job's port affects neither rendezvous nor operations") {

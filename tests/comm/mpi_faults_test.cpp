@@ -24,9 +24,9 @@ TEST_CASE("mpi: a missing rank breaks the group after the timeout, and the progr
   for (const auto& [scenario, elements] : {std::pair("late", 4), std::pair("late_large", 3'000'000)}) {
     const auto job = run_mpi(scenario);
     CAPTURE(job[0].out);
-    const auto why = fmt::format("waited 2 s in operation 1 ([{}] float32); rank 1 did not join.", elements);
-    CHECK(job[0].out.find(at_rank(0, "all_reduce: " + why)) != std::string::npos);
-    CHECK(job[0].out.find(at_rank(0, "barrier: this group is broken since operation 1 (all_reduce): " + why)) !=
+    const auto reason = fmt::format("waited 2 s in operation 1 ([{}] float32); rank 1 did not join.", elements);
+    CHECK(job[0].out.find(at_rank(0, "all_reduce: " + reason)) != std::string::npos);
+    CHECK(job[0].out.find(at_rank(0, "barrier: this group is broken since operation 1 (all_reduce): " + reason)) !=
           std::string::npos);
     CHECK(job[0].code == 3);
     CHECK(job[0].out.find("slept to the end") == std::string::npos);
@@ -53,9 +53,9 @@ TEST_CASE("mpi: every waiting operation names the missing rank") {
 TEST_CASE("mpi: a failed operation's error fails the pending operations too") {
   const auto out = run_mpi("late_and_next")[0].out;
   CAPTURE(out);
-  const std::string why = "waited 0.5 s in operation 1 ([2] float32); rank 1 did not join.";
-  CHECK(out.find(at_rank(0, "all_reduce: " + why) +
-                 at_rank(0, "all_reduce: this group is broken since operation 1 (all_reduce): " + why)) !=
+  const std::string reason = "waited 0.5 s in operation 1 ([2] float32); rank 1 did not join.";
+  CHECK(out.find(at_rank(0, "all_reduce: " + reason) +
+                 at_rank(0, "all_reduce: this group is broken since operation 1 (all_reduce): " + reason)) !=
         std::string::npos);
 }
 
@@ -128,13 +128,13 @@ TEST_CASE("mpi: a handled failure does not stop the other ranks") {
   const std::string left =
       fmt::format("[rank 1 of 2, {}] MPI_Finalize: waited 2 s for the other ranks; left without them\n",
                   accelerate::base::host_name());
-  for (const auto& [scenario, said] : {std::pair("caught", std::string()), std::pair("handled", left)}) {
+  for (const auto& [scenario, message] : {std::pair("caught", std::string()), std::pair("handled", left)}) {
     const auto job = run_mpi(scenario);
     CAPTURE(job[0].out);
     CAPTURE(job[0].err);
     CHECK(job[0].out.find("rank 0 saved\n") != std::string::npos);
     CHECK(job[0].out.find("rank 1 saved\n") != std::string::npos);
-    CHECK(job[0].err == said);
+    CHECK(job[0].err == message);
     CHECK(job[0].code == 0);
   }
 }
@@ -156,16 +156,16 @@ TEST_CASE("mpi: a wait for a rank that left the group with an exception fails at
 }
 
 TEST_CASE("mpi: an operation that needs an exited rank fails") {
-  const auto job = run_mpi("operation_of_who_ended");
+  const auto job = run_mpi("operation_of_ended_rank");
   CHECK(job[0].out == at_rank(0, "all_reduce: operation 1 ([4] float32) cannot end: rank 1 has ended"));
   CHECK(job[0].code == 3);
 }
 
 TEST_CASE("mpi: messages from or to an exited rank fail, but its earlier messages arrive") {
   const auto out = [](const std::string& scenario) { return run_mpi(scenario)[0].out; };
-  CHECK(out("message_of_who_ended") ==
+  CHECK(out("message_of_ended_rank") ==
         "the first message\n" + at_rank(0, "recv: a message ([2] float32) cannot end: rank 1 has ended"));
-  CHECK(out("message_to_who_ended") == at_rank(0, "send: a message ([3000000] float32) cannot end: rank 1 has ended"));
+  CHECK(out("message_to_ended_rank") == at_rank(0, "send: a message ([3000000] float32) cannot end: rank 1 has ended"));
   CHECK(out("caught_while_received_from") ==
         at_rank(0, "recv: a message ([4] float32) cannot end: rank 1 aborted after its own error"));
 }

@@ -75,17 +75,17 @@ TEST_CASE("each rank reads the batches of PyTorch's DistributedSampler and DataL
     CAPTURE(one.dump());
     const int64_t ranks = one.at("num_replicas");
     for (int64_t rank = 0; rank < ranks; ++rank) {
-      const DistributedOptions asked{
+      const DistributedOptions requested{
           .shuffle = one.at("shuffle"), .seed = one.at("seed").get<uint64_t>(), .drop_last = one.at("drop_last")};
       const LoaderOptions options{.batch_size = one.at("batch_size"), .drop_last = one.at("drop_short")};
-      auto loader = positions(one.at("samples"), options, asked);
+      auto loader = positions(one.at("samples"), options, requested);
       loader.shard({.rank = rank, .world_size = ranks});
       loader.set_epoch(one.at("epoch"));
       const auto expected = one.at("ranks").at(static_cast<size_t>(rank)).get<Batches>();
       CHECK(loader.size() == static_cast<int64_t>(expected.size()));
       CHECK(pass(loader) == expected);
 
-      auto own = asked;  // set only by the sampler
+      auto own = requested;  // set only by the sampler
       own.num_replicas = ranks;
       own.rank = rank;
       auto alone = positions(one.at("samples"), options, own);
@@ -111,10 +111,10 @@ TEST_CASE("an interrupted pass continues at any step with each sample once") {
   int64_t interrupted = 0;
   for (int i = 0; i < 1500; ++i) {
     const int64_t samples = pick(1, 50);
-    const DistributedOptions asked{.seed = 7, .drop_last = pick(0, 3) == 0};
+    const DistributedOptions requested{.seed = 7, .drop_last = pick(0, 3) == 0};
     const auto of = [&](int64_t batch_size, int64_t world, bool even) {
       return [=](int64_t rank) {
-        auto loader = positions(samples, {.batch_size = batch_size}, asked);
+        auto loader = positions(samples, {.batch_size = batch_size}, requested);
         loader.shard({.rank = rank, .world_size = world, .even_batches = even});
         return loader;
       };
@@ -123,7 +123,7 @@ TEST_CASE("an interrupted pass continues at any step with each sample once") {
     const bool even = pick(0, 2) > 0;
     const auto first_loader = of(pick(1, 5), world, even);
     const auto whole = walk(world, first_loader);
-    CHECK(whole.padding_rows == (even && !asked.drop_last ? (world - samples % world) % world : 0));
+    CHECK(whole.padding_rows == (even && !requested.drop_last ? (world - samples % world) % world : 0));
     if (whole.real.size() < 2) continue;
     const int64_t seen = pick(1, static_cast<int64_t>(whole.real.size()) - 1);
     auto stopped = first_loader(0);
@@ -150,7 +150,7 @@ TEST_CASE("an interrupted pass continues at any step with each sample once") {
       }
     }
     for (const auto& [sample, count] : times) CHECK(count == 1);
-    if (!asked.drop_last) CHECK(static_cast<int64_t>(times.size()) == samples);
+    if (!requested.drop_last) CHECK(static_cast<int64_t>(times.size()) == samples);
     ++interrupted;
   }
   CHECK(interrupted > 700);

@@ -367,9 +367,10 @@ TEST_CASE("set_epoch keeps a loaded position in its epoch, and logs that it drop
     if (epoch == 1) CHECK(rest == Batches(all.begin() + 4, all.end()));
     accelerate::base::set_log_handler(handler);
     accelerate::base::set_log_level(level);
-    const bool said = lines.find("loader: set_epoch(2) drops the place that was loaded, after 8 samples of epoch 1") !=
-                      std::string::npos;
-    CHECK(said == (epoch == 2));
+    const bool was_logged =
+        lines.find("loader: set_epoch(2) drops the place that was loaded, after 8 samples of epoch 1") !=
+        std::string::npos;
+    CHECK(was_logged == (epoch == 2));
   }
 }
 

@@ -9,10 +9,10 @@ trap 'rm -r "$folder"' EXIT
 # expect <exit code> <output> <file's text>
 expect() {
   echo "$3" >"$folder/cases.json"
-  local code=0 said
-  said=$("$program" "$folder/cases.json" 2>&1) || code=$?
-  [[ $code == "$1" && $said == *"$2" ]] || {
-    echo "exit code $code, expected $1; said: $said; expected: $2"
+  local code=0 output
+  output=$("$program" "$folder/cases.json" 2>&1) || code=$?
+  [[ $code == "$1" && $output == *"$2" ]] || {
+    echo "exit code $code, expected $1; output: $output; expected: $2"
     exit 1
   }
 }
@@ -29,5 +29,5 @@ expect 1 "iterable_dataset_shard: P is 2, with 1 shards
 expect 2 "key 'n' not found" '{"batch_sampler_shard": [{"P": 1, "batch": 2, "shards": [[[0, 1]]]}]}'
 
 code=0
-said=$("$program" "$folder/none.json" 2>&1) || code=$?
-[[ $code == 2 && $said == "shard_cases: $folder/none.json cannot be opened" ]]
+output=$("$program" "$folder/none.json" 2>&1) || code=$?
+[[ $code == 2 && $output == "shard_cases: $folder/none.json cannot be opened" ]]

@@ -67,18 +67,18 @@ TEST_CASE("cuda without an index is the GPU of the local rank, with the usual ch
 }
 
 TEST_CASE("a missing GPU by name is refused with the count and the remedy") {
-  const std::string who = "device: [rank 0 of 1, gpu-a] device: ";
+  const std::string prefix = "device: [rank 0 of 1, gpu-a] device: ";
   const std::string where =
       " is requested (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in the config file), ";
   const std::string look = "cpu, or look at nvidia-smi and CUDA_VISIBLE_DEVICES";
   CHECK(refusal(local(0, 1), {.device = cuda()}, gpus(0)) ==
-        who + "cuda" + where + "0 GPUs are visible; request " + look);
+        prefix + "cuda" + where + "0 GPUs are visible; request " + look);
   CHECK(refusal(local(0, 1), {.device = cuda(64)}, gpus(0)) ==
-        who + "cuda:64" + where + "0 GPUs are visible; request " + look);
+        prefix + "cuda:64" + where + "0 GPUs are visible; request " + look);
   CHECK(refusal(local(0, 1), {.device = cuda(1)}, gpus(1)) ==
-        who + "cuda:1" + where + "1 GPU is visible; request at most cuda:0 or " + look);
+        prefix + "cuda:1" + where + "1 GPU is visible; request at most cuda:0 or " + look);
   CHECK(refusal(local(0, 1), {.device = cuda(300)}, gpus(4)) ==
-        who + "cuda:300" + where + "4 GPUs are visible; request at most cuda:3 or " + look);
+        prefix + "cuda:300" + where + "4 GPUs are visible; request at most cuda:3 or " + look);
 }
 
 TEST_CASE("the accelerator may have any type, and errors contain its name") {
@@ -86,17 +86,18 @@ TEST_CASE("the accelerator may have any type, and errors contain its name") {
   CHECK(device::select_device(local(1, 2), {}, xpus) == c10::Device("xpu:1"));
   CHECK(device::select_device(local(0, 1), {.device = DeviceName{.type = "xpu", .index = 1}}, xpus) ==
         c10::Device("xpu:1"));
-  const std::string who = "device: [rank 0 of 1, gpu-a] device: ";
+  const std::string prefix = "device: [rank 0 of 1, gpu-a] device: ";
   const std::string where =
       " is requested (device in the code, ACCELERATE_TORCH_DEVICE or torch_device in the config file), ";
   CHECK(refusal(local(0, 1), {.device = cuda(1)}, xpus) ==
-        who + "cuda:1" + where + "2 xpu devices are visible; request xpu or cpu");
+        prefix + "cuda:1" + where + "2 xpu devices are visible; request xpu or cpu");
   CHECK(refusal(local(0, 4), {}, xpus).find("4 ranks on this machine, 2 xpu devices visible; start at most 2, ") !=
         std::string::npos);
   CHECK(refusal(local(0, 1), {.device = DeviceName{.type = "xpu", .index = 2}}, xpus) ==
-        who + "xpu:2" + where + "2 xpu devices are visible; request at most xpu:1 or cpu");
+        prefix + "xpu:2" + where + "2 xpu devices are visible; request at most xpu:1 or cpu");
   CHECK(refusal(local(0, 1), {.device = DeviceName{.type = "gpu"}}, gpus(1)) ==
-        who + "gpu" + where + "1 GPU is visible; request cuda or cpu, or look at nvidia-smi and CUDA_VISIBLE_DEVICES");
+        prefix + "gpu" + where +
+            "1 GPU is visible; request cuda or cpu, or look at nvidia-smi and CUDA_VISIBLE_DEVICES");
   CHECK(refusal(local(0, 4), {}, xpus).find("4 ranks on this machine, 2 xpu devices visible; start at most 2,") !=
         std::string::npos);
 }

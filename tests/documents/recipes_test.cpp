@@ -279,7 +279,7 @@ TEST_CASE("errors and logs") {
   Accelerator accelerator;
   CHECK(with_errors_and_logs(accelerator, [](Accelerator&) {}) == 0);
   const auto failing = [](accelerate::ErrorKind kind) {
-    return [kind](Accelerator& here) { accelerate::base::fail(kind, here.place(), "train", "said by the test"); };
+    return [kind](Accelerator& here) { accelerate::base::fail(kind, here.place(), "train", "thrown by the test"); };
   };
   CHECK(with_errors_and_logs(accelerator, failing(accelerate::ErrorKind::data)) == 1);
   CHECK(with_errors_and_logs(accelerator, failing(accelerate::ErrorKind::peer)) == accelerate::resume_exit_code);

@@ -64,8 +64,8 @@ def check_differences(folder):
     for name, (most, feature) in FEATURES.items():
         base = code(folder / ("embed_in_program.cpp" if name == "embedded" else "base.cpp"))
         other = code(folder / f"{name}.cpp")
-        said = difference(base, other, most, feature)
-        wrong += [f"{name} {said}"] if said else []
+        message = difference(base, other, most, feature)
+        wrong += [f"{name} {message}"] if message else []
         # An unrelated change must be detected.
         for i, line in enumerate(other):
             if line in base and len(line) > 8:
@@ -113,7 +113,7 @@ def tracking(run, scratch):
 
 
 def torchscript(run, scratch):
-    assert "torchscript FILE; examples/by_feature/export_net.py FILE writes one\n" in (said := run.ended(2).stderr), said
+    assert "torchscript FILE; examples/by_feature/export_net.py FILE writes one\n" in (message := run.ended(2).stderr), message
     subprocess.run([sys.executable, run.folder / "export_net.py", scratch / "net.pt"], check=True, timeout=120)
     run.learned(scratch / "net.pt")
 

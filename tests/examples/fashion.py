@@ -32,9 +32,9 @@ def run(count, devices, *command):
     return curve
 
 
-def refused(why, *command):
+def refused(reason, *command):
     done = subprocess.run(command, timeout=100, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert done.returncode != 0 and why in done.stdout, (done.returncode, done.stdout)
+    assert done.returncode != 0 and reason in done.stdout, (done.returncode, done.stdout)
 
 
 def main():

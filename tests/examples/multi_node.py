@@ -27,9 +27,9 @@ def main():
         codes = job.codes(300)
         assert codes == [0], job.text()
         # Each machine's first rank prints.
-        said = [line for line in job.text().splitlines() if "test accuracy 0." in line]
-        assert len(said) == 2, job.text()
-        print(*said, sep="\n")
+        accuracies = [line for line in job.text().splitlines() if "test accuracy 0." in line]
+        assert len(accuracies) == 2, job.text()
+        print(*accuracies, sep="\n")
         for host in hosts:
             assert host.left_behind() == [], host.name
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Programs that tests start under our launcher and under others.
-//   probe who                                  the main process prints "2 ranks, mpi, sum 1"
+//   probe ranks                                the main process prints "2 ranks, mpi, sum 1"
 //   probe train FILE float64|float32|bf16|fp16 STEPS BATCH
 //       trains BasicNet (no dropout) on weights and batches that parity.py wrote and prints a loss per step; on P ranks
 //       each rank takes its P-th part of every batch, and the mean of the losses is printed
@@ -153,7 +153,7 @@ void learn(const std::string& precision, const std::string& folder, const MakeNe
   accelerator.print("test accuracy {:.4f}\n", static_cast<double>(right) / static_cast<double>(seen));
 }
 
-void who() {
+void ranks() {
   accelerate::Accelerator accelerator({.cpu = true});
   const auto sum = accelerator.reduce(torch::tensor(accelerator.process_index()));
   accelerator.print("{} ranks, {}, sum {}\n", accelerator.num_processes(), accelerator.group().backend(),
@@ -229,7 +229,7 @@ void shape(int64_t rank) {
 int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   try {
-    if (words.at(0) == "who") who();
+    if (words.at(0) == "ranks") ranks();
     if (words.at(0) == "restarted") restarted();
     if (words.at(0) == "several") several();
     if (words.at(0) == "bad_index") bad_index();

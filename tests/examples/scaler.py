@@ -45,7 +45,7 @@ def main():
         python, cpp = pythons(*job), ours(sys.argv[1], *job)
         assert python == cpp, next(f"{job}: iteration {i}: {p} in Python, {c} here"
                                    for i, (p, c) in enumerate(zip(python, cpp)) if p != c)
-        print(f"init {job[0]}, x {job[1]} after {job[3]}, x {job[2]}: {len(cpp)} iterations alike, last {cpp[-1]}")
+        print(f"init {job[0]}, x {job[1]} after {job[3]}, x {job[2]}: {len(cpp)} equal iterations, last {cpp[-1]}")
 
 
 main()

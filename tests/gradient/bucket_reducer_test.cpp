@@ -47,15 +47,15 @@ BucketPlan plan_of(const std::vector<std::vector<int64_t>>& buckets) {
 }
 
 std::string refusal(GradientReducerOptions options, at::ScalarType last = at::kDouble) {
-  std::string said;
+  std::string message;
   auto net = built(make_net);
   net->extra->to(last);
   try {
     const GradientReducer gradient_reducer(Group(), named(net), std::move(options));
   } catch (const accelerate::Error& error) {
-    said = error.what();
+    message = error.what();
   }
-  return said;
+  return message;
 }
 
 }  // namespace

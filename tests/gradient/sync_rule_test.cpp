@@ -13,18 +13,18 @@ namespace {
 // that reduces, b backward. Returns what each backward does: S reduced, l local.
 std::string backwards(const std::string& program) {
   SyncRule rule;
-  std::string said;
+  std::string decisions;
   for (const char what : program) {
     if (what == 'F' || what == 'f') rule.forward(what == 'F');
     if (what == 'L' || what == 'W') rule.decide(what == 'W');
     if (what == '(') rule.open_no_sync();
     if (what == ')') rule.close_scope();
     if (what != 'b') continue;
-    said += rule.sync() ? 'S' : 'l';
+    decisions += rule.sync() ? 'S' : 'l';
     rule.backward();
-    if (said.back() == 'S') rule.reduced();
+    if (decisions.back() == 'S') rule.reduced();
   }
-  return said;
+  return decisions;
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace {
 // Returns "(sync,step)" for every micro-batch of the epochs, as in hf_accelerate_behaviour.md section 8.
 std::vector<std::string> run(int64_t micro_batches, const SyncOptions& options, int epochs) {
   SyncState state;
-  std::vector<std::string> said;
+  std::vector<std::string> decisions;
   for (int epoch = 0; epoch < epochs; ++epoch) {
     std::string line;
     for (int64_t i = 1; i <= micro_batches; ++i) {
@@ -21,9 +21,9 @@ std::vector<std::string> run(int64_t micro_batches, const SyncOptions& options, 
       state = decision.next;
       line += fmt::format("{}{},{}", line.empty() ? "" : " ", decision.sync ? 1 : 0, state.step);
     }
-    said.push_back(line);
+    decisions.push_back(line);
   }
-  return said;
+  return decisions;
 }
 
 using Epochs = std::vector<std::string>;

@@ -147,15 +147,15 @@ TEST_CASE("create_graph on averaged gradients is reported once, because their gr
   });
   accelerate::base::set_log_handler(std::move(previous));
   REQUIRE(lines.size() == 2);
-  const auto said = [&](const std::string& line) {
+  const auto was_logged = [&](const std::string& line) {
     return line.find("backward: create_graph is set; the gradient of parameter ") != std::string::npos &&
            line.find(
                " is averaged over the 2 ranks, its graph is not: derivatives through it have no effect. Take higher "
                "derivatives with torch::autograd::grad(), and only the last backward through "
                "the model") != std::string::npos;
   };
-  CHECK(said(lines[0]));
-  CHECK(said(lines[1]));
+  CHECK(was_logged(lines[0]));
+  CHECK(was_logged(lines[1]));
 }
 
 TEST_CASE("zeroing completes the reduction of a backward that threw late, so the peer continues") {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank of a job whose hosts fault_test.py breaks: broken_rank FOLDER MEGABYTES
+// One rank of a job; fault_test.py breaks its hosts: broken_rank FOLDER MEGABYTES
 // Writes its progress to FOLDER/rankR, one word per line, and at three points waits until FOLDER contains a file of
 // that name: connect, step, rest. Its only parameter has MEGABYTES, so that a step can be interrupted during the
 // transfer.

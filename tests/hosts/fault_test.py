@@ -86,10 +86,10 @@ class Faults(unittest.TestCase):
                 self.fail(f"rank {rank} still runs {most:.1f} s after the fault, timeout {job.timeout} s; it says: {job.last_line(rank)}")
 
     def check_names(self, job, rank, missing):
-        said = job.last_line(rank)
-        self.assertTrue(said.startswith(f"[rank {rank} of {job.hosts.count}, host{rank + 1}] "), said)
-        named = re.findall(r"ranks? (\d+(?:, \d+)*)", said.partition("]")[2])
-        self.assertTrue({str(other) for other in missing} & set(", ".join(named).split(", ")), said)
+        message = job.last_line(rank)
+        self.assertTrue(message.startswith(f"[rank {rank} of {job.hosts.count}, host{rank + 1}] "), message)
+        named = re.findall(r"ranks? (\d+(?:, \d+)*)", message.partition("]")[2])
+        self.assertTrue({str(other) for other in missing} & set(", ".join(named).split(", ")), message)
 
     def check_all_name(self, job, way, ranks, missing):
         if way in ENDS_THE_OTHERS:

@@ -35,22 +35,22 @@ class Launcher(unittest.TestCase):
 
 
 class Lost(Launcher):
-    def lose(self, way, count, victim, fault, said):
+    def lose(self, way, count, victim, fault, expected):
         with Hosts(count, **ways.SERVICES.get(way, {})) as hosts:
             job = self.running(hosts, way)
             getattr(hosts[victim], fault)()
             codes = [code for rank, code in enumerate(job.codes(SECONDS_TO_END)) if rank != victim or len(job.processes) == 1]
             self.assertNotIn(None, codes, job.text())
             self.assertNotIn(0, codes, job.text())
-            for each in said if isinstance(said, tuple) else (said,):
+            for each in expected if isinstance(expected, tuple) else (expected,):
                 self.assertIn(each, job.text())
             for host in hosts:
                 if host is not hosts[victim] or fault == "cut":
                     self.check_nothing_left(host)
 
     def check(self, way, *rows):
-        side_by_side(self, {f"{way.__name__}, host{victim + 1} of {count}: {fault}": functools.partial(self.lose, way, count, victim, fault, said)
-                            for count, victim, fault, said in rows})
+        side_by_side(self, {f"{way.__name__}, host{victim + 1} of {count}: {fault}": functools.partial(self.lose, way, count, victim, fault, expected)
+                            for count, victim, fault, expected in rows})
 
     def test_by_hand(self):
         gone = "is gone: its launcher was killed, or its host or the network is down; the ranks of this machine were stopped"
@@ -82,8 +82,8 @@ class Lost(Launcher):
 
     def test_with_mpirun(self):
         """A host under mpirun is lost; with its own defaults mpirun detects it after 480 s."""
-        said = ("on node host2", "accelerate_launch: mpirun (host1, pid ")
-        self.check(ways.launcher_mpirun, (2, 1, "power_off", said), (2, 1, "cut", said))
+        expected = ("on node host2", "accelerate_launch: mpirun (host1, pid ")
+        self.check(ways.launcher_mpirun, (2, 1, "power_off", expected), (2, 1, "cut", expected))
 
 
 class Right(Launcher):
@@ -197,30 +197,30 @@ class Wrong(Launcher):
     def test_different_hosts(self):
         with Hosts(2) as hosts:
             numbers = self.by_hand(hosts, [ways.LAUNCHER, "--num_processes", 2], [ways.LAUNCHER, "--num_processes", 4])
-            for said in numbers:
-                self.assertEqual(said, "accelerate_launch: machine 1 (host2) has num_processes 4, machine 0 (host1) has 2; they must be the same\n")
+            for message in numbers:
+                self.assertEqual(message, "accelerate_launch: machine 1 (host2) has num_processes 4, machine 0 (host1) has 2; they must be the same\n")
             version = hosts[0].run(f"{ways.LAUNCHER} --version").split()[1]
             other = hosts.folder / "accelerate_launch"
             newer = version[:-1] + str((int(version[-1]) + 1) % 10)
             other.write_bytes(ways.LAUNCHER.read_bytes().replace(version.encode() + b"\0", newer.encode() + b"\0"))
             other.chmod(0o755)
             versions = self.by_hand(hosts, [ways.LAUNCHER, "--num_processes", 2], [other, "--num_processes", 2])
-            for said in versions:
-                self.assertEqual(said, f"accelerate_launch: machine 1 (host2) has accelerate_launch {newer}, machine 0 (host1) has {version}; "
+            for message in versions:
+                self.assertEqual(message, f"accelerate_launch: machine 1 (host2) has accelerate_launch {newer}, machine 0 (host1) has {version}; "
                                        "they must be the same\n")
 
     def test_hosts(self):
         with Hosts(2, ssh=True) as hosts:
-            said = lambda *words: ways.on_host1(hosts, [ways.LAUNCHER, *words], RANKS, {})  # noqa: E731
-            nobody = said("--hosts", "host1,10.77.0.99", "--main_process_ip", "host1", "--timeout", 3)
+            start = lambda *words: ways.on_host1(hosts, [ways.LAUNCHER, *words], RANKS, {})  # noqa: E731
+            nobody = start("--hosts", "host1,10.77.0.99", "--main_process_ip", "host1", "--timeout", 3)
             self.assertNotIn(nobody.codes(SECONDS_TO_END)[0], (None, 0), nobody.text())
             self.assertRegex(nobody.text(), r"accelerate_launch: ssh to 10\.77\.0\.99 ended after [34]\.\d s: the host was unreachable "
                                             r"or refused the login, the connection was lost, or a rank ended with 255\n")
-            loopback = said("--num_machines", 2, "--main_process_ip", "host2")
+            loopback = start("--num_machines", 2, "--main_process_ip", "host2")
             self.assertEqual(loopback.codes(SECONDS_TO_END), [1])
             self.assertIn("accelerate_launch: main_process_ip host2 is not an address of this machine, which is machine_rank 0; set the "
                           "address of this one, or give it another machine_rank\n", loopback.text())
-            away = said("--num_machines", 2, "--machine_rank", 1, "--main_process_ip", "10.77.0.99", "--timeout", 3)
+            away = start("--num_machines", 2, "--machine_rank", 1, "--main_process_ip", "10.77.0.99", "--timeout", 3)
             self.assertEqual(away.codes(SECONDS_TO_END), [1])
             self.assertRegex(away.text(), r"accelerate_launch: machine 0 at 10\.77\.0\.99:29500 does not answer within 3 s: .+; "
                                           r"start accelerate_launch there, or check the network\n")

@@ -123,11 +123,11 @@ TEST_CASE("without libpmix mpirun starts mpi ranks; without both mpi is an error
         "mpirun is not in PATH; backend gloo works without\n");
   std::ofstream(scratch.path + "/mpirun") << "#!/bin/sh\nprintf '%s ' \"$@\"\n";
   std::filesystem::permissions(scratch.path + "/mpirun", std::filesystem::perms::owner_all);
-  const auto asked = launch({"--backend", "mpi", "--num_processes", "2", "/bin/true", "a"}, variables);
-  CHECK(asked.code == 0);
-  CHECK(asked.out.starts_with("-n 2 --oversubscribe -x "));
-  CHECK(asked.out.ends_with(" /bin/true a "));
-  CHECK(asked.err ==
+  const auto requested = launch({"--backend", "mpi", "--num_processes", "2", "/bin/true", "a"}, variables);
+  CHECK(requested.code == 0);
+  CHECK(requested.out.starts_with("-n 2 --oversubscribe -x "));
+  CHECK(requested.out.ends_with(" /bin/true a "));
+  CHECK(requested.err ==
         "accelerate_launch: libpmix.so.2 was not found (Debian package libpmix2); mpirun starts the ranks\n");
   auto batch = variables;
   for (const auto& [name, value] :
@@ -135,9 +135,9 @@ TEST_CASE("without libpmix mpirun starts mpi ranks; without both mpi is an error
     batch[name] = value;
   }
   CHECK(launch({"--backend", "mpi", "/bin/true"}, batch).out.starts_with("-n 3 --oversubscribe "));
-  const auto not_asked = launch({"--cpu", "--num_processes", "2", "/bin/true"}, variables);
-  CHECK(not_asked.code == 0);
-  CHECK(not_asked.err ==
+  const auto not_requested = launch({"--cpu", "--num_processes", "2", "/bin/true"}, variables);
+  CHECK(not_requested.code == 0);
+  CHECK(not_requested.err ==
         "accelerate_launch: libpmix.so.2 was not found (Debian package libpmix2); the ranks use gloo, which is slower "
         "than mpi on one machine\n");
 }

@@ -73,7 +73,7 @@ class Job {
   [[nodiscard]] pid_t launcher() const { return child_->pid(); }
   void hang_up() { terminal_->hang_up(); }
   [[nodiscard]] pid_t named(int rank, const std::string& name) const {
-    const auto words = said(rank);
+    const auto words = reported(rank);
     const auto found = words.find(name);
     return found == words.end() || found->second.empty() ? 0 : static_cast<pid_t>(std::stol(found->second));
   }
@@ -82,7 +82,7 @@ class Job {
   [[nodiscard]] std::map<std::string, pid_t> pids() const {
     std::map<std::string, pid_t> all;
     for (int rank = 0; rank < 2; ++rank) {
-      for (const auto& [name, text] : said(rank)) {
+      for (const auto& [name, text] : reported(rank)) {
         if (name == "shm" || (rank == 1 && name == "guardian")) continue;
         all[name + " " + std::to_string(rank)] = static_cast<pid_t>(std::stol(text));
       }
@@ -97,7 +97,7 @@ class Job {
   /// \param grace  Part of the time that an unresponsive rank was granted.
   void check_all_is_gone_after(const std::function<void()>& fault, std::chrono::milliseconds grace = {}) {
     const auto processes = pids();
-    const std::string shared = said(0)["shm"];
+    const std::string shared = reported(0)["shm"];
     CHECK(shared.find("/accelerate_launch.") != std::string::npos);
     std::string left;  // at the last check that found something
     const auto nothing_is_left = [&] {
@@ -123,7 +123,7 @@ class Job {
             {"OMPI_ALLOW_RUN_AS_ROOT", "1"},
             {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}};
   }
-  [[nodiscard]] std::map<std::string, std::string> said(int rank) const {
+  [[nodiscard]] std::map<std::string, std::string> reported(int rank) const {
     std::map<std::string, std::string> words;
     std::ifstream file(notes.path + "/" + std::to_string(rank));
     for (std::string name, text; file >> name && std::getline(file >> std::ws, text);) words[name] = text;

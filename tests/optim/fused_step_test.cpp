@@ -32,9 +32,9 @@ int64_t refused_steps(const Make& make, int64_t steps, const Parameters& stock, 
 }
 
 // Number of page faults of this thread, or of all threads.
-int64_t page_faults(decltype(RUSAGE_SELF) of_whom) {
+int64_t page_faults(decltype(RUSAGE_SELF) scope) {
   rusage usage{};
-  getrusage(of_whom, &usage);
+  getrusage(scope, &usage);
   return usage.ru_minflt;
 }
 

@@ -110,7 +110,7 @@ double after(const Make& make, at::ScalarType dtype) {
   return largest_difference(stock.list, ours.list);
 }
 
-void check_alike(const std::string& what, const Make& make) {
+void check_equal_steps(const std::string& what, const Make& make) {
   CAPTURE(what);
   CHECK(after(make, at::kDouble) < 1e-12);
   // On a GPU, PyTorch's kernels round differently.
@@ -125,7 +125,7 @@ TEST_CASE("SGD: 200 steps with every option equal the stock optimizer's") {
       for (const double dampening : {0.0, 0.3}) {
         for (const bool nesterov : {false, true}) {
           if (nesterov && (momentum == 0 || dampening != 0)) continue;  // refused by the optimizer
-          check_alike(
+          check_equal_steps(
               fmt::format("momentum {} decay {} dampening {} nesterov {}", momentum, weight_decay, dampening, nesterov),
               sgd(torch::optim::SGDOptions(0.02)
                       .momentum(momentum)
@@ -146,8 +146,8 @@ TEST_CASE("Adam and AdamW: 200 steps with every option equal the stock optimizer
         const auto set = [&, betas = std::tuple{beta1, beta2}, eps = eps](auto options) {
           return options.weight_decay(weight_decay).amsgrad(amsgrad).betas(betas).eps(eps);
         };
-        check_alike("Adam " + what, adam(set(torch::optim::AdamOptions(0.003))));
-        check_alike("AdamW " + what, adamw(set(torch::optim::AdamWOptions(0.003))));
+        check_equal_steps("Adam " + what, adam(set(torch::optim::AdamOptions(0.003))));
+        check_equal_steps("AdamW " + what, adamw(set(torch::optim::AdamWOptions(0.003))));
       }
     }
   }
@@ -158,7 +158,7 @@ TEST_CASE("Adagrad: 200 steps with every option equal the stock optimizer's") {
     for (const double weight_decay : {0.0, 0.05}) {
       for (const double accumulated : {0.0, 0.1}) {
         for (const double eps : {1e-10, 1e-3}) {
-          check_alike(
+          check_equal_steps(
               fmt::format("lr decay {} decay {} accumulated {} eps {}", lr_decay, weight_decay, accumulated, eps),
               adagrad_in_groups(torch::optim::AdagradOptions(0.01)
                                     .lr_decay(lr_decay)
@@ -176,13 +176,14 @@ TEST_CASE("RMSprop: 200 steps with every option equal the stock optimizer's") {
     for (const double weight_decay : {0.0, 0.05}) {
       for (const bool centered : {false, true}) {
         for (const double alpha : {0.99, 0.9, 0.99999}) {
-          check_alike(fmt::format("momentum {} decay {} centered {} alpha {}", momentum, weight_decay, centered, alpha),
-                      rmsprop(torch::optim::RMSpropOptions(alpha > 0.999 ? 0.000005 : 0.0005)
-                                  .momentum(momentum)
-                                  .weight_decay(weight_decay)
-                                  .centered(centered)
-                                  .alpha(alpha)
-                                  .eps(1e-4)));
+          check_equal_steps(
+              fmt::format("momentum {} decay {} centered {} alpha {}", momentum, weight_decay, centered, alpha),
+              rmsprop(torch::optim::RMSpropOptions(alpha > 0.999 ? 0.000005 : 0.0005)
+                          .momentum(momentum)
+                          .weight_decay(weight_decay)
+                          .centered(centered)
+                          .alpha(alpha)
+                          .eps(1e-4)));
         }
       }
     }

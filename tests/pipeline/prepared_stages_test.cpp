@@ -46,7 +46,7 @@ struct StateOfBytes {
 
 }  // namespace
 
-TEST_CASE("with fp16 the scale grows alike on all stages, if an optimizer has parameters on some of them only") {
+TEST_CASE("with fp16 the scale grows equally on all stages, if an optimizer has parameters on some of them only") {
   for (const int64_t stages : {1, 2}) {
     std::vector<double> scales(2);
     on_two_stages([&](const Group& world) {

@@ -439,7 +439,7 @@ TEST_CASE("a pass without any batch is no error, but reports it once") {
 }
 
 TEST_CASE("a pass without any batch reports the reason: too few for the ranks, skipped, drop_last") {
-  const auto said = [](const accelerate::AcceleratorOptions& options, const auto& walk) {
+  const auto logged = [](const accelerate::AcceleratorOptions& options, const auto& walk) {
     accelerate::base::reset_log_once();
     std::set<std::string> lines;
     const auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) {
@@ -459,14 +459,14 @@ TEST_CASE("a pass without any batch reports the reason: too few for the ranks, s
   };
   const auto one = [] { return std::vector<torch::Tensor>{torch::zeros({2})}; };
   const auto skipping = [&](Accelerator& accelerator) { return accelerator.prepare(one()).skip_first_batches(4); };
-  CHECK(said({}, skipping) == std::set<std::string>{"4 batches are skipped, and its loader gives 1"});
+  CHECK(logged({}, skipping) == std::set<std::string>{"4 batches are skipped, and its loader gives 1"});
   using Lines = std::set<std::string>;
-  CHECK(said({.dispatch_batches = true}, skipping) == Lines{"4 are skipped, and rank 0 reads 1 for all"});
-  CHECK(said({.dispatch_batches = true}, prepared([] { return counting(0, 2); })) ==
+  CHECK(logged({.dispatch_batches = true}, skipping) == Lines{"4 are skipped, and rank 0 reads 1 for all"});
+  CHECK(logged({.dispatch_batches = true}, prepared([] { return counting(0, 2); })) ==
         Lines{"its data are empty, 0 samples", "rank 0, which reads for all (dispatch_batches), has none"});
-  CHECK(said({.dispatch_batches = true}, prepared([] { return counting(3, 2, {.drop_last = true}); })) ==
+  CHECK(logged({.dispatch_batches = true}, prepared([] { return counting(3, 2, {.drop_last = true}); })) ==
         Lines{"rank 0 reads 1 for 2 ranks, and drop_last drops them"});
-  CHECK(said({}, prepared([] { return counting(3, 2, {.drop_last = true}); })) ==
+  CHECK(logged({}, prepared([] { return counting(3, 2, {.drop_last = true}); })) ==
         Lines{"3 samples are fewer than the 4 of one step (batches of 2, 2 ranks), and drop_last drops them"});
 
   accelerate::base::reset_log_once();
@@ -481,10 +481,10 @@ TEST_CASE("a pass without any batch reports the reason: too few for the ranks, s
            {.even_batches = false});
   accelerate::base::set_log_handler(before);
   REQUIRE(lines.size() == 2);
-  for (const std::string why : {"its loader gives 1 for 2 ranks, and even_batches is off",
-                                "2 samples in batches of 2 are too few for 2 ranks, and even_batches is off"}) {
+  for (const std::string reason : {"its loader gives 1 for 2 ranks, and even_batches is off",
+                                   "2 samples in batches of 2 are too few for 2 ranks, and even_batches is off"}) {
     CHECK(std::any_of(lines.begin(), lines.end(), [&](const std::string& line) {
-      return line.starts_with("[rank 1 of 2, ") && line.ends_with("no batch in a whole pass: " + why);
+      return line.starts_with("[rank 1 of 2, ") && line.ends_with("no batch in a whole pass: " + reason);
     }));
   }
 }

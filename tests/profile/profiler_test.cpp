@@ -269,9 +269,9 @@ TEST_CASE("an invalid JSON trace is logged, and the rest is written") {
 
 TEST_CASE("record_shapes and profile_memory add shapes and allocations to the trace on request") {
   const testing::TemporaryFolder folder;
-  for (const bool asked : {false, true}) {
-    CAPTURE(asked);
-    Profiler profiler({.record_shapes = asked, .profile_memory = asked, .output_trace_dir = folder.path},
+  for (const bool requested : {false, true}) {
+    CAPTURE(requested);
+    Profiler profiler({.record_shapes = requested, .profile_memory = requested, .output_trace_dir = folder.path},
                       accelerate::comm::Group(), at::kCPU);
     (void)torch::ones({4, 6}).mm(torch::ones({6, 2}));
     profiler.stop();
@@ -283,8 +283,8 @@ TEST_CASE("record_shapes and profile_memory add shapes and allocations to the tr
       if (name != "aten::mm" || !event.contains("args") || !event["args"].contains("Input Dims")) continue;
       shapes = event["args"]["Input Dims"] == nlohmann::json{{4, 6}, {6, 2}};
     }
-    CHECK(shapes == asked);
-    CHECK(allocations == asked);
+    CHECK(shapes == requested);
+    CHECK(allocations == requested);
   }
 }
 

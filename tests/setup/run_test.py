@@ -263,8 +263,8 @@ class Environment(OnAMachine):
         while not any("torch==" in line for line in self.machine.recorded()):
             time.sleep(0.01)
         second = self.machine.run(*self.machine.script("make_venv"))
-        _, said = first.communicate(timeout=60)
-        self.assertIn("installs LibTorch", said)
+        _, output = first.communicate(timeout=60)
+        self.assertIn("installs LibTorch", output)
         self.assertEqual(second.stderr, f"run: waits for another ./run that prepares {self.cache}\n")
         self.assertEqual(sum("torch==" in line for line in self.machine.recorded()), 1)
         self.assert_whole()

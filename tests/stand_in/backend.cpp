@@ -56,8 +56,8 @@ int64_t number_of_meeting(c10d::Store& store, const std::string& name, int rank,
   return std::stoll(store.get_to_str("standin/" + name));
 }
 
-std::chrono::milliseconds or_own(std::chrono::milliseconds asked, std::chrono::milliseconds own) {
-  return asked == c10d::kUnsetTimeout ? own : asked;
+std::chrono::milliseconds or_own(std::chrono::milliseconds requested, std::chrono::milliseconds own) {
+  return requested == c10d::kUnsetTimeout ? own : requested;
 }
 
 /// The host's count of collectives, which each replay of a captured collective continues.

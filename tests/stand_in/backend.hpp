@@ -33,7 +33,7 @@ class Backend final : public c10d::Backend {
   const std::string getBackendName() const override { return "standin"; }  // NOLINT: the interface's const
 
   /// Aborts pending operations; later ones fail.
-  void give_up(const std::string& why) { meeting_->abort(why); }
+  void give_up(const std::string& reason) { meeting_->abort(reason); }
   [[nodiscard]] std::optional<std::string> failure() { return meeting_->failure(); }
   /// Waits until its stream has completed all jobs.
   void drain();

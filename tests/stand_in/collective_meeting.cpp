@@ -24,13 +24,13 @@ std::string describe(const Part& part) {
 }
 
 /// Row sums may differ for operations that exchange rows; all other properties must be equal on all ranks.
-void check_alike(const Parts& parts) {
+void check_equal_parts(const Parts& parts) {
   const auto& first = *parts[0];
   for (size_t r = 1; r < parts.size(); ++r) {
     const bool sized = first.type == OpType::ALLTOALL_BASE || first.type == OpType::BARRIER;
-    const bool alike = parts[r]->type == first.type && parts[r]->op == first.op && parts[r]->root == first.root &&
+    const bool equal = parts[r]->type == first.type && parts[r]->op == first.op && parts[r]->root == first.root &&
                        (sized || describe(*parts[r]) == describe(first));
-    TORCH_CHECK_WITH(DistBackendError, alike, "rank 0 calls ", describe(first), ", rank ", r, " ", describe(*parts[r]));
+    TORCH_CHECK_WITH(DistBackendError, equal, "rank 0 calls ", describe(first), ", rank ", r, " ", describe(*parts[r]));
   }
 }
 
@@ -120,7 +120,7 @@ void all_to_all(const Parts& parts) {
 }
 
 void carry_out(const Parts& parts) {
-  check_alike(parts);
+  check_equal_parts(parts);
   switch (parts[0]->type) {
     case OpType::ALLREDUCE:
       return reduce_in_place(parts, true);
@@ -181,9 +181,9 @@ void Meeting::receive(int from, int to, int tag, const at::Tensor& into, std::ch
   box.pop_front();
 }
 
-void Meeting::abort(const std::string& why) {
+void Meeting::abort(const std::string& reason) {
   const std::lock_guard lock(mutex_);
-  fail(why);
+  fail(reason);
 }
 
 std::optional<std::string> Meeting::failure() {
@@ -191,8 +191,8 @@ std::optional<std::string> Meeting::failure() {
   return failure_;
 }
 
-void Meeting::fail(const std::string& why) {
-  if (!failure_) failure_ = why;
+void Meeting::fail(const std::string& reason) {
+  if (!failure_) failure_ = reason;
   changed_.notify_all();
 }
 

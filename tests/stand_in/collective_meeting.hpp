@@ -46,7 +46,7 @@ class Meeting {
   void receive(int from, int to, int tag, const at::Tensor& into, std::chrono::milliseconds timeout);
 
   /// Ends all current and later waits with an error.
-  void abort(const std::string& why);
+  void abort(const std::string& reason);
   [[nodiscard]] std::optional<std::string> failure();
 
  private:
@@ -57,7 +57,7 @@ class Meeting {
     bool over = false;
   };
 
-  void fail(const std::string& why);
+  void fail(const std::string& reason);
   void check_failure() const;
 
   std::mutex mutex_;

@@ -10,7 +10,7 @@
 using accelerate::Accelerator;
 using accelerate::Error;
 using accelerate::ErrorKind;
-using stand_in::made_alike;
+using stand_in::made_equal;
 using stand_in::on_devices;
 using stand_in::SmallNet;
 using namespace std::chrono_literals;
@@ -45,7 +45,7 @@ void while_rank_1_stays_away(const JobResult& together, const Alone& alone) {
         accelerate::AcceleratorOptions options;
         options.device = "standin";
         Accelerator accelerator(group, options);
-        auto net = made_alike([] { return SmallNet(); });
+        auto net = made_equal([] { return SmallNet(); });
         torch::optim::SGD sgd(net->parameters(), 0.1);
         auto [model, optimizer] = accelerator.prepare(net, sgd);
         const auto [images, labels] = stand_in::small_data(2);
@@ -72,7 +72,7 @@ TEST_CASE("out of memory is an Error of the device, and training continues with 
     stand_in::at_every_pace(
         [ranks] {
           on_devices(ranks, [](Accelerator& accelerator) {
-            auto net = made_alike([] { return SmallNet(); });
+            auto net = made_equal([] { return SmallNet(); });
             torch::optim::SGD sgd(net->parameters(), 0.1);
             auto [model, optimizer] = accelerator.prepare(net, sgd);
             std::vector<int64_t> tried;
@@ -131,24 +131,24 @@ TEST_CASE("out of memory in a step or a forward lists the optimizer state with i
         "model_1 [512, 256] Float (512 KiB), "
         "gradient of weight of model_1 [512, 256] Float (512 KiB), ";
     backward();
-    std::string said = [&, &optimizer = optimizer] {
+    std::string message = [&, &optimizer = optimizer] {
       const Limit limit(size_t{5500} << 10);
       return text_of([&] { optimizer.step(); });
     }();
-    CAPTURE(said);
-    CHECK(said.find("optimizer.step: standin:") != std::string::npos);
-    CHECK(said.find(parameters) != std::string::npos);
+    CAPTURE(message);
+    CHECK(message.find("optimizer.step: standin:") != std::string::npos);
+    CHECK(message.find(parameters) != std::string::npos);
     optimizer.step();
     optimizer.zero_grad();
-    said = [&, &model = model] {
+    message = [&, &model = model] {
       const Limit limit(size_t{8} << 20);
       return text_of([&] { model(many); });
     }();
-    CHECK(
-        said.find("in 8 tensors (parameters 514 KiB, optimizer 1.0 MiB), the largest weight of model_1 [512, 256] "
-                  "Float (512 KiB), exp_avg of weight of "
-                  "model_1 [512, 256] Float (512 KiB), exp_avg_sq of weight of model_1 [512, 256] Float (512 KiB); the "
-                  "rest") != std::string::npos);
+    CHECK(message.find(
+              "in 8 tensors (parameters 514 KiB, optimizer 1.0 MiB), the largest weight of model_1 [512, 256] "
+              "Float (512 KiB), exp_avg of weight of "
+              "model_1 [512, 256] Float (512 KiB), exp_avg_sq of weight of model_1 [512, 256] Float (512 KiB); the "
+              "rest") != std::string::npos);
   });
 }
 
@@ -177,13 +177,14 @@ TEST_CASE("a step and the next operation are refused after a failed operation of
           const auto ones = torch::ones({4}, accelerator.device());
           const auto pending = accelerator.group().all_reduce_async(ones);
           CHECK_THROWS_AS(at::accelerator::synchronizeDevice(0), c10::DistBackendError);
-          const std::string why = "an earlier operation on the device failed: a collective's time was up";
+          const std::string reason = "an earlier operation on the device failed: a collective's time was up";
           const std::string rank = fmt::format("[rank 0 of 2, {}] ", accelerate::base::host_name());
           if (steps) {
-            CHECK_THROWS_WITH(optimizer.step(), (rank + "optimizer.step: " + why).c_str());
+            CHECK_THROWS_WITH(optimizer.step(), (rank + "optimizer.step: " + reason).c_str());
           } else {
-            CHECK_THROWS_WITH(accelerator.group().all_reduce(ones),
-                              (rank + "all_reduce: operation 4 ([4] float32 on standin) cannot end: " + why).c_str());
+            CHECK_THROWS_WITH(
+                accelerator.group().all_reduce(ones),
+                (rank + "all_reduce: operation 4 ([4] float32 on standin) cannot end: " + reason).c_str());
           }
         });
   }

@@ -3,7 +3,7 @@
 #include "tests/stand_in/ranks.hpp"
 
 using accelerate::Accelerator;
-using stand_in::made_alike;
+using stand_in::made_equal;
 using stand_in::same_as_on_cpu;
 using stand_in::small_loader;
 using stand_in::SmallNet;

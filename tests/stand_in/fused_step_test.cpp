@@ -14,7 +14,7 @@ namespace {
 /// One step, one that the flag cancels, and two more.
 template <typename Optimizer, typename Options>
 Tensors after_four_steps(const Options& options, at::Device device) {
-  auto net = stand_in::made_alike([] { return stand_in::SmallNet(); });
+  auto net = stand_in::made_equal([] { return stand_in::SmallNet(); });
   net->to(device);
   Optimizer stock(net->parameters(), options);
   const auto fused = accelerate::optim::FusedStep::for_optimizer(stock);

@@ -152,19 +152,19 @@ void close_to_cpu(const std::function<Tensors(Accelerator&)>& body, AcceleratorO
 /// Runs four steps of a function that cannot be captured; the results must still be correct. Returns the reason.
 template <typename Make>
 std::string runs_plain(const Make& make, AcceleratorOptions options = {}, int64_t ranks = 1) {
-  std::string why;
+  std::string reason;
   const auto body = [&](Accelerator& accelerator) -> Tensors {
     stand_in::Job<PlainNet, torch::optim::AdamW> job(accelerator, torch::optim::AdamWOptions(0.015625),
                                                      12 * accelerator.num_processes());
     auto& [model, optimizer, loader] = job.prepared;
     auto step = accelerator.graphed_step(make(accelerator, model, optimizer), kWarmAtOnce);
     for (auto& [images, labels] : loader) step(images, labels);
-    if (!accelerator.device().is_cpu() && accelerator.is_main_process()) why = step.not_captured_reason();
+    if (!accelerator.device().is_cpu() && accelerator.is_main_process()) reason = step.not_captured_reason();
     CHECK((step.graphs() == 0 && !step.not_captured_reason().empty()));
     return stand_in::state_of(model);
   };
   stand_in::same_as_on_cpu(body, options, {ranks}, 200);
-  return why;
+  return reason;
 }
 
 /// A step with an additional part.
@@ -529,14 +529,14 @@ TEST_CASE("two optimizer steps in a captured step count as two in each replay") 
 }
 
 TEST_CASE("in fp16 an optimizer that keeps gradients of the step is named, and nothing is captured") {
-  std::string why;
+  std::string reason;
   // only a single model: models in a group are not captured
-  const auto train = [&why](const std::string& device) -> Tensors {
+  const auto train = [&reason](const std::string& device) -> Tensors {
     auto options = stand_in::with_precision(Precision::fp16);
     options.device = device;
     Accelerator accelerator(options);
-    auto net = stand_in::made_alike([] { return PlainNet(); });
-    auto judge = stand_in::made_alike([] { return PlainNet(); });
+    auto net = stand_in::made_equal([] { return PlainNet(); });
+    auto judge = stand_in::made_equal([] { return PlainNet(); });
     auto [model, other, optimizer, others] = accelerator.prepare(
         net, judge, torch::optim::SGD(net->parameters(), 0.125), torch::optim::SGD(judge->parameters(), 0.125));
     auto step = accelerator.graphed_step(
@@ -554,7 +554,7 @@ TEST_CASE("in fp16 an optimizer that keeps gradients of the step is named, and n
       step(overflows ? images * kInfinity : images, labels);
       others.zero_grad();
     }
-    why = step.not_captured_reason();
+    reason = step.not_captured_reason();
     Tensors all = stand_in::to_cpu(net->parameters());
     all.push_back(torch::tensor({accelerator.loss_scale()}));
     return all;
@@ -567,14 +567,14 @@ TEST_CASE("in fp16 an optimizer that keeps gradients of the step is named, and n
       stand_in::check_same(found[i], expected[i]);
     }
   });
-  CHECK(why ==
+  CHECK(reason ==
         "optimizer_1 has gradients of the step and neither steps nor zeroes them in it, so the loss scale would not be "
         "updated in replays; zero them there");
 }
 
 TEST_CASE("two models on two ranks, and a step of local SGD, are not captured") {
   stand_in::on_devices(2, [](Accelerator& accelerator) {
-    auto model = accelerator.prepare(stand_in::made_alike([] { return PlainNet(); }));
+    auto model = accelerator.prepare(stand_in::made_equal([] { return PlainNet(); }));
     auto step = accelerator.graphed_step([](const at::Tensor& x) { return x; });
     CHECK(step.not_captured_reason().empty());
     {
@@ -584,8 +584,8 @@ TEST_CASE("two models on two ranks, and a step of local SGD, are not captured") 
     CHECK(step.not_captured_reason().empty());
   });
   stand_in::on_devices(2, [](Accelerator& accelerator) {
-    auto [a, b] = accelerator.prepare(stand_in::made_alike([] { return PlainNet(); }),
-                                      stand_in::made_alike([] { return PlainNet(); }));
+    auto [a, b] = accelerator.prepare(stand_in::made_equal([] { return PlainNet(); }),
+                                      stand_in::made_equal([] { return PlainNet(); }));
     auto step = accelerator.graphed_step([](const at::Tensor& x) { return x; });
     CHECK(step.not_captured_reason() == "in each backward the 2 ranks exchange which of 2 models it reached");
   });

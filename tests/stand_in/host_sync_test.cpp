@@ -4,7 +4,7 @@
 
 using accelerate::Accelerator;
 using stand_in::Launch;
-using stand_in::made_alike;
+using stand_in::made_equal;
 using stand_in::SmallNet;
 using stand_in::waits_when_steady;
 
@@ -49,7 +49,7 @@ std::vector<Launch> trace_of_a_step() {
   stand_in::on_devices(
       2,
       [&](Accelerator& accelerator) {
-        auto net = made_alike([] { return SmallNet(); });
+        auto net = made_equal([] { return SmallNet(); });
         torch::optim::SGD sgd(net->parameters(), 0.1);
         auto data = stand_in::small_loader(18, 3);
         auto [model, optimizer, loader] = accelerator.prepare(net, sgd, data);
@@ -105,7 +105,7 @@ TEST_CASE("a steady step on a foreign loader's batches does not wait for the dev
   stand_in::at_every_pace(
       [] {
         stand_in::on_devices(2, [](Accelerator& accelerator) {
-          auto net = made_alike([] { return SmallNet(); });
+          auto net = made_equal([] { return SmallNet(); });
           torch::optim::SGD sgd(net->parameters(), 0.1);
           const auto [images, labels] = stand_in::small_data(48);
           std::vector<std::pair<at::Tensor, at::Tensor>> batches;

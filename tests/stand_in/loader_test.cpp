@@ -324,18 +324,18 @@ TEST_CASE("data on the device are refused if they do not fit or if workers would
   });
   const size_t all = at::accelerator::getMemoryInfo(0).second;
   stand_in::set_limit(0, 1000);
-  std::string said;
+  std::string message;
   try {
     (void)data::memory_source(rows(24), torch::arange(24), stand_in::device());
   } catch (const accelerate::Error& error) {
-    said = error.what();
+    message = error.what();
     CHECK(error.kind() == accelerate::ErrorKind::device);
   }
   stand_in::set_limit(0, all);
-  CHECK(
-      said.starts_with("memory_source: 3840 bytes of data do not fit on standin:0 (standin:0 is out of memory: tried "
-                       "to allocate 3840 bytes, "));
-  CHECK(said.ends_with("); keep them on the CPU: prepare() copies each batch one step ahead"));
+  CHECK(message.starts_with(
+      "memory_source: 3840 bytes of data do not fit on standin:0 (standin:0 is out of memory: tried "
+      "to allocate 3840 bytes, "));
+  CHECK(message.ends_with("); keep them on the CPU: prepare() copies each batch one step ahead"));
 }
 
 TEST_CASE("the next batch is copied before this batch's step is launched, and concurrently" *

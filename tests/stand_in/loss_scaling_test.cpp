@@ -121,7 +121,7 @@ TEST_CASE("autocast uses the device: products in bf16 and fp16, outputs in float
   for (const auto precision : {Precision::bf16, Precision::fp16}) {
     stand_in::same_as_on_cpu(
         [&](Accelerator& accelerator) -> Tensors {
-          auto net = stand_in::made_alike([] { return Mlp(); });
+          auto net = stand_in::made_equal([] { return Mlp(); });
           auto model = accelerator.prepare(net);
           const auto images = stand_in::small_data(4).first.to(accelerator.device());
           const torch::NoGradGuard no_grad;
@@ -154,7 +154,7 @@ TEST_CASE("the skip flag costs one wait if the host is ahead of the device, and 
   stand_in::on_devices(
       1,
       [](Accelerator& accelerator) {
-        auto net = stand_in::made_alike([] { return Mlp(); });
+        auto net = stand_in::made_equal([] { return Mlp(); });
         auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
         const auto batch = stand_in::small_data(3);
         const auto images = batch.first.to(accelerator.device()), labels = batch.second.to(accelerator.device());
@@ -186,15 +186,15 @@ TEST_CASE(
       "(2), after 2 skipped steps in a row: smaller scales do not help; look for NaN in loss, data and parameters "
       "(stop_at_nan_loss), lower the learning rate, or use bf16";
   for (const int64_t ranks : {1, 2}) {
-    for (const bool asked : {true, false}) {
+    for (const bool requested : {true, false}) {
       stand_in::at_every_pace(
           [&] {
             stand_in::on_devices(
                 ranks,
                 [&](Accelerator& accelerator) {
                   CAPTURE(ranks);
-                  CAPTURE(asked);
-                  auto net = stand_in::made_alike([] { return Mlp(); });
+                  CAPTURE(requested);
+                  auto net = stand_in::made_equal([] { return Mlp(); });
                   torch::optim::SGD sgd(net->parameters(), 0.1);
                   accelerate::optim::ConstantLR constant(sgd);
                   auto [model, optimizer, scheduler] = accelerator.prepare(net, sgd, constant);
@@ -209,7 +209,7 @@ TEST_CASE(
                   };
                   step(kInf);
                   step(kInf);  // at the minimum, which the host does not know yet
-                  if (asked) {
+                  if (requested) {
                     CHECK_THROWS_WITH((void)optimizer.step_was_skipped(), doctest::Contains(at_the_floor));
                   } else {
                     scheduler.step();  // deferred until the flag of this step is known
@@ -342,7 +342,7 @@ TEST_CASE("a plateau continues from the rate of another schedule that moves for 
 TEST_CASE("a stock step after skipped fused steps has the CPU's step count") {
   stand_in::same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
-        auto net = stand_in::made_alike([] { return Mlp(); });
+        auto net = stand_in::made_equal([] { return Mlp(); });
         // not part of a model, so not reduced
         const at::Tensor own = torch::ones({4, 3}, accelerator.device()).requires_grad_();
         auto parameters = net->parameters();

@@ -42,7 +42,7 @@ TEST_CASE("a net trains on the device in channels_last as on the CPU") {
   options.memory_format = MemoryFormat::channels_last;
   same_as_on_cpu(
       [](Accelerator& accelerator) -> Tensors {
-        auto net = stand_in::made_alike([] {
+        auto net = stand_in::made_equal([] {
           return torch::nn::Sequential(torch::nn::Conv2d(3, 4, 3), torch::nn::ReLU(), torch::nn::Conv2d(4, 4, 1),
                                        torch::nn::Flatten(), torch::nn::Linear(64, 4));
         });

@@ -132,7 +132,7 @@ MUTANTS = OF_OPERATIONS + [
     ("the step count is written on the device", "accelerate/optim/kernel_calls.hpp",
      ("if (!recorded && call.device.is_cpu()) {", "if (MUTANT || (!recorded && call.device.is_cpu())) {"), "fused_step"),
     ("an out-of-memory failure becomes an `Error`", "accelerate/device/out_of_memory_error.cpp",
-     ("  std::string said =", "  if (MUTANT) throw;\n  std::string said ="), "failure"),
+     ("  std::string message =", "  if (MUTANT) throw;\n  std::string message ="), "failure"),
     ("stand-in: a collective waits for the compute stream", "tests/stand_in/backend.cpp", out("ready.block(side_);"),
      "groups"),
     ("stand-in: `Work::wait()` makes the current stream wait", "tests/stand_in/backend.cpp",
@@ -229,7 +229,7 @@ MUTANTS = OF_OPERATIONS + [
      ("group_.all_reduce(bucket.counts);", "{ if (MUTANT) static_cast<void>(group_.all_reduce_async(bucket.counts)); "
       "else group_.all_reduce(bucket.counts); }"), "uneven"),
     ("a replay counts as a step of the job", GRAPHED, out("accelerator_state_->steps += recorded.steps;"), "graph"),
-    ("a failed capture is rolled back", GRAPHED, out("if (!why.empty()) take_back(*recorded);"), "graph"),
+    ("a failed capture is rolled back", GRAPHED, out("if (!reason.empty()) take_back(*recorded);"), "graph"),
     ("a parameter's first step is not captured", "accelerate/optim/fused_sgd.cpp",
      ("if (first && capturing())", "if (!MUTANT && first && capturing())"), "graph"),
     ("a requested flag is available when the wait returns", "accelerate/precision/async_scalar_read.cpp",
@@ -315,8 +315,8 @@ def apply(folder, numbers):
         path.write_text("bool mutant_is(int number);\n" + path.read_text())
     main = folder / "tests/stand_in/main.cpp"
     main.write_text("#include <cstdlib>\n" + main.read_text() + "\nbool mutant_is(int number);\n"
-                    'bool mutant_is(int number) {\n  static const char* const asked = std::getenv("MUTANT");\n'
-                    "  return asked != nullptr && std::atoi(asked) == number;\n}\n")
+                    'bool mutant_is(int number) {\n  static const char* const selected = std::getenv("MUTANT");\n'
+                    "  return selected != nullptr && std::atoi(selected) == number;\n}\n")
 
 
 def copy_and_build(folder, numbers):
@@ -332,20 +332,20 @@ def detected_by(folder, number, test):
     try:
         run = subprocess.run(command, cwd=folder, text=True, timeout=SECONDS, capture_output=True,
                              env={**os.environ, "MUTANT": str(number)})
-        said, code = run.stdout, run.returncode
+        output, code = run.stdout, run.returncode
     except subprocess.TimeoutExpired as error:
-        said, code = (error.stdout or b"").decode(), "hang"
+        output, code = (error.stdout or b"").decode(), "hang"
     ways = []
     for way, pattern in WAYS:
-        if re.search(pattern, said) and not (way == "check" and ways):
+        if re.search(pattern, output) and not (way == "check" and ways):
             ways.append(way)
     if code == "hang":
         ways.append("hang")
-    elif code < 0 or "CRASHED" in said:
+    elif code < 0 or "CRASHED" in output:
         ways.append("crash")
     if code == 0:
         return None
-    cases = re.findall(r"^TEST CASE:  (.*)$", said, re.M)
+    cases = re.findall(r"^TEST CASE:  (.*)$", output, re.M)
     return f"{test}: `{cases[0] if cases else '?'}` | {', '.join(ways)}"
 
 

@@ -63,7 +63,7 @@ TEST_CASE("linear_cross_entropy has the CPU's loss and gradients, and the host n
 TEST_CASE("a captured step with linear_cross_entropy has the losses of the plain step") {
   stand_in::on_devices(1, [](Accelerator& accelerator) {
     const auto train = [&](bool graphed) {
-      const auto net = stand_in::made_alike([] { return torch::nn::Linear(6, 11); });
+      const auto net = stand_in::made_equal([] { return torch::nn::Linear(6, 11); });
       auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.5));
       const auto function = [&, &optimizer = optimizer](const at::Tensor& x, const at::Tensor& target) {
         optimizer.zero_grad();
@@ -145,7 +145,7 @@ TEST_CASE("a tensor's checksum is the same on the device") {
 
 TEST_CASE("different models on the ranks' devices are reported") {
   stand_in::on_devices(2, [](Accelerator& accelerator) {
-    auto net = stand_in::made_alike([] { return SyncedNet(); });
+    auto net = stand_in::made_equal([] { return SyncedNet(); });
     auto model = accelerator.prepare(net);
     CHECK_NOTHROW(accelerator.check_synchronized(model));
     if (accelerator.is_main_process()) {

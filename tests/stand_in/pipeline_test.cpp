@@ -40,7 +40,7 @@ Sequential layers_for_autocast() {
 
 struct PipelineJob {
   explicit PipelineJob(Accelerator& accelerator, const std::function<Sequential()>& make = layers_of_images)
-      : net(std::make_shared<Pipeline>(accelerator.pipeline_parallel_group(), stand_in::made_alike(make),
+      : net(std::make_shared<Pipeline>(accelerator.pipeline_parallel_group(), stand_in::made_equal(make),
                                        accelerate::PipelineOptions{.micro_batches = 3})),
         sgd(net->parameters(), stand_in::kMomentum),
         prepared(accelerator.prepare(net, sgd, stand_in::small_loader(24, 4))) {}

@@ -10,7 +10,7 @@
 
 using accelerate::Accelerator;
 using stand_in::device;
-using stand_in::made_alike;
+using stand_in::made_equal;
 using stand_in::on_devices;
 using stand_in::SmallNet;
 
@@ -93,10 +93,10 @@ TEST_CASE("the current device of a rank's thread is its own from the start") {
 
 TEST_CASE("prepare() moves parameters and buffers, rank 0's, and batches of any type from both kinds of loaders") {
   const auto [images, labels] = stand_in::small_data(8);
-  const auto expected = stand_in::made_alike([] { return SmallNet(); });
+  const auto expected = stand_in::made_equal([] { return SmallNet(); });
   stand_in::at_every_pace([&, &x = images, &y = labels] {
     on_devices(2, [&](Accelerator& accelerator) {
-      auto net = made_alike([] { return SmallNet(); });
+      auto net = made_equal([] { return SmallNet(); });
       const torch::NoGradGuard no_grad;
       const torch::nn::Linear one(torch::nn::LinearOptions(3, 3).bias(false));
       one->weight.fill_(1.5 + static_cast<double>(accelerator.process_index()));
@@ -136,7 +136,7 @@ TEST_CASE("without device_placement nothing is moved") {
   on_devices(
       1,
       [](Accelerator& accelerator) {
-        auto net = made_alike([] { return SmallNet(); });
+        auto net = made_equal([] { return SmallNet(); });
         auto data = stand_in::small_loader(4, 2);
         auto [model, loader] = accelerator.prepare(net, data);
         for (const auto& tensor : stand_in::state_of(model)) CHECK(tensor.is_cpu());
@@ -148,7 +148,7 @@ TEST_CASE("without device_placement nothing is moved") {
 TEST_CASE("an optimizer that stepped on the CPU continues on the device") {
   const stand_in::DefaultDtype dtype(accelerate::Precision::no);
   const auto train = [](bool move) {
-    auto net = made_alike([] { return SmallNet(); });
+    auto net = made_equal([] { return SmallNet(); });
     torch::optim::AdamW adamw(net->parameters(), 1e-2);
     const auto [images, labels] = stand_in::small_data(4);
     const auto step = [&, &x = images, &y = labels](Accelerator& accelerator) {
@@ -181,7 +181,7 @@ TEST_CASE("a module that moves to or from the device is reduced there once it is
     options.device_placement = !from_cpu;
     stand_in::same_as_on_cpu(
         [&, from_cpu, &x = images, &y = labels](Accelerator& accelerator) -> stand_in::Tensors {
-          auto net = made_alike([] { return SmallNet(); });
+          auto net = made_equal([] { return SmallNet(); });
           torch::optim::SGD sgd(net->parameters(), 0.1);
           const auto step = [&] {
             auto [model, optimizer] = accelerator.prepare(net, sgd);
@@ -208,7 +208,7 @@ TEST_CASE("a module that moves to or from the device is reduced there once it is
 TEST_CASE("a CPU tensor as an input by mistake is an error that names both devices") {
   stand_in::at_every_pace([] {
     on_devices(1, [](Accelerator& accelerator) {
-      auto net = made_alike([] { return SmallNet(); });
+      auto net = made_equal([] { return SmallNet(); });
       auto model = accelerator.prepare(net);
       const auto [images, labels] = stand_in::small_data(2);
       const auto of_the_model = refusal([&, &x = images] { model(x); });
@@ -229,7 +229,7 @@ TEST_CASE("the device is seeded, and all ranks get rank 0's generator states, th
           stand_in::needs_stand_in()) {
   std::vector<at::Tensor> drawn(2);
   on_devices(2, [&](Accelerator& accelerator) {
-    made_alike([&] {
+    made_equal([&] {
       accelerator.set_seed(5, {.device_specific = true});
       return 0;
     });
@@ -322,7 +322,7 @@ TEST_CASE("free_memory() and the end of the handles free the memory of prepared 
     };
     const auto before = accelerator.memory().allocated_bytes;
     {
-      auto net = made_alike([] { return SmallNet(); });
+      auto net = made_equal([] { return SmallNet(); });
       auto [model, optimizer] = accelerator.prepare(net, torch::optim::AdamW(net->parameters(), 1e-2));
       const auto [images, labels] = stand_in::small_data(4);
       accelerator.backward(torch::nll_loss(model(images.to(accelerator.device())), labels.to(accelerator.device())));

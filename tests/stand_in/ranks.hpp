@@ -80,7 +80,7 @@ inline void on_devices(int64_t ranks, const std::function<void(accelerate::Accel
 /// Ranks share the host's generator: they create their models one after another, each from the same seed.
 inline std::mutex one_at_a_time;
 template <typename Make>
-auto made_alike(const Make& make) {
+auto made_equal(const Make& make) {
   const std::lock_guard lock(one_at_a_time);
   torch::manual_seed(7);
   return make();
@@ -206,7 +206,7 @@ template <typename Net = SmallNet, typename Optimizer = torch::optim::SGD>
 struct Job {
   template <typename Options>
   Job(accelerate::Accelerator& accelerator, const Options& options, int64_t samples = 24, int64_t batch_size = 3)
-      : net(made_alike([] { return Net(); })),
+      : net(made_equal([] { return Net(); })),
         stock(net->parameters(), options),
         data(small_loader(samples, batch_size)),
         prepared(accelerator.prepare(net, stock, data)) {}

@@ -322,7 +322,7 @@ TEST_CASE("an Accelerator that ends while the device reads its parts keeps them 
         auto second = std::make_unique<Accelerator>(accelerator.group(), options);
         Tensors results;
         {
-          auto net = stand_in::made_alike([] { return ThreeLayers(); });
+          auto net = stand_in::made_equal([] { return ThreeLayers(); });
           auto model = second->prepare(net);
           const torch::NoGradGuard no_grad;
           results.push_back(model(images).clone());
@@ -425,7 +425,7 @@ TEST_CASE("an out-of-memory report of cpu_offload does not count the memory of t
 
 TEST_CASE("the state of an optimizer that stepped before prepare() is moved to the host") {
   const auto body = [](Accelerator& accelerator) -> Tensors {
-    auto net = stand_in::made_alike([] { return ThreeLayers(); });
+    auto net = stand_in::made_equal([] { return ThreeLayers(); });
     net->to(accelerator.device());
     torch::optim::AdamW adamw(net->parameters(), 1e-2);
     const auto images = torch::ones({3, 36}, accelerator.device());

@@ -32,7 +32,7 @@ accelerate::trainer::Dataset small_images() {
 
 TEST_CASE("a Trainer's training, evaluations, predictions and best model equal the CPU's") {
   stand_in::same_as_on_cpu([](accelerate::Accelerator& accelerator) -> Tensors {
-    const auto net = stand_in::made_alike([] { return SmallNet(); });
+    const auto net = stand_in::made_equal([] { return SmallNet(); });
     accelerator.wait_for_everyone();  // a Trainer seeds the generator that another rank may still draw its model from
     SmallTrainer trainer(net,
                          {.per_device_train_batch_size = 3,

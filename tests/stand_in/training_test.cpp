@@ -4,7 +4,7 @@
 #include "tests/stand_in/ranks.hpp"
 
 using accelerate::Accelerator;
-using stand_in::made_alike;
+using stand_in::made_equal;
 using stand_in::same_as_on_cpu;
 using stand_in::SmallNet;
 using stand_in::state_of;
@@ -13,7 +13,7 @@ using stand_in::trains_with;
 
 TEST_CASE("BasicNet trains an epoch of 20 steps on 1 and 2 ranks to the CPU's bits") {
   const auto body = [](Accelerator& accelerator) -> Tensors {
-    auto net = made_alike([] { return BasicNet(/*dropout=*/false); });
+    auto net = made_equal([] { return BasicNet(/*dropout=*/false); });
     torch::optim::AdamW adamw(net->parameters(), 1e-3);
     const int64_t samples = 20 * 2 * accelerator.num_processes();
     auto generator = at::make_generator<at::CPUGeneratorImpl>(uint64_t{3});
@@ -59,7 +59,7 @@ TEST_CASE("an optimizer without a fused kernel steps on the device as on the CPU
 TEST_CASE("a foreign loader's batches arrive on the device, pinned ones too, and training has the CPU's bits") {
   for (const bool pinned : {false, true}) {
     same_as_on_cpu([pinned](Accelerator& accelerator) -> Tensors {
-      auto net = made_alike([] { return SmallNet(); });
+      auto net = made_equal([] { return SmallNet(); });
       torch::optim::SGD sgd(net->parameters(), 0.1);
       auto [images, labels] = stand_in::small_data(18);
       std::vector<torch::data::Example<>> batches;

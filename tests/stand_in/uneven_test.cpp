@@ -3,7 +3,7 @@
 #include "tests/stand_in/ranks.hpp"
 
 using accelerate::Accelerator;
-using stand_in::made_alike;
+using stand_in::made_equal;
 using stand_in::same_as_on_cpu;
 using stand_in::small_loader;
 using stand_in::Tensors;
@@ -71,7 +71,7 @@ TEST_CASE("a rank that omits a model joins its reduction, in windows too") {
     options.gradient_accumulation_steps = window;
     same_as_on_cpu(
         [](Accelerator& accelerator) -> Tensors {
-          auto [trunk, one, other] = made_alike(
+          auto [trunk, one, other] = made_equal(
               [] { return std::tuple(torch::nn::Linear(36, 8), torch::nn::Linear(8, 5), torch::nn::Linear(8, 5)); });
           Tensors parameters;
           for (const auto& net : {trunk, one, other}) {

@@ -24,8 +24,8 @@ World& world() {
 }
 
 bool on_gpu() {
-  static const bool asked = testing::device().is_cuda();
-  return asked;
+  static const bool is_cuda = testing::device().is_cuda();
+  return is_cuda;
 }
 
 int64_t devices() { return on_gpu() ? at::accelerator::deviceCount() : device_count(); }

@@ -44,7 +44,7 @@ std::string printed(const Holder& layer) {
 
 }  // namespace
 
-TEST_CASE("a linear layer alone takes and returns whole tensors if it is asked to") {
+TEST_CASE("a linear layer alone takes and returns whole tensors if its options request it") {
   run_threads(2, [](const Group& group) {
     for (const bool bias : {true, false}) {
       CAPTURE(bias);

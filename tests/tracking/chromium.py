@@ -78,8 +78,8 @@ def main():
         subprocess.run([tracked_run, name], check=True)
         (folder / "traces").mkdir()
         (folder / "traces/profile_summary.json").write_text(json.dumps({"ranks": [rank(0, 1.65), rank(1, 19.6)]}))
-        said = subprocess.run([report, name], check=True, capture_output=True, text=True).stdout
-        expect(said, said == f"{name}/report.html: 1 run, 1 profile\n")
+        output = subprocess.run([report, name], check=True, capture_output=True, text=True).stdout
+        expect(output, output == f"{name}/report.html: 1 run, 1 profile\n")
         page = folder / "report.html"
         for width in (1200, 600):
             check_layout(chromium, folder, page, width)

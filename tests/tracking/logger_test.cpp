@@ -48,10 +48,10 @@ TEST_CASE("the main process logs with its rank, other ranks on request") {
   const LogLines log;
   const Logger main(0, 4, {}), third(3, 4, {});
   main.warning("{} and {:.1f}", 1, 2.0);
-  third.warning("not said");
-  third.everywhere().error("said by {}", "all");
+  third.warning("not logged");
+  third.everywhere().error("logged by {}", "all");
   Logger(2, 4, {}, {.main_process_only = false}).warning("by option");
-  CHECK(log.lines == Lines{"[rank 0] 1 and 2.0", "[rank 3] said by all", "[rank 2] by option"});
+  CHECK(log.lines == Lines{"[rank 0] 1 and 2.0", "[rank 3] logged by all", "[rank 2] by option"});
 }
 
 TEST_CASE("a logger has its own level, else the library's; dropped lines are not formatted") {

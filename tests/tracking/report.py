@@ -17,8 +17,8 @@ def main():
     tracked_run, report = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([tracked_run, folder], check=True)
-        said = subprocess.run([report, folder], check=True, capture_output=True, text=True).stdout
-        expect(said, said == f"{folder}/report.html: 1 run, 0 profiles\n")
+        output = subprocess.run([report, folder], check=True, capture_output=True, text=True).stdout
+        expect(output, output == f"{folder}/report.html: 1 run, 0 profiles\n")
         page = (Path(folder) / "report.html").read_text(encoding="utf-8")
         empty = subprocess.run([report, folder + "/none"], capture_output=True, text=True)
         expect(empty, empty.returncode == 1 and "cannot be read: No such file or directory" in empty.stderr)

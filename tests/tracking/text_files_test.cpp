@@ -132,16 +132,16 @@ TEST_CASE("on a full disk no partial line is written, and later lines are kept")
   const auto path = folder.path / "log";
   AppendFile file(path);
   file.append("first\n");
-  std::string said;
+  std::string message;
   {
     const FullDisk limit(10);
     try {
       file.append("second, too long\n");
     } catch (const accelerate::Error& error) {
-      said = error.what();
+      message = error.what();
     }
   }
-  CHECK(said == "tracking: " + path.string() + " cannot be written: File too large");
+  CHECK(message == "tracking: " + path.string() + " cannot be written: File too large");
   file.append("third\n");
   CHECK(text_of(path) == "first\nthird\n");
   {

@@ -158,7 +158,7 @@ TEST_CASE("a tracker may fail in any of its calls, and training and other tracke
     Trackers trackers({.log_with = {std::make_shared<Broken>(where), sound}}, rank_0);
     trackers.start("digits", {{"lr", 0.1}});
     trackers.log({{"loss", 1.0}}, 1);
-    trackers.log_text("said", "a word", 1);
+    trackers.log_text("note", "a word", 1);
     trackers.log_images("seen", {}, 1);
     trackers.log_histogram("weights", {}, 1);
     trackers.finish();

@@ -256,7 +256,7 @@ TEST_CASE("uint64 outputs beyond int64 are refused on every rank if they need pa
     }
     bool ragged = true;
   };
-  const std::string why =
+  const std::string reason =
       "the outputs of different length are filled with -100 as int64, and uint64 values above 9223372036854775807 do "
       "not fit into int64; set another dtype, or the same length in all batches";
   for (const int64_t ranks : {1, 2}) {
@@ -264,7 +264,8 @@ TEST_CASE("uint64 outputs beyond int64 are refused on every rank if they need pa
     simulate(ranks, [&] {
       Large trainer(OneWeight(), {.per_device_eval_batch_size = 1});
       const auto place = here(trainer.accelerator().process_index(), ranks);
-      CHECK(said([&] { trainer.predict(triples(3)); }) == place + (ranks == 1 ? "test: " : "compute_loss: ") + why);
+      CHECK(refusal([&] { trainer.predict(triples(3)); }) ==
+            place + (ranks == 1 ? "test: " : "compute_loss: ") + reason);
       trainer.ragged = false;
       const auto kept = trainer.predict(triples(3)).predictions;
       CHECK(kept.view(torch::kLong).equal(torch::tensor({{-1, -1}, {1, 1}, {1, 1}}, torch::kLong)));
@@ -286,29 +287,29 @@ TEST_CASE("outputs and labels without one row per example are refused with both 
                                const accelerate::trainer::Dataset& examples) {
       Shaped trainer(OneWeight(), {.per_device_eval_batch_size = 3});
       trainer.outputs = std::move(outputs);
-      return said([&] { trainer.predict(examples); });
+      return refusal([&] { trainer.predict(examples); });
     };
-    const std::string why = " in a batch of 3 examples; compute_metrics and predict() need one row per example";
+    const std::string reason = " in a batch of 3 examples; compute_metrics and predict() need one row per example";
     CHECK(predicted(
               [](const auto& x) {
                 return torch::cat({x, x});
               },
-              triples(6)) == place + "compute_loss: the outputs are [6]" + why);
+              triples(6)) == place + "compute_loss: the outputs are [6]" + reason);
     CHECK(predicted(
               [](const auto& x) {
                 return x.view({1, -1});
               },
-              triples(6)) == place + "compute_loss: the outputs are [1, 3]" + why);
+              triples(6)) == place + "compute_loss: the outputs are [1, 3]" + reason);
     CHECK(predicted([](const auto& x) { return x.sum(); }, triples(6)) ==
-          place + "compute_loss: the outputs are []" + why);
+          place + "compute_loss: the outputs are []" + reason);
     const auto odd_labels = accelerate::data::map(triples(6), [](const Inputs& inputs) {
       return Inputs{{"a", inputs["x"]}, {"labels", torch::ones({4})}, {"x", inputs["x"]}};
     });
-    CHECK(predicted([](const auto& x) { return x; }, odd_labels) == place + "label_names: \"labels\" is [4]" + why);
+    CHECK(predicted([](const auto& x) { return x; }, odd_labels) == place + "label_names: \"labels\" is [4]" + reason);
   });
   Shaped trainer(OneWeight(), {.per_device_eval_batch_size = 1});
   trainer.outputs = [](const auto& x) { return torch::ones({1, 2, std::lround(x.template item<double>() * 2)}); };
-  CHECK(said([&] { trainer.predict(triples(2)); }) ==
+  CHECK(refusal([&] { trainer.predict(triples(2)); }) ==
         here() +
             "test: the outputs are [1, 2, 1] of one batch, [1, 2, 2] of another; only the first two dimensions may "
             "differ");
@@ -442,7 +443,7 @@ TEST_CASE("evaluations of another dataset, and those outside of train(), do not 
 TEST_CASE("an unknown metric is refused with the known ones") {
   QuietTrainer trainer(OneWeight(), each_step("accurcy"),
                        {.train_dataset = triples(1), .eval_dataset = triples(1), .compute_metrics = errors});
-  CHECK(said([&] { trainer.train(); }) ==
+  CHECK(refusal([&] { trainer.train(); }) ==
         here() +
             "metric_for_best_model: there is no metric \"eval_accurcy\", the evaluation returned \"eval_count\", "
             "\"eval_error\", \"eval_loss\", \"eval_runtime\", \"eval_samples_per_second\" and "
@@ -457,7 +458,7 @@ TEST_CASE("load_best_model_at_end without a loss to compare is refused with the 
                         .output_dir = fmt::format("{}/trainer_no_loss_{}", testing::build_folder(), getpid()),
                         .load_best_model_at_end = true},
                        {.train_dataset = triples(1), .eval_dataset = with_x({9})});
-  CHECK(said([&] { trainer.train(); }) ==
+  CHECK(refusal([&] { trainer.train(); }) ==
         here() +
             "metric_for_best_model: there is no metric \"eval_loss\", the evaluation returned \"eval_runtime\", "
             "\"eval_samples_per_second\" and \"eval_steps_per_second\"; name one of them as metric_for_best_model");
@@ -467,7 +468,7 @@ TEST_CASE("errors about missing outputs and labels contain the rank") {
   simulate(2, [] {
     const auto place = [rank = accelerate::Accelerator().process_index()] { return here(rank, 2); };
     const auto train_with = [](const std::shared_ptr<TrainerCallback>& callback) {
-      return said([&] {
+      return refusal([&] {
         FirstOfBatch(OneWeight(), {.eval_strategy = IntervalStrategy::epoch},
                      {.train_dataset = triples(2), .eval_dataset = with_x({9, 9}), .callbacks = {callback}})
             .train();
@@ -485,8 +486,8 @@ TEST_CASE("errors about missing outputs and labels contain the rank") {
         place() +
         "batch: there is no \"pixel_values\", the collate function returned \"labels\" and \"x\"; use "
         "one of these, or let the collate function return that one too";
-    CHECK(said([] { Wrong(OneWeight(), {}, {.train_dataset = triples(2)}).train(); }) == text);
-    CHECK(said([] { Wrong(OneWeight(), {}, {.eval_dataset = triples(2)}).evaluate(); }) == text);
+    CHECK(refusal([] { Wrong(OneWeight(), {}, {.train_dataset = triples(2)}).train(); }) == text);
+    CHECK(refusal([] { Wrong(OneWeight(), {}, {.eval_dataset = triples(2)}).evaluate(); }) == text);
   });
 }
 
@@ -506,42 +507,43 @@ TEST_CASE("missing labels in a later batch, and a loss per example, are reported
     };
     Loss trainer(OneWeight(), {.per_device_eval_batch_size = 1});
     CHECK(
-        said([&] { trainer.predict(only_first); }) ==
+        refusal([&] { trainer.predict(only_first); }) ==
         place +
             "batch: there is no \"labels\", the collate function returned \"x\"; use one of these, or let the collate "
             "function return that one too");
     Loss each(OneWeight(), {.per_device_eval_batch_size = 2}, {.eval_dataset = triples(4)});
     each.per_example = true;
-    CHECK(said([&] { each.evaluate(); }) ==
+    CHECK(refusal([&] { each.evaluate(); }) ==
           place + "compute_loss: the loss has 2 elements, must have 1; take its mean() or sum() first");
   });
 }
 
 TEST_CASE("callbacks that compare evaluations require evaluations") {
-  const std::string why =
+  const std::string reason =
       ": eval_strategy is no; only evaluations during training determine which model is best: give eval_strategy steps "
       "or "
       "epoch";
   const auto begun_with = [](std::shared_ptr<TrainerCallback> callback) {
-    return said([&] {
+    return refusal([&] {
       QuietTrainer(OneWeight(), {}, {.train_dataset = triples(1), .callbacks = {std::move(callback)}}).train();
     });
   };
-  CHECK(begun_with(std::make_shared<EarlyStoppingCallback>()) == here() + "EarlyStoppingCallback" + why);
-  CHECK(begun_with(std::make_shared<BestModelCallback>()) == here() + "BestModelCallback" + why);
-  CHECK(said([] { EarlyStoppingCallback(0); }) == "EarlyStoppingCallback: patience is 0, must be at least 1");
-  CHECK(said([] { EarlyStoppingCallback(1, -0.5); }) == "EarlyStoppingCallback: threshold is -0.5, must be at least 0");
+  CHECK(begun_with(std::make_shared<EarlyStoppingCallback>()) == here() + "EarlyStoppingCallback" + reason);
+  CHECK(begun_with(std::make_shared<BestModelCallback>()) == here() + "BestModelCallback" + reason);
+  CHECK(refusal([] { EarlyStoppingCallback(0); }) == "EarlyStoppingCallback: patience is 0, must be at least 1");
+  CHECK(refusal([] { EarlyStoppingCallback(1, -0.5); }) ==
+        "EarlyStoppingCallback: threshold is -0.5, must be at least 0");
 }
 
 TEST_CASE("the error names the missing parts of an evaluation") {
-  CHECK(said([] { QuietTrainer(OneWeight(), {}).evaluate(); }) ==
+  CHECK(refusal([] { QuietTrainer(OneWeight(), {}).evaluate(); }) ==
         here() + "evaluate: eval_dataset is not set; set it in TrainerParts, or pass one to evaluate()");
-  CHECK(said([] { QuietTrainer(OneWeight(), {}).predict(nullptr); }) == here() + "predict: the data set is null");
-  CHECK(said([] { QuietTrainer(OneWeight(), {}).predict(triples(0)); }) ==
+  CHECK(refusal([] { QuietTrainer(OneWeight(), {}).predict(nullptr); }) == here() + "predict: the data set is null");
+  CHECK(refusal([] { QuietTrainer(OneWeight(), {}).predict(triples(0)); }) ==
         here() + "test: the data set has no examples");
   QuietTrainer labels(OneWeight(), {.label_names = {"labels", "starts"}},
                       {.eval_dataset = triples(1), .compute_metrics = errors});
-  CHECK(said([&] { labels.evaluate(); }) ==
+  CHECK(refusal([&] { labels.evaluate(); }) ==
         here() +
             "label_names: there is no \"starts\" in the batch, the collate function returned \"labels\" and \"x\"; "
             "compute_metrics needs label_names");
@@ -550,7 +552,7 @@ TEST_CASE("the error names the missing parts of an evaluation") {
     LossAndOutputs compute_loss(Model& model, const Inputs& inputs) override { return {model(inputs["x"]).sum()}; }
   };
   NoOutputs outputs(OneWeight(), {}, {.eval_dataset = triples(1), .compute_metrics = errors});
-  CHECK(said([&] { outputs.evaluate(); }) ==
+  CHECK(refusal([&] { outputs.evaluate(); }) ==
         here() +
             "compute_loss: the outputs are undefined; compute_metrics and predict() need them: return {loss, outputs}");
 }

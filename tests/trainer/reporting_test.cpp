@@ -190,7 +190,7 @@ TEST_CASE("a log folder with another run causes one warning; a resumed training 
 }
 
 TEST_CASE("an unknown tracker is refused with the known ones") {
-  CHECK(said([] { QuietTrainer(OneWeight(), {.report_to = {"tensorbord"}, .logging_dir = "logs"}); }) ==
+  CHECK(refusal([] { QuietTrainer(OneWeight(), {.report_to = {"tensorbord"}, .logging_dir = "logs"}); }) ==
         here() +
             "log_with: there is no tracker 'tensorbord'; available: csv, jsonl, tensorboard, all; pass a user-defined "
             "tracker as a shared_ptr");
@@ -204,17 +204,17 @@ TEST_CASE("a log folder without write access ends the training on every rank bef
     simulate(ranks, [&] {
       QuietTrainer trainer(OneWeight(), reporting_to(folder.path),
                            {.train_dataset = triples(4), .eval_dataset = triples(2)});
-      const std::string why = here(0, ranks) + "init_trackers: " + (folder.path / "runs" / "train").string() +
-                              " cannot be made: Not a directory; choose another logging_dir";
+      const std::string reason = here(0, ranks) + "init_trackers: " + (folder.path / "runs" / "train").string() +
+                                 " cannot be made: Not a directory; choose another logging_dir";
       const int64_t rank = trainer.accelerator().process_index();
-      CHECK(said([&] { trainer.train(); }) == (ranks == 1 ? why : here(rank, ranks) + "report_to: " + why));
+      CHECK(refusal([&] { trainer.train(); }) == (ranks == 1 ? reason : here(rank, ranks) + "report_to: " + reason));
       CHECK(trainer.weight() == 0);
     });
   }
 }
 
 TEST_CASE("arguments and options with different log folders are refused") {
-  CHECK(said([] {
+  CHECK(refusal([] {
           QuietTrainer(OneWeight(), {.report_to = {"csv"}, .logging_dir = "a"}, {.accelerator = {.logging_dir = "b"}});
         }) == "Trainer: logging_dir is a in TrainingArguments and b in AcceleratorOptions; set it only once");
 }
@@ -312,7 +312,7 @@ TEST_CASE("a callback cannot start a nested training") {
   };
   QuietTrainer trainer(OneWeight(), {.num_train_epochs = 1},
                        {.train_dataset = triples(2), .callbacks = {std::make_shared<Greedy>()}});
-  CHECK(said([&] { trainer.train(); }) == here() + "train: this Trainer trains already; wait for that train()");
+  CHECK(refusal([&] { trainer.train(); }) == here() + "train: this Trainer trains already; wait for that train()");
 }
 
 TEST_CASE("a null optimizer or schedule is refused") {
@@ -327,10 +327,10 @@ TEST_CASE("a null optimizer or schedule is refused") {
     }
   };
   NoOptimizer no_optimizer(OneWeight(), {}, {.train_dataset = triples(2)});
-  CHECK(said([&] { no_optimizer.train(); }) ==
+  CHECK(refusal([&] { no_optimizer.train(); }) ==
         here() + "create_optimizer: it returned a null pointer, must return an object");
   NoSchedule no_schedule(OneWeight(), {}, {.train_dataset = triples(2)});
-  CHECK(said([&] { no_schedule.train(); }) ==
+  CHECK(refusal([&] { no_schedule.train(); }) ==
         here() + "create_scheduler: it returned a null pointer, must return an object");
 }
 

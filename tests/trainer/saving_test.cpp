@@ -120,7 +120,7 @@ TEST_CASE("another world size can resume if a step has as many samples, otherwis
       CHECK(rest.weight() == doctest::Approx(whole.weight()));
       QuietTrainer others(OneWeight(), arguments, {.train_dataset = triples(8)});
       CHECK(
-          said([&] { others.train(); })
+          refusal([&] { others.train(); })
               .find(
                   "resume_from_checkpoint: a step of the checkpoint's training takes 2 samples, a step of this one 4: "
                   "ranks times per_device_train_batch_size times gradient_accumulation_steps must be the same") !=
@@ -227,7 +227,7 @@ TEST_CASE("the output folder of another run is refused, the trainer's own is acc
   first.train();
   QuietTrainer second(OneWeight(), saving_to(folder.path), {.train_dataset = triples(2)});
   CHECK(
-      said([&] { second.train(); }) ==
+      refusal([&] { second.train(); }) ==
       here() + "train: " + (folder.path / "checkpoints").string() +
           " contains checkpoints of another run; set resume_from_checkpoint to continue it, or use another output_dir");
 }
@@ -281,7 +281,7 @@ TEST_CASE("a state is restored exactly, including numbers outside JSON") {
   CHECK(back.best_global_step == 5);
   CHECK(std::isnan(back.log_history.at(0).at("loss")));
   CHECK(back.log_history.at(0).at("norm") == INFINITY);
-  CHECK(said([&] {
+  CHECK(refusal([&] {
           accelerate::trainer::load(back, "{}");
         }).starts_with("resume_from_checkpoint: the checkpoint's state is not a Trainer's: "));
 }
@@ -585,12 +585,12 @@ TEST_CASE("resuming elsewhere does not affect another run's checkpoints and best
   arguments.resume_from_checkpoint = folder.path / "a";
   QuietTrainer resumed(OneWeight(), arguments, {.train_dataset = triples(2)});
   CHECK(
-      said([&] { resumed.train(); }) ==
+      refusal([&] { resumed.train(); }) ==
       here() + "train: " + (folder.path / "b/checkpoints").string() +
           " contains checkpoints of another run; set resume_from_checkpoint to continue it, or use another output_dir");
   other.save_strategy = IntervalStrategy::no;
   QuietTrainer unsaved(OneWeight(), other, scored({1, 2, 3, 4}));
-  CHECK(said([&] { unsaved.train(); }) ==
+  CHECK(refusal([&] { unsaved.train(); }) ==
         here() + "train: " + (folder.path / "b/best_model").string() +
             " holds the best weights of another run; set another output_dir, or remove it");
   CHECK(std::distance(fs::directory_iterator(folder.path / "b/checkpoints"), fs::directory_iterator()) >= 4);
@@ -602,10 +602,10 @@ TEST_CASE("a folder of another run on one machine's local disk is refused on eve
   simulate(2, [&] {
     const int64_t rank = accelerate::Accelerator().process_index();
     QuietTrainer trainer(OneWeight(), saving_to(folder.path / std::to_string(rank)), {.train_dataset = triples(4)});
-    const std::string why =
+    const std::string reason =
         here(1, 2) + "train: " + (folder.path / "1" / "checkpoints").string() +
         " contains checkpoints of another run; set resume_from_checkpoint to continue it, or use another output_dir";
-    CHECK(said([&] { trainer.train(); }) == (rank == 1 ? why : here(0, 2) + "train: " + why));
+    CHECK(refusal([&] { trainer.train(); }) == (rank == 1 ? reason : here(0, 2) + "train: " + reason));
   });
 }
 
@@ -669,7 +669,7 @@ TEST_CASE("a machine without disk space for the best weights is named on every r
     };
     const std::string what = is_file ? theirs.string() + " cannot be made: Not a directory"
                                      : (theirs / ".model.safetensors").string() + " cannot be written: Is a directory";
-    const std::string why =
+    const std::string reason =
         here(1, 2) + "load_best_model_at_end: " + what + "; the best weights of the main process must be written there";
     simulate(2, [&] {
       const int64_t rank = accelerate::Accelerator().process_index();
@@ -677,7 +677,8 @@ TEST_CASE("a machine without disk space for the best weights is named on every r
       arguments.load_best_model_at_end = true;
       const auto blocks = std::make_shared<InTheWay>(rank == 1 ? std::function<void()>(put) : [] {});
       QuietTrainer trainer(OneWeight(), arguments, scored({1, 2}, {blocks}));
-      CHECK(said([&] { trainer.train(); }) == (rank == 1 ? why : here(0, 2) + "load_best_model_at_end: " + why));
+      CHECK(refusal([&] { trainer.train(); }) ==
+            (rank == 1 ? reason : here(0, 2) + "load_best_model_at_end: " + reason));
     });
   }
 }

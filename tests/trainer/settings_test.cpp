@@ -178,7 +178,7 @@ TEST_CASE("save_model() writes portable weights, by default to output_dir") {
   for (const std::string where : {"run", "elsewhere"}) {
     CHECK(accelerate::Accelerator::load(folder.path / where / "model.safetensors")["w"].item<double>() == 4.5);
   }
-  CHECK(said([] { QuietTrainer(OneWeight(), {}).save_model(); }) ==
+  CHECK(refusal([] { QuietTrainer(OneWeight(), {}).save_model(); }) ==
         here() + "save_model: no folder is given and output_dir is empty; give one of them");
 }
 

@@ -95,7 +95,7 @@ class Recorder : public TrainerCallback {
 
 /// Returns the text of the exception, or "".
 template <typename Function>
-std::string said(const Function& function) {
+std::string refusal(const Function& function) {
   try {
     function();
   } catch (const accelerate::Error& error) {

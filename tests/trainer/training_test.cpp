@@ -394,13 +394,13 @@ TEST_CASE("only the main process prints plan and logs") {
 
 TEST_CASE("the error names the missing parts of a Trainer") {
   const TrainingArguments one_epoch{.num_train_epochs = 1};
-  CHECK(said([&] { QuietTrainer(OneWeight(), one_epoch).train(); }) ==
+  CHECK(refusal([&] { QuietTrainer(OneWeight(), one_epoch).train(); }) ==
         here() + "train: train_dataset is not set; set it in TrainerParts");
-  CHECK(said([&] { (void)QuietTrainer(OneWeight(), one_epoch).plan(); }) ==
+  CHECK(refusal([&] { (void)QuietTrainer(OneWeight(), one_epoch).plan(); }) ==
         here() + "plan: there is none before train()");
-  CHECK(said([&] { QuietTrainer(OneWeight(), one_epoch).add_callback(nullptr); }) ==
+  CHECK(refusal([&] { QuietTrainer(OneWeight(), one_epoch).add_callback(nullptr); }) ==
         here() + "add_callback: the callback is null");
-  CHECK(said([&] {
+  CHECK(refusal([&] {
           OneWeight frozen;
           frozen->w.set_requires_grad(false);
           QuietTrainer(frozen, one_epoch, {.train_dataset = triples(1)}).train();
@@ -415,29 +415,29 @@ TEST_CASE("a batch without the key that compute_loss needs is an error with the 
     }
   };
   Wrong trainer(OneWeight(), {}, {.train_dataset = triples(1)});
-  CHECK(said([&] { trainer.train(); }) == here() +
-                                              "batch: there is no \"pixel_values\", the collate function returned "
-                                              "\"labels\" and \"x\"; use one of these, or "
-                                              "let the collate function return that one too");
+  CHECK(refusal([&] { trainer.train(); }) == here() +
+                                                 "batch: there is no \"pixel_values\", the collate function returned "
+                                                 "\"labels\" and \"x\"; use one of these, or "
+                                                 "let the collate function return that one too");
 }
 
 TEST_CASE("values in both the arguments and the options of the Accelerator must agree") {
   using accelerate::Precision;
-  CHECK(said([] {
+  CHECK(refusal([] {
           QuietTrainer(OneWeight(), {.bf16 = true}, {.accelerator = {.mixed_precision = Precision::fp16}});
         }) == "Trainer: mixed precision is bf16 in TrainingArguments and fp16 in AcceleratorOptions; set it only once");
-  CHECK(said([] {
+  CHECK(refusal([] {
           QuietTrainer(OneWeight(), {.gradient_accumulation_steps = 2},
                        {.accelerator = {.gradient_accumulation_steps = 3}});
         }) ==
         "Trainer: gradient_accumulation_steps is 2 in TrainingArguments and 3 in AcceleratorOptions; set it only once");
-  CHECK(said([] { QuietTrainer(OneWeight(), {}, {.accelerator = {.even_batches = false}}); }) ==
+  CHECK(refusal([] { QuietTrainer(OneWeight(), {}, {.accelerator = {.even_batches = false}}); }) ==
         "Trainer: even_batches is false; ranks would make different numbers of steps: keep it true, or set "
         "dataloader_drop_last");
-  CHECK(said([] {
+  CHECK(refusal([] {
           QuietTrainer(OneWeight(), {}, {.accelerator = {.accumulation = {.sync_with_dataloader = false}}});
         }) == "Trainer: sync_with_dataloader is false; an epoch of a Trainer ends with a step: keep it true");
-  CHECK(said([] {
+  CHECK(refusal([] {
           QuietTrainer(OneWeight(), {}, {.accelerator = {.scheduler_unit = accelerate::SchedulerUnit::processes}});
         }) ==
         "Trainer: scheduler_unit is processes; a Trainer makes its schedule of the training's optimizer steps, which "

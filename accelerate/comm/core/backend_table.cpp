@@ -52,17 +52,17 @@ std::string device_name(c10::DeviceType device) {
   return device == c10::DeviceType::CUDA ? "GPU" : c10::DeviceTypeName(device, /*lower_case=*/true);
 }
 
-const BackendRow& must_be_built(const BackendRow* row, const RankContext& place, std::string_view asked_by) {
+const BackendRow& must_be_built(const BackendRow* row, const RankContext& place, std::string_view requested_by) {
   if (row->connect != nullptr) return *row;
-  base::fail(ErrorKind::environment, place, "connect", "{} is '{}', which this build lacks; {}", asked_by, row->name,
-             row->missing);
+  base::fail(ErrorKind::environment, place, "connect", "{} is '{}', which this build lacks; {}", requested_by,
+             row->name, row->missing);
 }
 
-[[noreturn]] void refuse_on_this_device(const BackendRow& asked, std::span<const BackendRow* const> table,
+[[noreturn]] void refuse_on_this_device(const BackendRow& requested, std::span<const BackendRow* const> table,
                                         const RankContext& place) {
   base::fail(ErrorKind::environment, place, "connect",
              "{} is '{}', which needs a {}, and this rank computes on the CPU; use {}, or unset it", kRequestedBy,
-             asked.name, device_name(asked.device), choice_for(c10::DeviceType::CPU, table));
+             requested.name, device_name(requested.device), choice_for(c10::DeviceType::CPU, table));
 }
 
 struct Rows {
@@ -79,9 +79,9 @@ Rows& rows() {
   return table;
 }
 
-std::optional<std::string> asked_backend(const env::Variables& variables, const ConnectOptions& options) {
-  const auto asked = options.backend ? options.backend : env::find(variables, "ACCELERATE_BACKEND");
-  return asked == env::kAnyBackend ? std::nullopt : asked;
+std::optional<std::string> requested_backend(const env::Variables& variables, const ConnectOptions& options) {
+  const auto requested = options.backend ? options.backend : env::find(variables, "ACCELERATE_BACKEND");
+  return requested == env::kAnyBackend ? std::nullopt : requested;
 }
 
 }  // namespace
@@ -100,10 +100,10 @@ void add_backend(const BackendRow& row) {
 
 const BackendRow& choose_backend(const env::Variables& variables, const ConnectOptions& options,
                                  std::span<const BackendRow* const> table, const RankContext& place) {
-  if (const auto asked = asked_backend(variables, options)) {
-    const BackendRow* row = find_named(*asked, table);
+  if (const auto requested = requested_backend(variables, options)) {
+    const BackendRow* row = find_named(*requested, table);
     if (row == nullptr) {
-      base::fail(ErrorKind::usage, place, "connect", "{} is '{}', must be {}", kRequestedBy, *asked,
+      base::fail(ErrorKind::usage, place, "connect", "{} is '{}', must be {}", kRequestedBy, *requested,
                  choice_for(c10::DeviceType::CPU, table));
     }
     if (row->device == c10::DeviceType::CPU) return must_be_built(row, place, kRequestedBy);

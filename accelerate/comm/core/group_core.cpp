@@ -47,19 +47,19 @@ void GroupCore::refuse_broken(const CollectiveFingerprint& signature) {
   if (broken_) fail_broken(name_of(signature.operation));
 }
 
-void GroupCore::fail_broken(std::string_view asked_by) {
-  const std::lock_guard lock(why_mutex_);
-  throw Error(ErrorKind::peer, place, asked_by, "this group is broken since " + why_, why_missing_);
+void GroupCore::fail_broken(std::string_view operation) {
+  const std::lock_guard lock(broken_mutex_);
+  throw Error(ErrorKind::peer, place, operation, "this group is broken since " + broken_reason_, broken_missing_ranks_);
 }
 
-void GroupCore::check(std::string_view asked_by) {
-  if (broken_) fail_broken(asked_by);
+void GroupCore::check(std::string_view operation) {
+  if (broken_) fail_broken(operation);
   try {
     if (cpu) cpu->check();
     if (on_device) on_device->check();
   } catch (const PeerLost& error) {
-    break_with(fmt::format("{}: {}", asked_by, error.what()));
-    throw Error(ErrorKind::peer, place, asked_by, error.what());
+    break_with(fmt::format("{}: {}", operation, error.what()));
+    throw Error(ErrorKind::peer, place, operation, error.what());
   }
 }
 
@@ -217,12 +217,12 @@ void GroupCore::fail_operation(const CollectiveFingerprint& signature, std::chro
   throw Error(ErrorKind::peer, place, name_of(signature.operation), text, std::move(peers.missing_ranks));
 }
 
-void GroupCore::break_with(const std::string& why, const std::vector<int64_t>& missing_ranks) {
+void GroupCore::break_with(const std::string& reason, const std::vector<int64_t>& missing_ranks) {
   {
-    const std::lock_guard lock(why_mutex_);
+    const std::lock_guard lock(broken_mutex_);
     if (!broken_) {
-      why_ = why;
-      why_missing_ = missing_ranks;
+      broken_reason_ = reason;
+      broken_missing_ranks_ = missing_ranks;
     }
     broken_ = true;
   }

@@ -57,7 +57,7 @@ struct GroupCore {
   void begin(CollectiveFingerprint& signature, Agreement agreement, Connection& connection);
   void refuse_broken(const CollectiveFingerprint& signature);
   /// \throws Error on a broken group. Breaks the group if an asynchronous operation has failed.
-  void check(std::string_view asked_by);
+  void check(std::string_view operation);
   /// First half of begin(), for operations that exchange their signatures in any case.
   void number(CollectiveFingerprint& signature);
   /// Calls number() and exchange(), and always compares.
@@ -87,7 +87,7 @@ struct GroupCore {
   [[noreturn]] void fail_operation(const CollectiveFingerprint& signature, std::chrono::milliseconds limit,
                                    Clock::duration waited);
   /// Rejects every later call with this reason and abandons pending operations.
-  void break_with(const std::string& why, const std::vector<int64_t>& missing_ranks = {});
+  void break_with(const std::string& reason, const std::vector<int64_t>& missing_ranks = {});
   void check_rank(Operation operation, std::string_view what, int64_t value) const;
   /// Checks the maximum number of dimensions that a signature can represent.
   void check_dimensions(Operation operation, size_t dimensions) const;
@@ -101,13 +101,14 @@ struct GroupCore {
 
  private:
   void check_sequence(const CollectiveFingerprint& signature);
-  [[noreturn]] void fail_broken(std::string_view asked_by);
+  [[noreturn]] void fail_broken(std::string_view operation);
 
   std::atomic<int64_t> sequence_ = 0;
   std::atomic<bool> broken_ = false;
-  std::mutex why_mutex_;
-  std::string why_;
-  std::vector<int64_t> why_missing_;  ///< ranks of the job that did not join the operation that broke the group
+  std::mutex broken_mutex_;
+  std::string broken_reason_;
+  std::vector<int64_t>
+      broken_missing_ranks_;  ///< ranks of the job that did not join the operation that broke the group
 };
 
 /// A pending operation.

@@ -112,7 +112,7 @@ class MpiBackend : public c10d::Backend {
   }
 
   PeerReport diagnose_peers(const CollectiveFingerprint& signature) {
-    if (asked_.exchange(true) || !shared_->channel.runtime().usable()) return {};
+    if (diagnosed_.exchange(true) || !shared_->channel.runtime().usable()) return {};
     leak_until_exit(shared_, {});
     return diagnose_by_messages(shared_->channel, signature, job_ranks_);
   }
@@ -280,7 +280,7 @@ class MpiBackend : public c10d::Backend {
   std::shared_ptr<WorkerThread> worker_;
   std::optional<AnnouncedCall> announced_;
   int64_t unannounced_ = 0;
-  std::atomic<bool> asked_ = false;
+  std::atomic<bool> diagnosed_ = false;
   std::atomic<bool> aborted_ = false;
 };
 

@@ -44,9 +44,9 @@ void keep_mpi_from_handling_abort() {
 [[noreturn]] void throw_init_timeout(const env::ProcessEnv& process, const RankContext& place,
                                      std::chrono::milliseconds timeout) {
   const auto where = diagnosis_address(process, env::current_variables());
-  const std::string who = where ? diagnose_start(*where, process) : "";
+  const std::string missing = where ? diagnose_start(*where, process) : "";
   base::fail(ErrorKind::peer, place, kOperation, "waited {:g} s for the other ranks in MPI's start; {}",
-             seconds(timeout), who.empty() ? "one did not join, or cannot be reached" : who);
+             seconds(timeout), missing.empty() ? "one did not join, or cannot be reached" : missing);
 }
 
 /// In MPI_Init all ranks wait for all others, and the call cannot be abandoned, so a separate thread makes it.

@@ -85,11 +85,11 @@ Addresses resolve(const Endpoint& endpoint, const RankContext& place, Deadline d
       deadline == Deadline::max() ? query_addresses(endpoint)
                                   : run_with_deadline(deadline, [endpoint] { return query_addresses(endpoint); });
   if (resolved && resolved->code == 0) return std::move(resolved->addresses);
-  const std::string why =
+  const std::string reason =
       resolved ? gai_strerror(resolved->code)
                : fmt::format("no answer within {:.1f} s", std::chrono::duration<double>(Clock::now() - begun).count());
   base::fail(ErrorKind::environment, place, "connect", "MASTER_ADDR is '{}', which cannot be resolved: {}",
-             endpoint.host, why);
+             endpoint.host, reason);
 }
 
 void fail_to_listen(const Endpoint& endpoint, const RankContext& place, int error) {

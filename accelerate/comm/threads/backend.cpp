@@ -218,8 +218,8 @@ std::shared_ptr<Connection> ThreadsWorld::connection(int64_t rank) const {
   return std::make_shared<ThreadsConnection>(group_, static_cast<size_t>(rank));
 }
 
-void ThreadsWorld::mark_left(int64_t rank, const std::string& why) const {
-  group_->mark_left(static_cast<size_t>(rank), why);
+void ThreadsWorld::mark_left(int64_t rank, const std::string& reason) const {
+  group_->mark_left(static_cast<size_t>(rank), reason);
 }
 
 }  // namespace accelerate::comm

@@ -16,8 +16,8 @@ class ThreadsWorld {
  public:
   explicit ThreadsWorld(int64_t size);
   [[nodiscard]] std::shared_ptr<Connection> connection(int64_t rank) const;
-  /// The rank will join no further operation. Ranks that wait for it, now or later, fail with "rank 2 <why>".
-  void mark_left(int64_t rank, const std::string& why) const;
+  /// The rank will join no further operation. Ranks that wait for it, now or later, fail with "rank 2 <reason>".
+  void mark_left(int64_t rank, const std::string& reason) const;
 
  private:
   std::shared_ptr<ThreadsGroup> group_;

@@ -14,7 +14,7 @@ const std::vector<at::Tensor>& part_of(const Contribution& mine) {
   return mine.inputs.empty() ? mine.outputs : mine.inputs;
 }
 
-bool alike(const std::vector<at::Tensor>& one, const std::vector<at::Tensor>& other) {
+bool equal_layouts(const std::vector<at::Tensor>& one, const std::vector<at::Tensor>& other) {
   if (one.size() != other.size()) return false;
   for (size_t i = 0; i < one.size(); ++i) {
     if (one[i].numel() != other[i].numel() || one[i].scalar_type() != other[i].scalar_type()) return false;
@@ -70,7 +70,7 @@ std::optional<std::string> SharedOperation::validate_contributions(std::span<con
       }
       continue;
     }
-    if (!alike(part_of(of(rank)), part_of(of(0)))) {
+    if (!equal_layouts(part_of(of(rank)), part_of(of(0)))) {
       return fmt::format("rank {} gives {}, rank {} gives {}; they must be equal", job_ranks[rank],
                          describe_all(part_of(of(rank))), job_ranks[0], describe_all(part_of(of(0))));
     }

@@ -48,17 +48,17 @@ struct Run {
 };
 
 void run_rank(Run& run, int64_t rank) {
-  std::string why = "has ended";
+  std::string reason = "has ended";
   try {
     run.rank_main(rank_of(run.world, rank, run.size, run.timeout));
   } catch (const std::exception& caught) {
     run.error.keep(std::current_exception());  // before the other ranks can notice it
-    why = fmt::format("ended with: {}", caught.what());
+    reason = fmt::format("ended with: {}", caught.what());
   } catch (...) {
     run.error.keep(std::current_exception());
-    why = "ended with an exception";
+    reason = "ended with an exception";
   }
-  run.world.mark_left(rank, why);
+  run.world.mark_left(rank, reason);
 }
 
 /// Called if a thread cannot be started. All ranks without a thread leave, because the running ranks would otherwise

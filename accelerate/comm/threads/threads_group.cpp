@@ -25,11 +25,11 @@ std::exception_ptr other_call(const SharedOperation& operation, c10d::OpType typ
 
 }  // namespace
 
-void ThreadsGroup::mark_left(size_t rank, const std::string& why) {
+void ThreadsGroup::mark_left(size_t rank, const std::string& reason) {
   std::vector<std::pair<std::shared_ptr<ThreadsGroup>, size_t>> below;
   {
     const std::lock_guard lock(mutex);
-    if (!left[rank]) left[rank] = why;
+    if (!left[rank]) left[rank] = reason;
     for (const auto& [name, part] : parts) {
       const auto& members = members_of_parts[name];
       const auto at = std::find(members.begin(), members.end(), static_cast<int64_t>(rank));
@@ -37,7 +37,7 @@ void ThreadsGroup::mark_left(size_t rank, const std::string& why) {
     }
     changed.notify_all();
   }
-  for (const auto& [part, part_rank] : below) part->mark_left(part_rank, why);
+  for (const auto& [part, part_rank] : below) part->mark_left(part_rank, reason);
 }
 
 std::shared_ptr<SharedOperation> ThreadsGroup::put(size_t rank, c10d::OpType type, ReduceOp op, size_t root,

@@ -34,7 +34,7 @@ struct ThreadsGroup {
   const std::vector<int64_t> job_ranks;  ///< ranks of the job, for messages
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<std::optional<std::string>> left;  ///< why a rank will join no further operation
+  std::vector<std::optional<std::string>> left;  ///< reason why a rank will join no further operation
   std::vector<uint64_t> next;                    ///< number of each rank's next operation
   std::map<uint64_t, std::shared_ptr<SharedOperation>> operations;
   std::map<std::tuple<size_t, size_t, int>, Letters> mail;  ///< from, to, tag
@@ -42,7 +42,7 @@ struct ThreadsGroup {
   std::map<std::string, std::shared_ptr<ThreadsGroup>> parts;
   std::map<std::string, std::vector<int64_t>> members_of_parts;
 
-  void mark_left(size_t rank, const std::string& why);
+  void mark_left(size_t rank, const std::string& reason);
   std::shared_ptr<SharedOperation> put(size_t rank, c10d::OpType type, ReduceOp op, size_t root, Agreement agreement,
                                        Contribution mine);
   /// Waits until the operation is complete and executes tasks meanwhile. \throws as c10d::Work does.

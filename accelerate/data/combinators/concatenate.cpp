@@ -11,11 +11,11 @@ namespace accelerate::data::detail {
 std::vector<SourcePart> parts_of(const at::Tensor& indices, const std::vector<int64_t>& ends) {
   std::vector<std::vector<int64_t>> places(ends.size());
   std::vector<std::vector<int64_t>> numbers(ends.size());
-  const auto* const asked = indices.const_data_ptr<int64_t>();
+  const auto* const requested = indices.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < indices.size(0); ++i) {
-    const auto source = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), asked[i]) - ends.begin());
+    const auto source = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), requested[i]) - ends.begin());
     places[source].push_back(i);
-    numbers[source].push_back(asked[i] - (source == 0 ? 0 : ends[source - 1]));
+    numbers[source].push_back(requested[i] - (source == 0 ? 0 : ends[source - 1]));
   }
   std::vector<SourcePart> parts;
   for (size_t source = 0; source < ends.size(); ++source) {

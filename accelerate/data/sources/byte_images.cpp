@@ -61,8 +61,8 @@ void ByteImages::look_up_images(const int64_t* number, int64_t count, float* to)
   }
 }
 
-Batch ByteImages::read_in_pass(const at::Tensor& asked, const ReadContext& context) const {
-  const at::Tensor indices = checked_indices("loader", asked, size());
+Batch ByteImages::read_in_pass(const at::Tensor& requested, const ReadContext& context) const {
+  const at::Tensor indices = checked_indices("loader", requested, size());
   const int64_t floats = images_.stride(0);  // per image
   auto data =
       memory_.take({indices.size(0), images_.size(1), images_.size(2), images_.size(3)}, at::kFloat, context.pinned);

@@ -119,8 +119,8 @@ void ImageFolderSource::refuse(int64_t sample) const {
              problem_of(samples_[static_cast<size_t>(sample)].path));
 }
 
-Batch ImageFolderSource::read_in_pass(const at::Tensor& asked, const ReadContext& context) const {
-  const at::Tensor indices = checked_indices(kFolderOperation, asked, size());
+Batch ImageFolderSource::read_in_pass(const at::Tensor& requested, const ReadContext& context) const {
+  const at::Tensor indices = checked_indices(kFolderOperation, requested, size());
   const int64_t count = indices.size(0);
   const bool as_bytes = folder_.dtype == at::kByte;
   const at::Tensor bytes =

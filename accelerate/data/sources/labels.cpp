@@ -59,8 +59,8 @@ void check_labels(const at::Tensor& labels, int64_t classes, const std::filesyst
   });
 }
 
-void SkippedSamples::add(int64_t more, std::string_view why) {
-  if (more > 0 && samples == 0) first = why;
+void SkippedSamples::add(int64_t more, std::string_view reason) {
+  if (more > 0 && samples == 0) first = reason;
   samples += more;
 }
 

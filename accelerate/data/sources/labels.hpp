@@ -36,8 +36,8 @@ struct SkippedSamples {
   int64_t samples = 0;
   std::string first{};
 
-  /// \param why  Reason for the first of them.
-  void add(int64_t more, std::string_view why);
+  /// \param reason  Reason for the first of them.
+  void add(int64_t more, std::string_view reason);
   /// Logs one line about them. \throws Error (data) if no sample is left.
   void tell(std::string_view operation, int64_t all, std::string_view what = "images") const;
 };

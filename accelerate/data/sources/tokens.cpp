@@ -72,8 +72,8 @@ void TokenBlocks::drop_broken() {
 
 int64_t TokenBlocks::dropped_tokens() const { return tokens() - ((blocks_ - 1) * stride_ + file_.block_size + 1); }
 
-Batch TokenBlocks::read_in_pass(const at::Tensor& asked, const ReadContext& context) const {
-  const at::Tensor indices = checked_indices(kTokensOperation, asked, size());
+Batch TokenBlocks::read_in_pass(const at::Tensor& requested, const ReadContext& context) const {
+  const at::Tensor indices = checked_indices(kTokensOperation, requested, size());
   const std::array<int64_t, 2> shape{indices.size(0), file_.block_size};
   Batch batch{.data = memory_.take(shape, at::kLong, context.pinned),
               .target = memory_.take(shape, at::kLong, context.pinned)};

@@ -29,12 +29,13 @@ double* momentum_in(const torch::optim::OptimizerParamGroup& group) {
 
 }  // namespace
 
-void check_has_momentum(const torch::optim::Optimizer& optimizer, std::string_view schedule, std::string_view why,
+void check_has_momentum(const torch::optim::Optimizer& optimizer, std::string_view schedule, std::string_view reason,
                         std::string_view remedy) {
   const auto& groups = optimizer.param_groups();
   if (std::all_of(groups.begin(), groups.end(), [](const auto& group) { return momentum_in(group) != nullptr; }))
     return;
-  base::fail(ErrorKind::usage, {}, schedule, "{}, and the optimizer has neither momentum nor betas; {}", why, remedy);
+  base::fail(ErrorKind::usage, {}, schedule, "{}, and the optimizer has neither momentum nor betas; {}", reason,
+             remedy);
 }
 
 bool momentum_is_beta1(const torch::optim::Optimizer& optimizer) {

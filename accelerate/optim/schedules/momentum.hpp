@@ -13,9 +13,9 @@ class Optimizer;
 namespace accelerate::optim {
 
 /// \param schedule  Name of the calling schedule.
-/// \param why       Reason for the requirement, and the remedy.
+/// \param reason    Reason for the requirement, and the remedy.
 /// \throws Error (usage) unless each group has a momentum (SGD, RMSprop) or betas (Adam, AdamW).
-void check_has_momentum(const torch::optim::Optimizer& optimizer, std::string_view schedule, std::string_view why,
+void check_has_momentum(const torch::optim::Optimizer& optimizer, std::string_view schedule, std::string_view reason,
                         std::string_view remedy = "use another optimizer, or a schedule without momentum");
 
 /// True for Adam and AdamW. PyTorch's schedules save this flag.

@@ -8,9 +8,9 @@ namespace accelerate::tracking {
 namespace {
 
 void check_images(const at::Tensor& images, const RankContext& place) {
-  const auto refuse = [&](const char* why) {
+  const auto refuse = [&](const char* reason) {
     base::fail(ErrorKind::usage, place, "log_images", "the tensor is {} {}, {}", c10::str(images.sizes()),
-               c10::toString(images.scalar_type()), why);
+               c10::toString(images.scalar_type()), reason);
   };
   const int64_t dimensions = images.dim();
   if (dimensions < 2 || dimensions > 4) refuse("must be [N, C, H, W], [C, H, W] or [H, W]");

@@ -82,10 +82,10 @@ TEST_CASE("check() throws a failed asynchronous operation's error, which breaks 
   const Group group(with_process_group(core));
   CHECK_NOTHROW(group.check("optimizer.step"));
   connection->failed = true;
-  const std::string why = "optimizer.step: an earlier operation on the GPU reached its timeout";
-  CHECK_THROWS_WITH_AS(group.check("optimizer.step"), why.c_str(), accelerate::Error);
-  CHECK_THROWS_WITH_AS(group.barrier(), ("barrier: this group is broken since " + why).c_str(), accelerate::Error);
-  CHECK_THROWS_WITH_AS(group.check("clip"), ("clip: this group is broken since " + why).c_str(), accelerate::Error);
+  const std::string reason = "optimizer.step: an earlier operation on the GPU reached its timeout";
+  CHECK_THROWS_WITH_AS(group.check("optimizer.step"), reason.c_str(), accelerate::Error);
+  CHECK_THROWS_WITH_AS(group.barrier(), ("barrier: this group is broken since " + reason).c_str(), accelerate::Error);
+  CHECK_THROWS_WITH_AS(group.check("clip"), ("clip: this group is broken since " + reason).c_str(), accelerate::Error);
 }
 
 TEST_CASE("the backend owns the memory of an aborted operation") {

@@ -30,7 +30,7 @@ TEST_CASE("a waiting caller executes the next job itself while the thread sleeps
   for (bool mine = false; !mine;) {
     std::promise<bool> done;
     Deadline told{};
-    const auto asked = std::chrono::steady_clock::now();
+    const auto pushed_at = std::chrono::steady_clock::now();
     const auto number = worker.push(
         [&](TaskContext turn) {
           told = turn.job_deadline->load();
@@ -41,7 +41,7 @@ TEST_CASE("a waiting caller executes the next job itself while the thread sleeps
     if (!taken) worker.push([](TaskContext) {});
     mine = done.get_future().get();
     CHECK(mine == taken);
-    CHECK((mine ? told == deadline : told >= asked + milliseconds(60'000)));
+    CHECK((mine ? told == deadline : told >= pushed_at + milliseconds(60'000)));
   }
   CHECK(worker.stop(milliseconds(10'000)));
 }

@@ -24,16 +24,16 @@ std::string host_of_place(const std::string& uri) {
 /// Results of the ranks that join the diagnosis, in a job of three ranks.
 std::map<int64_t, std::string> roll_of(const std::vector<int64_t>& ranks) {
   const Endpoint place{"127.0.0.1", accelerate::comm::port_of(accelerate::comm::listen_on({"127.0.0.1", 0}, {}))};
-  std::map<int64_t, std::string> said;
-  for (const int64_t rank : ranks) said[rank];
+  std::map<int64_t, std::string> reports;
+  for (const int64_t rank : ranks) reports[rank];
   std::vector<std::thread> threads;
-  for (auto& [rank, text] : said) {
+  for (auto& [rank, text] : reports) {
     threads.emplace_back([&, rank = rank, text = &text] {
       *text = diagnose_start(place, {.rank = rank, .world_size = 3, .job_id = "a job"});
     });
   }
   for (auto& thread : threads) thread.join();
-  return said;
+  return reports;
 }
 
 }  // namespace
@@ -69,9 +69,9 @@ TEST_CASE("mpirun's ranks compute the same port, and another job another one") {
 }
 
 TEST_CASE("the ranks in the diagnosis name the missing rank") {
-  const auto said = roll_of({0, 1});
-  CHECK(said.at(0) == "no response from rank 2");
-  CHECK(said.at(1) == "no response from rank 2");
+  const auto reports = roll_of({0, 1});
+  CHECK(reports.at(0) == "no response from rank 2");
+  CHECK(reports.at(1) == "no response from rank 2");
 }
 
 TEST_CASE("the other ranks report a missing rank 0") {

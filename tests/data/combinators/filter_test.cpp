@@ -20,15 +20,15 @@ TEST_CASE("filter keeps the samples for which the predicate is true, in their or
 
 TEST_CASE("the predicate is called once per sample, however often the kept ones are read") {
   const auto source = std::make_shared<CountedReads>(1000);
-  int64_t asked = 0;
+  int64_t calls = 0;
   const auto kept = data::filter(source, [&](const data::Batch& sample) {
     CHECK(sample.data.dim() == 0);
-    return asked++ % 400 == 0;
+    return calls++ % 400 == 0;
   });
-  CHECK(asked == 1000);
+  CHECK(calls == 1000);
   CHECK(source->reads == Numbers(1000, 1));
   CHECK(read(kept, {0, 1, 2, 2}) == Numbers{0, 400, 800, 800});
-  CHECK(asked == 1000);
+  CHECK(calls == 1000);
 }
 
 TEST_CASE("two ranks read their shards of the kept samples, and empty results are valid") {

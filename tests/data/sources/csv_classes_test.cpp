@@ -20,9 +20,9 @@ struct ClassesFile {
   std::string path = folder.file("x.csv");
 
   std::string refused(const CsvOptions& options, ErrorKind kind = ErrorKind::data) const {
-    auto said = message([&] { (void)read_csv(path, options); }, kind);
-    if (const auto at = said.find(path); at != std::string::npos) said.replace(at, path.size(), "FILE");
-    return said;
+    auto error_text = message([&] { (void)read_csv(path, options); }, kind);
+    if (const auto at = error_text.find(path); at != std::string::npos) error_text.replace(at, path.size(), "FILE");
+    return error_text;
   }
 };
 

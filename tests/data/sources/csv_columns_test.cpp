@@ -29,9 +29,9 @@ struct TypedFile {
 
   CsvTable read(const CsvColumnOptions& options) const { return read_csv_columns(path, options); }
   std::string refused(const CsvColumnOptions& options, ErrorKind kind = ErrorKind::data) const {
-    auto said = message([&] { (void)read(options); }, kind);
-    if (const auto at = said.find(path); at != std::string::npos) said.replace(at, path.size(), "FILE");
-    return said;
+    auto error_text = message([&] { (void)read(options); }, kind);
+    if (const auto at = error_text.find(path); at != std::string::npos) error_text.replace(at, path.size(), "FILE");
+    return error_text;
   }
 };
 

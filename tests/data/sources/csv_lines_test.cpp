@@ -28,9 +28,9 @@ struct LinesFile {
   }
   [[nodiscard]] std::string refused(const std::string& text, const CsvOptions& options = {}) const {
     write(path, text);
-    auto said = message([&] { (void)read_csv(path, options); }, ErrorKind::data);
-    if (const auto at = said.find(path); at != std::string::npos) said.replace(at, path.size(), "FILE");
-    return said;
+    auto error_text = message([&] { (void)read_csv(path, options); }, ErrorKind::data);
+    if (const auto at = error_text.find(path); at != std::string::npos) error_text.replace(at, path.size(), "FILE");
+    return error_text;
   }
 };
 

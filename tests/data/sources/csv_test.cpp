@@ -29,9 +29,9 @@ struct File {
 
   std::string refused(const std::string& text, const CsvOptions& options = {}, ErrorKind kind = ErrorKind::data) const {
     write(path, text);
-    auto said = message([&] { (void)read_csv(path, options); }, kind);
-    if (const auto at = said.find(path); at != std::string::npos) said.replace(at, path.size(), "FILE");
-    return said;
+    auto error_text = message([&] { (void)read_csv(path, options); }, kind);
+    if (const auto at = error_text.find(path); at != std::string::npos) error_text.replace(at, path.size(), "FILE");
+    return error_text;
   }
 };
 

@@ -175,9 +175,9 @@ TEST_CASE("an invalid image is refused with its sample, its file and the reason"
   const auto says = [&](const std::string& name, const std::string& bytes) {
     write(classes.path / "x" / name, bytes);
     const ImageFolderSource source({.path = classes.path, .size = {{4, 4}}});
-    auto said = message([&] { (void)source.read(first(2)); }, ErrorKind::data);
+    auto error_text = message([&] { (void)source.read(first(2)); }, ErrorKind::data);
     fs::remove(classes.path / "x" / name);
-    return said;
+    return error_text;
   };
   const auto path = classes.file("x/b.jpg");
   CHECK(says("b.jpg", "GIF89a") == "image_folder: sample 1, " + path +

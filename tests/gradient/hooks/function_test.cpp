@@ -6,16 +6,16 @@ using namespace gradient_testing;
 namespace {
 
 std::string refusal_of(const ReduceFunction& reduce) {
-  std::string said;
+  std::string message;
   run_threads(1, [&](const Group& group) {
     Hooked hooked(group, {{3}}, comm_hook(reduce));
     try {
       hooked.reduced({torch::ones({3}, torch::kDouble)});
     } catch (const accelerate::Error& error) {
-      said = error.what();
+      message = error.what();
     }
   });
-  return said;
+  return message;
 }
 
 /// An all-reduce that throws once, on request.
@@ -64,14 +64,14 @@ TEST_CASE("bytes that a hook writes between the parameters do not affect gradien
 TEST_CASE("a function with a wrong result is reported: other shape, other dtype, undefined; an empty one too") {
   const std::string told = "; return a tensor like bucket.gradients";
   const std::string bucket = " for bucket 0, which is [8] Double on cpu";
-  const std::string who =
+  const std::string prefix =
       "[rank 0 of 1, " + accelerate::base::host_name() + "] backward: the communication hook returned ";
   const auto seen = refusal_of([](const GradientBucket& b, const Group&) { return b.gradients.narrow(0, 0, 3); });
-  CHECK(seen == who + "[3] Double on cpu" + bucket + told);
+  CHECK(seen == prefix + "[3] Double on cpu" + bucket + told);
   CHECK(refusal_of([](const GradientBucket& b, const Group&) { return b.gradients.to(at::kFloat); }) ==
-        who + "[8] Float on cpu" + bucket + told);
+        prefix + "[8] Float on cpu" + bucket + told);
   CHECK(refusal_of([](const GradientBucket&, const Group&) { return at::Tensor(); }) ==
-        who + "an undefined tensor" + bucket + told);
+        prefix + "an undefined tensor" + bucket + told);
   CHECK_THROWS_WITH(comm_hook({}), "comm_hook: the function is empty, must reduce a bucket");
 }
 

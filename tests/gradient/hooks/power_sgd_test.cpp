@@ -182,11 +182,12 @@ TEST_CASE("a parameter that no rank uses in a step keeps its error") {
 
 TEST_CASE("PowerSGD cannot be captured, within another hook neither; a cast can") {
   run_threads(1, [](const Group& group) {
-    const std::string why = "PowerSGD keeps count and factors from one reduction to the next, which a replay would not";
+    const std::string reason =
+        "PowerSGD keeps count and factors from one reduction to the next, which a replay would not";
     const Hooked plain(group, {{40, 20}}, power_sgd_hook(from_step(0)));
-    CHECK(plain.gradient_reducer.reducer().not_capturable_reason() == why);
+    CHECK(plain.gradient_reducer.reducer().not_capturable_reason() == reason);
     const Hooked wrapped(group, {{40, 20}}, bf16_compress_wrapper(power_sgd_hook(from_step(0))));
-    CHECK(wrapped.gradient_reducer.reducer().not_capturable_reason() == why);
+    CHECK(wrapped.gradient_reducer.reducer().not_capturable_reason() == reason);
     const Hooked cast(group, {{40, 20}}, fp16_compress_hook());
     CHECK(cast.gradient_reducer.reducer().not_capturable_reason() == "");
   });

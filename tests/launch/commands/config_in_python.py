@@ -38,10 +38,10 @@ class ConfigInPython(unittest.TestCase):
         done = subprocess.run([CONFIG, *arguments, "--config_file", self.path], input=answers, text=True, capture_output=True,
                               timeout=60, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
         self.assertEqual(done.returncode, 0, done.stderr)
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             config = load_config_from_file(str(self.path))
-        self.assertEqual([str(one.message) for one in said], [])
+        self.assertEqual([str(one.message) for one in caught], [])
         return config
 
     def test_default(self):

@@ -183,11 +183,11 @@ TEST_CASE("the default path is Accelerate's") {
 TEST_CASE("the program writes the file atomically, and replaces an existing one only after a yes") {
   const TemporaryFolder at;
   const accelerate::env::Variables home{{"HF_HOME", at / "hf"}, {"CUDA_VISIBLE_DEVICES", ""}};
-  const auto asked = run_program("accelerate_config", {"default"}, home);
-  CHECK(asked.code == 0);
+  const auto written = run_program("accelerate_config", {"default"}, home);
+  CHECK(written.code == 0);
   const std::string path = at / "hf/accelerate/default_config.yaml";
-  CHECK(asked.out == path + " is written. It is used by\n  accelerate_launch --config_file " + path +
-                         " PROGRAM\nand by programs that find its name in ACCELERATE_CONFIG_FILE.\n");
+  CHECK(written.out == path + " is written. It is used by\n  accelerate_launch --config_file " + path +
+                           " PROGRAM\nand by programs that find its name in ACCELERATE_CONFIG_FILE.\n");
   CHECK(read_file(path) == yaml_of({.use_cpu = true}));
   const auto again = run_program("accelerate_config", {"default"}, home);
   CHECK(again.code == 2);
@@ -234,14 +234,14 @@ TEST_CASE("the offered host file is in the home folder, where accelerate_launch 
   const accelerate::env::Variables home{{"HOME", at.path.string()}, {"CUDA_VISIBLE_DEVICES", ""}};
   write_file(at.path / "hostfile", "gpu-a slots=2\n");
   const std::string path = at / "c.yaml";
-  const auto asked = testing::Child({"sh", "-c",
-                                     "printf '1\\n2\\n\\ngpu-a\\n\\n2\\nyes\\n\\n\\n\\n\\n\\n' | " TEST_BINARY_DIR
-                                     "/bin/accelerate_config --config_file " +
-                                         path},
-                                    home)
-                         .wait();
-  CAPTURE(asked.err);
-  CHECK(asked.code == 0);
+  const auto written = testing::Child({"sh", "-c",
+                                       "printf '1\\n2\\n\\ngpu-a\\n\\n2\\nyes\\n\\n\\n\\n\\n\\n' | " TEST_BINARY_DIR
+                                       "/bin/accelerate_config --config_file " +
+                                           path},
+                                      home)
+                           .wait();
+  CAPTURE(written.err);
+  CHECK(written.code == 0);
   CHECK(read_file(path).find("  mpirun_hostfile: '" + (at / "hostfile") + "'\n") != std::string::npos);
   const auto script = testing::launch({"--config_file", path, "--dry_run", "true"}, home);
   CAPTURE(script.err);

@@ -37,34 +37,34 @@ std::string refusal(const std::string& text) {
 }  // namespace
 
 TEST_CASE("the config file of Accelerate 0.11: two machines with two GPUs each") {
-  const auto [options, values, timeout, said] = of_version("0.11");
+  const auto [options, values, timeout, notes] = of_version("0.11");
   CHECK(options == LaunchOptions{.settings = {.mixed_precision = accelerate::env::Precision::fp16, .cpu = false},
                                  .num_processes = 4,
                                  .num_machines = 2,
                                  .machine_rank = 1,
                                  .main_process_ip = "gpu-a",
                                  .main_process_port = 29600});
-  CHECK(said.empty());
+  CHECK(notes.empty());
 }
 
 TEST_CASE("the config file of Accelerate 0.12: one process on the CPU") {
-  const auto [options, values, timeout, said] = of_version("0.12");
+  const auto [options, values, timeout, notes] = of_version("0.12");
   CHECK(options == LaunchOptions{.settings = {.mixed_precision = accelerate::env::Precision::no, .cpu = true},
                                  .num_processes = 1,
                                  .num_machines = 1,
                                  .machine_rank = 0});
-  CHECK(said.empty());
+  CHECK(notes.empty());
 }
 
 TEST_CASE("the config file of Accelerate 0.28: MPI on four machines with a host file") {
-  const auto [options, values, timeout, said] = of_version("0.28");
+  const auto [options, values, timeout, notes] = of_version("0.28");
   CHECK(options.mpirun_hostfile == "/home/user/hostfile");
   CHECK(options.num_processes == 16);
   CHECK(options.num_machines == 4);
   CHECK(options.settings.cpu == true);
   CHECK(options.same_network == true);
   CHECK(options.rdzv_backend == "static");
-  CHECK(said ==
+  CHECK(notes ==
         Lines{TEST_SOURCE_DIR "/tests/launch/configs/0.28.yaml has keys without effect here: ipex_config, mpirun_ccl"});
 }
 
@@ -77,7 +77,7 @@ TEST_CASE("the config file of Accelerate 0.34 with fp8 is refused; with another 
   text << std::ifstream(TEST_SOURCE_DIR "/tests/launch/configs/0.34.yaml").rdbuf();
   std::string bf16 = text.str();
   bf16.replace(bf16.find("mixed_precision: fp8"), 20, "mixed_precision: bf16");
-  const auto [options, values, timeout, said] = resolve({}, {}, env::parse_config(bf16, "f.yaml"));
+  const auto [options, values, timeout, notes] = resolve({}, {}, env::parse_config(bf16, "f.yaml"));
   CHECK(options ==
         LaunchOptions{.settings = {.mixed_precision = accelerate::env::Precision::bf16, .cpu = false, .debug = true},
                       .num_processes = 2,
@@ -87,24 +87,24 @@ TEST_CASE("the config file of Accelerate 0.34 with fp8 is refused; with another 
                       .enable_cpu_affinity = true,
                       .same_network = true,
                       .rdzv_backend = "static"});
-  CHECK(said == Lines{"f.yaml has keys without effect here: fp8_config"});
+  CHECK(notes == Lines{"f.yaml has keys without effect here: fp8_config"});
 }
 
 TEST_CASE("the config file of Accelerate 1.15: as many processes as GPUs") {
-  const auto [options, values, timeout, said] = of_version("1.15");
+  const auto [options, values, timeout, notes] = of_version("1.15");
   CHECK_FALSE(options.num_processes);
   CHECK_FALSE(options.gpu_ids);
   CHECK(options.settings.mixed_precision == accelerate::env::Precision::bf16);
   CHECK(options.enable_cpu_affinity == false);
-  CHECK(said == Lines{TEST_SOURCE_DIR "/tests/launch/configs/1.15.yaml has keys without effect here: dynamo_config"});
+  CHECK(notes == Lines{TEST_SOURCE_DIR "/tests/launch/configs/1.15.yaml has keys without effect here: dynamo_config"});
 }
 
 TEST_CASE("the command line overrides the file with a log line") {
-  const auto [options, values, timeout, said] = of_version("0.12", {.settings = {.debug = true}, .num_processes = 2});
+  const auto [options, values, timeout, notes] = of_version("0.12", {.settings = {.debug = true}, .num_processes = 2});
   CHECK(options.num_processes == 2);
   CHECK(options.settings.debug == true);
-  CHECK(said == Lines{"num_processes is 2 from the command line; not used: 1 in " TEST_SOURCE_DIR
-                      "/tests/launch/configs/0.12.yaml"});
+  CHECK(notes == Lines{"num_processes is 2 from the command line; not used: 1 in " TEST_SOURCE_DIR
+                       "/tests/launch/configs/0.12.yaml"});
 }
 
 TEST_CASE("a variable overrides the file, and the command line overrides both") {

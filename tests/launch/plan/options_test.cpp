@@ -266,9 +266,9 @@ TEST_CASE("an unknown option is refused with the closest known one") {
 }
 
 TEST_CASE("unsupported options of Accelerate are refused with the alternative") {
-  const auto is_none = [](const std::string& option, const std::string& why) {
+  const auto is_none = [](const std::string& option, const std::string& reason) {
     CHECK(refusal({option, "1", "x"}) ==
-          "accelerate_launch: " + option + " of Hugging Face Accelerate is not an option here: " + why);
+          "accelerate_launch: " + option + " of Hugging Face Accelerate is not an option here: " + reason);
   };
   is_none("--deepspeed_hostfile",
           "files and hosts of DeepSpeed are not read; --use_deepspeed --zero_stage N shards the training, --hostfile "
@@ -293,13 +293,13 @@ TEST_CASE("every option of Accelerate 1.15 is accepted, or refused with the alte
   size_t options = 0;
   for (std::string option; std::getline(list, option); ++options) {
     CAPTURE(option);
-    std::string said;
+    std::string message;
     try {
       (void)parse({option, "1", "x"});
     } catch (const LaunchError& error) {
-      said = error.what();
+      message = error.what();
     }
-    CHECK(said.find(" is not an option; ") == std::string::npos);
+    CHECK(message.find(" is not an option; ") == std::string::npos);
   }
   CHECK(options > 100);
 }

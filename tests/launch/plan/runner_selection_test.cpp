@@ -82,9 +82,9 @@ TEST_CASE("a launcher that srun starts on each node gets its machine rank and th
                                 .machine_rank = 1,
                                 .main_process_ip = "n3",
                                 .main_process_port = 15000 + (12 * 31 + 3) % 17000});
-  const LaunchOptions said{.main_process_ip = "ib3", .main_process_port = 7};
-  CHECK(with_slurm_placement(said, step("2", "2")).main_process_ip == "ib3");
-  CHECK(with_slurm_placement(said, step("2", "2")).main_process_port == 7);
+  const LaunchOptions given{.main_process_ip = "ib3", .main_process_port = 7};
+  CHECK(with_slurm_placement(given, step("2", "2")).main_process_ip == "ib3");
+  CHECK(with_slurm_placement(given, step("2", "2")).main_process_port == 7);
   CHECK(with_slurm_placement({}, step("1", "1")) == LaunchOptions{});
   CHECK(with_slurm_placement({}, {}) == LaunchOptions{});
   const LaunchOptions by_hand{.num_machines = 2, .machine_rank = 1};

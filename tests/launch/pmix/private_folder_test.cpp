@@ -75,14 +75,14 @@ TEST_CASE("a folder is created once without file locks, and removed at the end")
 
 TEST_CASE("a folder that cannot be opened is an error with its cause, and is removed") {
   const Parent parent;
-  std::string said;
+  std::string message;
   try {
     const testing::NoDescriptors none;
     const PrivateFolder folder({.parent = parent.path});
   } catch (const accelerate::Error& error) {
-    said = error.what();
+    message = error.what();
   }
-  CHECK(said == "accelerate_launch: no folder can be created in " + parent.path + ": Too many open files");
+  CHECK(message == "accelerate_launch: no folder can be created in " + parent.path + ": Too many open files");
   CHECK(folders_in(parent) == 0);
 }
 

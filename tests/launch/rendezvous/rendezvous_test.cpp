@@ -125,11 +125,11 @@ TEST_CASE("two machines with the same machine rank report it") {
   auto one = meets(invitation(port, 1, 3));
   std::this_thread::sleep_for(300ms);
   auto twin = meets(again);
-  const std::string said = zero.get();
-  CHECK((said == "accelerate_launch: machine 1 (twin) tried to join, but host1 is already machine 1" ||
-         said == "accelerate_launch: machine 1 (host1) tried to join, but twin is already machine 1"));
-  CHECK(one.get() == said);
-  CHECK(twin.get() == said);
+  const std::string message = zero.get();
+  CHECK((message == "accelerate_launch: machine 1 (twin) tried to join, but host1 is already machine 1" ||
+         message == "accelerate_launch: machine 1 (host1) tried to join, but twin is already machine 1"));
+  CHECK(one.get() == message);
+  CHECK(twin.get() == message);
 }
 
 TEST_CASE("junk on the port does not affect the rendezvous") {

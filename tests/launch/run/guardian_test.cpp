@@ -67,12 +67,12 @@ TEST_CASE("a guardian detects the end of its parent process") {
     while (true) pause();
   }
   close(ends[1]);
-  char said[5]{};
-  REQUIRE(read(ends[0], said, 2) == 2);
+  char message[5]{};
+  REQUIRE(read(ends[0], message, 2) == 2);
   kill(launcher, SIGKILL);
   waitpid(launcher, nullptr, 0);
-  CHECK(read(ends[0], said, 4) == 4);
-  CHECK(std::string(said) == "gone");
+  CHECK(read(ends[0], message, 4) == 4);
+  CHECK(std::string(message) == "gone");
   close(ends[0]);
 }
 

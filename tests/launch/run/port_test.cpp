@@ -74,28 +74,28 @@ TEST_CASE("a requested port in use is refused with the remedy") {
   ReservedPort free(0);
   const int listener = take(free.number(), true, true);
   REQUIRE(listener >= 0);
-  std::string said;
+  std::string message;
   try {
     const ReservedPort second(free.number());
   } catch (const LaunchError& error) {
     CHECK(error.exit_code() == 1);
-    said = error.what();
+    message = error.what();
   }
-  CHECK(said == "accelerate_launch: --main_process_port " + std::to_string(free.number()) +
-                    " is in use on 127.0.0.1 by plain_tests (pid " + std::to_string(getpid()) +
-                    "); give another, or 0 for a free one");
+  CHECK(message == "accelerate_launch: --main_process_port " + std::to_string(free.number()) +
+                       " is in use on 127.0.0.1 by plain_tests (pid " + std::to_string(getpid()) +
+                       "); give another, or 0 for a free one");
   close(listener);
 }
 
 TEST_CASE("a socket that cannot be opened is reported with the limit") {
-  std::string said;
+  std::string message;
   try {
     const testing::NoDescriptors none;
     const ReservedPort port({});
   } catch (const LaunchError& error) {
-    said = error.what();
+    message = error.what();
   }
-  CHECK(said ==
+  CHECK(message ==
         "accelerate_launch: socket failed: a process here may have 0 open files, one rank needs 51; raise the limit "
         "(ulimit -n)");
 }

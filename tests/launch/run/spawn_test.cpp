@@ -74,8 +74,8 @@ TEST_CASE("a program in the current folder but not in PATH is reported with a hi
   const Folder folder;
   const auto before = std::filesystem::current_path();
   std::filesystem::current_path(folder.path);
-  const auto said = refusal("tool", {{"PATH", "/bin"}});
+  const auto message = refusal("tool", {{"PATH", "/bin"}});
   std::filesystem::current_path(before);
-  CHECK(said ==
+  CHECK(message ==
         std::pair<int, std::string>{127, "accelerate_launch: tool is not in PATH; the one in this folder is ./tool"});
 }

@@ -40,11 +40,11 @@ struct Sink {
 };
 
 /// A process that sends the signal to this one after the launcher has printed the text.
-pid_t signal_when(const Sink& err, const std::string& said, int number) {
+pid_t signal_when(const Sink& err, const std::string& message, int number) {
   const pid_t launcher = getpid();
   const pid_t user = fork();
   if (user != 0) return user;
-  for (int i = 0; i < 6000 && err.text().find(said) == std::string::npos; ++i) usleep(10'000);
+  for (int i = 0; i < 6000 && err.text().find(message) == std::string::npos; ++i) usleep(10'000);
   kill(launcher, number);
   _exit(0);
 }
@@ -309,7 +309,7 @@ TEST_CASE("the launcher's report waits for a slow reader, at most for the grace 
       .restarts = {.on_request = true, .backoff = std::chrono::milliseconds(1), .max_identical_failures = 2},
       .out = out.fd,
       .err = writer.get()};
-  const std::string said = "accelerate_launch: the ranks requested a restart (exit code 75) in 0.001 s\n";
+  const std::string message = "accelerate_launch: the ranks requested a restart (exit code 75) in 0.001 s\n";
 
   fill(writer.get());
   const auto read_before_the_last_start = [&](int64_t restart) {
@@ -317,7 +317,7 @@ TEST_CASE("the launcher's report waits for a slow reader, at most for the grace 
     return ranks(1, restart == 1 ? "exit 0" : "exit 75");
   };
   CHECK(supervise(read_before_the_last_start, options) == 0);
-  CHECK(read_all() == said);
+  CHECK(read_all() == message);
 
   fill(writer.get());
   CHECK(supervise(ranks(1, "exit 75"), options) == 75);  // although no process reads

@@ -257,14 +257,14 @@ TEST_CASE("only the launchers around ranks get the version of the main launcher"
   const std::string name = kLauncherVersionVariable;
   const Variables outer{{name, "0.1"}};
   const std::string ours = parse({"--version"}).print.value();
-  const auto said = [&](const LaunchPlan& plan) {
+  const auto version_of = [&](const LaunchPlan& plan) {
     return "accelerate_launch " + plan.workers.at(0).environment.at(name) + "\n";
   };
   const auto mpirun = plan_mpirun({.command = {"x"}}, {{"a", 1}, {"b", 1}}, outer, "id", "/bin/self");
-  CHECK(said(mpirun) == ours);
+  CHECK(version_of(mpirun) == ours);
   const Words& words = mpirun.workers[0].command;
   CHECK(std::find(words.begin(), words.end(), name) != words.end());  // -x forwards it to the other hosts
-  CHECK(said(plan_srun({.command = {"x"}}, outer, "id", "/bin/self")) == ours);
+  CHECK(version_of(plan_srun({.command = {"x"}}, outer, "id", "/bin/self")) == ours);
   CHECK_FALSE(plan_srun({.command = {"x"}}, outer, "id", "").workers[0].environment.contains(name));
   CHECK_FALSE(plan_task({.command = {"x"}}, outer).workers[0].environment.contains(name));
 }

@@ -82,17 +82,17 @@ TEST_CASE("srun: all ranks restart, and the first rank's failure is the reason")
 }
 
 TEST_CASE("srun: one line states the number of ranks and its source if none was given") {
-  const auto said = [](const Words& options, const accelerate::env::Variables& more) {
+  const auto output = [](const Words& options, const accelerate::env::Variables& more) {
     const std::string err = in_allocation(options, "exit 7", more).err;
     return err.substr(0, err.find('\n'));
   };
-  CHECK(said({}, {}) ==
+  CHECK(output({}, {}) ==
         "accelerate_launch: 2 ranks, as many as Slurm's job has tasks; --num_processes N chooses otherwise");
-  CHECK(said({}, {{"SLURM_NTASKS", ""}}) ==
+  CHECK(output({}, {{"SLURM_NTASKS", ""}}) ==
         "accelerate_launch: 2 ranks, one per node, as Slurm's job names no number of tasks; --num_processes N chooses "
         "otherwise");
-  CHECK(said({"--num_processes", "2"}, {}).find("chooses otherwise") == std::string::npos);
-  CHECK(said({"--quiet"}, {}).find("chooses otherwise") == std::string::npos);
+  CHECK(output({"--num_processes", "2"}, {}).find("chooses otherwise") == std::string::npos);
+  CHECK(output({"--quiet"}, {}).find("chooses otherwise") == std::string::npos);
 }
 
 TEST_CASE("srun: a launcher around a rank refuses a main launcher of another version") {
