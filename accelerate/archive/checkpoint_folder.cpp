@@ -31,7 +31,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kTemporaryMarker = ".saving-", old_marker = "-old", mark_of_removed = "old-";
+constexpr std::string_view kTemporaryMarker = ".saving-", kOldMarker = "-old", kRemovedMarker = "old-";
 constexpr std::string_view kCheckpointPrefix = "checkpoint_";
 // Every checkpoint of Hugging Face Accelerate has this file, and none has a manifest.
 constexpr std::string_view kRandomStatesFile = "random_states_0.pkl";
@@ -92,8 +92,8 @@ bool consists_of(std::string_view text, std::string_view characters) {
 // True for the text after ".saving-" in names of this library. Folders with other texts there are never touched.
 bool is_ending_of_ours(std::string_view ending) {
   constexpr std::string_view hexadecimal = "0123456789abcdef";
-  if (ending.starts_with(mark_of_removed)) return consists_of(ending.substr(mark_of_removed.size()), hexadecimal);
-  if (ending.ends_with(old_marker)) ending.remove_suffix(old_marker.size());
+  if (ending.starts_with(kRemovedMarker)) return consists_of(ending.substr(kRemovedMarker.size()), hexadecimal);
+  if (ending.ends_with(kOldMarker)) ending.remove_suffix(kOldMarker.size());
   return ending.size() == 8 && consists_of(ending, hexadecimal);
 }
 
@@ -111,7 +111,7 @@ bool is_removed(const fs::path& path) {
   const std::string name = path.filename().string();
   const size_t mark = name.rfind(kTemporaryMarker);
   return mark != std::string::npos &&
-         name.compare(mark + kTemporaryMarker.size(), mark_of_removed.size(), mark_of_removed) == 0;
+         name.compare(mark + kTemporaryMarker.size(), kRemovedMarker.size(), kRemovedMarker) == 0;
 }
 
 // True if no process holds the lock, because the process that created the folder is gone.
@@ -126,7 +126,7 @@ void exchange(const fs::path& made, const fs::path& place, std::string_view oper
   if (::renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, place.c_str(), RENAME_EXCHANGE) == 0) return;
   const auto refuse = [&] { fail(operation, made, fmt::format("cannot be renamed to {}", place.string())); };
   if (errno != EINVAL && errno != ENOSYS) refuse();
-  const fs::path aside = made.string() + std::string(old_marker);
+  const fs::path aside = made.string() + std::string(kOldMarker);
   if (::rename(place.c_str(), aside.c_str()) != 0) refuse();
   if (::rename(made.c_str(), place.c_str()) != 0) {
     const int cause = errno;
@@ -210,11 +210,11 @@ void finish_interrupted(const fs::path& parent, const std::string& name) {
   std::vector<fs::path> whole;
   for (const auto& entry : fs::directory_iterator(parent, error)) {
     const bool of_it = temporary_name(entry.path()) == name && is_leftover(entry.path());
-    if (of_it && entry.path().string().ends_with(old_marker)) whole.push_back(entry.path());
+    if (of_it && entry.path().string().ends_with(kOldMarker)) whole.push_back(entry.path());
   }
   for (const fs::path& old : whole) {
     const std::string path = old.string();
-    const fs::path made = path.substr(0, path.size() - old_marker.size());
+    const fs::path made = path.substr(0, path.size() - kOldMarker.size());
     if (fs::exists(made, error) && !is_leftover(made)) return;  // still being written
     const fs::path& better = find_damage(made, false) ? old : made;
     if (::rename(better.c_str(), (parent / name).c_str()) != 0) continue;
@@ -348,8 +348,8 @@ void remove_leftovers(const fs::path& parent) {
     if (is_removed(entry.path())) gone.push_back(entry.path());
     if (is_removed(entry.path()) || !is_alone || !is_leftover(entry.path())) continue;
     // If the final path does not exist, one of these two folders is the checkpoint.
-    const bool stands_aside = entry.path().string().ends_with(old_marker) ||
-                              fs::exists(entry.path().string() + std::string(old_marker), error);
+    const bool stands_aside = entry.path().string().ends_with(kOldMarker) ||
+                              fs::exists(entry.path().string() + std::string(kOldMarker), error);
     if (!stands_aside || fs::exists(parent / *name, error)) gone.push_back(entry.path());
   }
   for (const fs::path& folder : gone) base::remove_tree(folder);
@@ -359,7 +359,7 @@ std::vector<fs::path> remove_checkpoint(const fs::path& folder) {
   const FolderContents contents = list_contents(folder);
   if (contents.foreign.empty()) {
     // Renamed first, so that a kill leaves a leftover instead of an incomplete checkpoint.
-    const fs::path aside = parent_of(folder) / beside(folder.filename().string(), mark_of_removed);
+    const fs::path aside = parent_of(folder) / beside(folder.filename().string(), kRemovedMarker);
     if (::rename(folder.c_str(), aside.c_str()) == 0) base::remove_tree(aside);
     return {};
   }
@@ -413,7 +413,7 @@ void recover_numbered(const fs::path& parent) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(parent, error)) {
     const auto name = temporary_name(entry.path());
-    if (name && number_of(*name) && entry.path().string().ends_with(old_marker)) names.insert(*name);
+    if (name && number_of(*name) && entry.path().string().ends_with(kOldMarker)) names.insert(*name);
   }
   for (const std::string& name : names) finish_interrupted(parent, name);
 }

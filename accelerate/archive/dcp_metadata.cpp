@@ -27,7 +27,7 @@ constexpr std::string_view kStorage = "torch.distributed.checkpoint.filesystem._
 constexpr size_t kMaxDcpDimensions = 64;
 
 // Dtypes that torch.save names by their storage types.
-constexpr std::array<TorchType, 12> named_dtypes{{{"torch.float32", "F32", 32},
+constexpr std::array<TorchType, 12> kNamedDtypes{{{"torch.float32", "F32", 32},
                                                   {"torch.float64", "F64", 64},
                                                   {"torch.float16", "F16", 16},
                                                   {"torch.bfloat16", "BF16", 16},
@@ -60,7 +60,7 @@ const AllowedGlobals& allowed_in_dcp_metadata() {
     for (const auto name : {kMetadata, kTensor, kBytes, kChunk, kProperties, kIndex, kStorage}) {
       all.insert(std::string(name));
     }
-    for (const TorchType& type : named_dtypes) all.insert(std::string(type.global));
+    for (const TorchType& type : kNamedDtypes) all.insert(std::string(type.global));
     return all;
   }();
   return names;
@@ -250,7 +250,7 @@ class MetadataParser {
     const PickleValue& dtype = state->front();
     if (const TorchType* known = torch_type_of(dtype)) return *known;
     const auto* global = dtype.as<PickleGlobal>();
-    for (const TorchType& type : named_dtypes) {
+    for (const TorchType& type : kNamedDtypes) {
       if (global != nullptr && global->str() == type.global) return type;
     }
     origin_.broken("{} has an unknown dtype", quote_for_terminal(name));

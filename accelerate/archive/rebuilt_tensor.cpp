@@ -9,7 +9,7 @@ namespace accelerate::archive {
 namespace {
 
 // A storage type implies the dtype of its tensors. An untyped storage does not; the tensor's call then contains it.
-constexpr std::array<TorchType, 18> torch_types{{{"torch.FloatStorage", "F32", 32},
+constexpr std::array<TorchType, 18> kTorchTypes{{{"torch.FloatStorage", "F32", 32},
                                                  {"torch.DoubleStorage", "F64", 64},
                                                  {"torch.HalfStorage", "F16", 16},
                                                  {"torch.BFloat16Storage", "BF16", 16},
@@ -34,7 +34,7 @@ constexpr std::string_view kRebuildTensorV3 =
 constexpr std::string_view kRebuildParameter = "torch._utils._rebuild_parameter";
 constexpr std::string_view kRebuildParameterWithState = "torch._utils._rebuild_parameter_with_state";
 constexpr std::string_view kRebuildFromType = "torch._tensor._rebuild_from_type_v2";  // a tensor with attributes
-constexpr size_t metadata_of_v2 = 6, metadata_of_v3 = 7;                              // index in the arguments
+constexpr size_t kMetadataOfV2 = 6, kMetadataOfV3 = 7;                                // index in the arguments
 
 struct RebuildCall {
   std::string global;
@@ -81,7 +81,7 @@ const AllowedGlobals& allowed_in_torch_files() {
          {kRebuildTensorV2, kRebuildTensorV3, kRebuildParameter, kRebuildParameterWithState, kRebuildFromType}) {
       all.insert(std::string(name));
     }
-    for (const TorchType& type : torch_types) all.insert(std::string(type.global));
+    for (const TorchType& type : kTorchTypes) all.insert(std::string(type.global));
     return all;
   }();
   return names;
@@ -90,9 +90,9 @@ const AllowedGlobals& allowed_in_torch_files() {
 const TorchType* torch_type_of(const PickleValue& value) {
   const auto* global = value.as<PickleGlobal>();
   if (global == nullptr) return nullptr;
-  const auto found = std::find_if(torch_types.begin(), torch_types.end(),
+  const auto found = std::find_if(kTorchTypes.begin(), kTorchTypes.end(),
                                   [name = global->str()](const TorchType& type) { return type.global == name; });
-  return found == torch_types.end() ? nullptr : &*found;
+  return found == kTorchTypes.end() ? nullptr : &*found;
 }
 
 const PickleItems* arguments_of(const PickleValue& value, std::string_view global) {
@@ -111,12 +111,12 @@ std::optional<RebuiltTensor> rebuilt_tensor(const PickleValue& value) {
   const PickleItems& arguments = *call->arguments;
   if (is_parameter(*call)) return arguments.empty() ? std::nullopt : rebuilt_tensor(arguments.front());
   if (call->global == kRebuildTensorV2) {
-    return RebuiltTensor{.arguments = &arguments, .metadata = metadata_in(arguments, metadata_of_v2)};
+    return RebuiltTensor{.arguments = &arguments, .metadata = metadata_in(arguments, kMetadataOfV2)};
   }
   if (call->global != kRebuildTensorV3) return std::nullopt;
   return RebuiltTensor{.arguments = &arguments,
                        .dtype = arguments.size() > 6 ? &arguments[6] : nullptr,
-                       .metadata = metadata_in(arguments, metadata_of_v3)};
+                       .metadata = metadata_in(arguments, kMetadataOfV3)};
 }
 
 }  // namespace accelerate::archive

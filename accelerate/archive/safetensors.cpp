@@ -20,23 +20,23 @@ constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr std::string_view kMetadataName = "__metadata__";
 static_assert(std::endian::native == std::endian::little, "the formats are little-endian");
 
-constexpr std::array<std::pair<std::string_view, uint64_t>, 17> dtypes{{{"F64", 64},
-                                                                        {"I64", 64},
-                                                                        {"U64", 64},
-                                                                        {"C64", 64},
-                                                                        {"F32", 32},
-                                                                        {"I32", 32},
-                                                                        {"U32", 32},
-                                                                        {"F16", 16},
-                                                                        {"BF16", 16},
-                                                                        {"I16", 16},
-                                                                        {"U16", 16},
-                                                                        {"I8", 8},
-                                                                        {"U8", 8},
-                                                                        {"BOOL", 8},
-                                                                        {"F8_E4M3", 8},
-                                                                        {"F8_E5M2", 8},
-                                                                        {"F8_E8M0", 8}}};
+constexpr std::array<std::pair<std::string_view, uint64_t>, 17> kSafetensorsDtypes{{{"F64", 64},
+                                                                                    {"I64", 64},
+                                                                                    {"U64", 64},
+                                                                                    {"C64", 64},
+                                                                                    {"F32", 32},
+                                                                                    {"I32", 32},
+                                                                                    {"U32", 32},
+                                                                                    {"F16", 16},
+                                                                                    {"BF16", 16},
+                                                                                    {"I16", 16},
+                                                                                    {"U16", 16},
+                                                                                    {"I8", 8},
+                                                                                    {"U8", 8},
+                                                                                    {"BOOL", 8},
+                                                                                    {"F8_E4M3", 8},
+                                                                                    {"F8_E5M2", 8},
+                                                                                    {"F8_E8M0", 8}}};
 
 // Limits depth and dimensions, because invalid values could use much memory.
 constexpr JsonLimits kHeaderLimits{.depth = 4, .array = 64};
@@ -137,8 +137,9 @@ std::string dumped(const nlohmann::ordered_json& header, std::string_view operat
 }  // namespace
 
 std::optional<uint64_t> safetensors_bits(std::string_view dtype) {
-  const auto* found = std::find_if(dtypes.begin(), dtypes.end(), [&](const auto& row) { return row.first == dtype; });
-  return found == dtypes.end() ? std::nullopt : std::optional(found->second);
+  const auto* found = std::find_if(kSafetensorsDtypes.begin(), kSafetensorsDtypes.end(),
+                                   [&](const auto& row) { return row.first == dtype; });
+  return found == kSafetensorsDtypes.end() ? std::nullopt : std::optional(found->second);
 }
 
 SafetensorsHeader read_safetensors(std::string_view file, const Origin& origin, std::optional<uint64_t> file_bytes) {

@@ -18,7 +18,7 @@ struct Extent {
 };
 
 // A tensor has about 20 values, and an empty list uses about 300 bytes of memory.
-constexpr int64_t kMaxDepth = 100, max_values = 4'000'000;
+constexpr int64_t kMaxDepth = 100, kMaxValues = 4'000'000;
 constexpr uint64_t kMaxCopied = uint64_t{1} << 28;
 
 // How to save the value of a refused name in Python.
@@ -77,7 +77,7 @@ class Unpickler {
   }
 
   void push(PickleValue value, Extent extent = {}) {
-    if (stack_.size() >= max_values) fail("the values are more than {}", max_values);
+    if (stack_.size() >= kMaxValues) fail("the values are more than {}", kMaxValues);
     stack_.push_back({std::move(value), extent});
   }
   Operand pop() {
@@ -104,9 +104,9 @@ class Unpickler {
     if (container != nullptr && identity(operand.value) == container)
       fail("{} is put into itself", operand.value.kind());
     whole.depth = std::max(whole.depth, operand.extent.depth + 1);
-    whole.values = std::min(whole.values + operand.extent.values, max_values + 1);
+    whole.values = std::min(whole.values + operand.extent.values, kMaxValues + 1);
     if (whole.depth > kMaxDepth) fail("values are nested more than {} deep", kMaxDepth);
-    if (whole.values > max_values) fail("the values are more than {}", max_values);
+    if (whole.values > kMaxValues) fail("the values are more than {}", kMaxValues);
     freeze(operand.value);
     return operand.value;
   }
@@ -214,7 +214,7 @@ class Unpickler {
     }
     // The same tuple can be used for many calls.
     pushed_bytes_ += static_cast<int64_t>(tuple->items->size());
-    if (pushed_bytes_ > max_values) fail("calls have more than {} values", max_values);
+    if (pushed_bytes_ > kMaxValues) fail("calls have more than {} values", kMaxValues);
     const bool is_last_call = tuple->items.use_count() == 1;  // no other reference exists
     for (const PickleValue& item : *tuple->items) {
       if (!is_last_call) count_copy(item);

@@ -19,9 +19,9 @@ constexpr uint32_t kDirectorySignature = 0x02014b50;
 constexpr uint32_t kEndSignature = 0x06054b50;
 constexpr uint32_t kEnd64Signature = 0x06064b50;
 constexpr uint32_t kLocator64Signature = 0x07064b50;
-constexpr uint64_t kLocalBytes = 30, directory_bytes = 46, end_bytes = 22, end64_bytes = 56, locator64_bytes = 20;
-constexpr uint32_t elsewhere32 = 0xffffffff;
-constexpr uint16_t elsewhere16 = 0xffff;
+constexpr uint64_t kLocalBytes = 30, kDirectoryBytes = 46, kEndBytes = 22, kEnd64Bytes = 56, kLocator64Bytes = 20;
+constexpr uint32_t kInZip64Field32 = 0xffffffff;
+constexpr uint16_t kInZip64Field16 = 0xffff;
 constexpr uint16_t kZip64Field = 1;
 constexpr uint16_t kPaddingField = 0x4246;  // "FB", as in PyTorch's writer
 
@@ -92,7 +92,7 @@ class Reader {
   [[nodiscard]] bool is_end(uint64_t place) const {
     const Directory directory = end_record(place);
     if (is_64(directory)) {
-      return place >= locator64_bytes && file_.substr(place - locator64_bytes).starts_with("PK\x06\x07");
+      return place >= kLocator64Bytes && file_.substr(place - kLocator64Bytes).starts_with("PK\x06\x07");
     }
     if (directory.begin + directory.size > place) return false;
     if (directory.entries == 0) return directory.begin == place;
@@ -106,17 +106,17 @@ class Reader {
           "torch.save(torch.load(path), path)");
     }
     const std::string_view signature("PK\x05\x06");
-    const uint64_t from = file_.size() > end_bytes + elsewhere16 ? file_.size() - end_bytes - elsewhere16 : 0;
+    const uint64_t from = file_.size() > kEndBytes + kInZip64Field16 ? file_.size() - kEndBytes - kInZip64Field16 : 0;
     for (auto found = file_.rfind(signature); found != std::string_view::npos && found >= from;
          found = found == 0 ? std::string_view::npos : file_.rfind(signature, found - 1)) {
-      if (found + end_bytes <= file_.size() && is_end(found)) return found;
+      if (found + kEndBytes <= file_.size() && is_end(found)) return found;
     }
     origin_.broken("{}", file_.starts_with("PK\x03\x04") ? "the file was cut: a ZIP file ends with its directory"
                                                          : "the file is not a ZIP file, as torch.save writes them");
   }
 
   [[nodiscard]] Directory end_record(uint64_t place) const {
-    Fields fields(at(place, end_bytes, "the end of the directory"));
+    Fields fields(at(place, kEndBytes, "the end of the directory"));
     fields.skip(8);
     fields.next<uint16_t>();
     Directory directory{.entries = fields.next<uint16_t>()};
@@ -125,14 +125,15 @@ class Reader {
     return directory;
   }
   static bool is_64(const Directory& directory) {
-    return directory.entries == elsewhere16 || directory.size == elsewhere32 || directory.begin == elsewhere32;
+    return directory.entries == kInZip64Field16 || directory.size == kInZip64Field32 ||
+           directory.begin == kInZip64Field32;
   }
 
   [[nodiscard]] Directory find_directory() const {
     const uint64_t end = find_end();
     Directory directory = end_record(end);
     if (is_64(directory)) directory = find_directory_64(end);
-    if (directory.entries > directory.size / directory_bytes) {
+    if (directory.entries > directory.size / kDirectoryBytes) {
       origin_.broken("the directory has {} entries in {} bytes", directory.entries, directory.size);
     }
     static_cast<void>(at(directory.begin, directory.size, "the directory"));
@@ -140,9 +141,9 @@ class Reader {
   }
 
   [[nodiscard]] Directory find_directory_64(uint64_t end) const {
-    Fields locator(at(end - locator64_bytes, locator64_bytes, "the ZIP64 locator"));
+    Fields locator(at(end - kLocator64Bytes, kLocator64Bytes, "the ZIP64 locator"));
     locator.skip(8);
-    Fields fields(at(locator.next<uint64_t>(), end64_bytes, "the ZIP64 end of the directory"));
+    Fields fields(at(locator.next<uint64_t>(), kEnd64Bytes, "the ZIP64 end of the directory"));
     if (fields.next<uint32_t>() != kEnd64Signature) origin_.broken("the ZIP64 end of the directory is missing");
     fields.skip(28);
     Directory directory{.entries = fields.next<uint64_t>()};
@@ -153,7 +154,7 @@ class Reader {
 
   // Returns the position of the next entry.
   uint64_t read_entry(uint64_t place, std::vector<ZipMember>& members) {
-    Fields fields(at(place, directory_bytes, "an entry of the directory"));
+    Fields fields(at(place, kDirectoryBytes, "an entry of the directory"));
     if (fields.next<uint32_t>() != kDirectorySignature) {
       origin_.broken("the directory has something else than an entry at byte {}", place);
     }
@@ -169,10 +170,10 @@ class Reader {
     const auto comment_bytes = fields.next<uint16_t>();
     fields.skip(8);
     uint64_t header = fields.next<uint32_t>();
-    member.name = at(place + directory_bytes, name_bytes, "a member's name");
-    const auto extra = at(place + directory_bytes + name_bytes, extra_bytes, "a member's extra fields");
+    member.name = at(place + kDirectoryBytes, name_bytes, "a member's name");
+    const auto extra = at(place + kDirectoryBytes + name_bytes, extra_bytes, "a member's extra fields");
     take_zip64(extra, member, packed, header);
-    const uint64_t next = place + directory_bytes + name_bytes + extra_bytes + comment_bytes;
+    const uint64_t next = place + kDirectoryBytes + name_bytes + extra_bytes + comment_bytes;
     if (!names_.insert(member.name).second)
       origin_.broken("the member {} appears twice", quote_for_terminal(member.name));
     if (left_out_ != nullptr && left_out_(member.name)) return next;
@@ -197,7 +198,7 @@ class Reader {
       Fields fields(extra.substr(4, size));
       if (id == kZip64Field) {
         for (uint64_t* number : {&member.size, &packed, &header}) {
-          if (*number == elsewhere32 && fields.left() >= sizeof(uint64_t)) *number = fields.next<uint64_t>();
+          if (*number == kInZip64Field32 && fields.left() >= sizeof(uint64_t)) *number = fields.next<uint64_t>();
         }
       }
       extra.remove_prefix(4 + size);
@@ -241,12 +242,12 @@ std::string record(Numbers... numbers) {
   return bytes;
 }
 
-uint32_t in_32(uint64_t number) { return number < elsewhere32 ? static_cast<uint32_t>(number) : elsewhere32; }
-uint16_t in_16(uint64_t number) { return number < elsewhere16 ? static_cast<uint16_t>(number) : elsewhere16; }
+uint32_t in_32(uint64_t number) { return number < kInZip64Field32 ? static_cast<uint32_t>(number) : kInZip64Field32; }
+uint16_t in_16(uint64_t number) { return number < kInZip64Field16 ? static_cast<uint16_t>(number) : kInZip64Field16; }
 
 // Version 2.0, or 4.5 with ZIP64. The date is 1 January 1980, so that equal members make equal files.
-constexpr uint16_t kPlainVersion = 20, zip64_version = 45, no_time = 0, first_day = 0x21, utf8_names = 0x800,
-                   stored = 0;
+constexpr uint16_t kPlainVersion = 20, kZip64Version = 45, kMidnight = 0, kFirstDay = 0x21, kUtf8Names = 0x800,
+                   kStored = 0;
 
 }  // namespace
 
@@ -270,15 +271,15 @@ void check_member(std::string_view file, const ZipMember& member, const Origin& 
 
 void ZipWriter::add(const std::string& name, std::string_view bytes) {
   const uint64_t header = sink_.written();
-  const bool is_64 = bytes.size() >= elsewhere32;
+  const bool is_64 = bytes.size() >= kInZip64Field32;
   const std::string sizes_64 =
       is_64 ? record(kZip64Field, uint16_t{16}, uint64_t{bytes.size()}, uint64_t{bytes.size()}) : "";
   const uint64_t before = header + kLocalBytes + name.size() + sizes_64.size() + 4;
   const auto padding = static_cast<uint16_t>((alignment_ - before % alignment_) % alignment_);
   const std::string extra = sizes_64 + record(kPaddingField, padding) + std::string(padding, 'Z');
   const uint32_t crc = crc_of(bytes);
-  const uint32_t size = is_64 ? elsewhere32 : static_cast<uint32_t>(bytes.size());
-  sink_.write(record(kLocalSignature, is_64 ? zip64_version : kPlainVersion, utf8_names, stored, no_time, first_day,
+  const uint32_t size = is_64 ? kInZip64Field32 : static_cast<uint32_t>(bytes.size());
+  sink_.write(record(kLocalSignature, is_64 ? kZip64Version : kPlainVersion, kUtf8Names, kStored, kMidnight, kFirstDay,
                      crc, size, size, static_cast<uint16_t>(name.size()), static_cast<uint16_t>(extra.size())) +
               name + extra);
   entries_.push_back({{.name = name, .begin = sink_.written(), .size = bytes.size(), .crc32 = crc}, header});
@@ -289,12 +290,12 @@ void ZipWriter::finish() {
   const uint64_t begin = sink_.written();
   for (const auto& [member, header] : entries_) {
     std::string numbers;
-    if (member.size >= elsewhere32) numbers += record(uint64_t{member.size}, uint64_t{member.size});
-    if (header >= elsewhere32) numbers += record(uint64_t{header});
+    if (member.size >= kInZip64Field32) numbers += record(uint64_t{member.size}, uint64_t{member.size});
+    if (header >= kInZip64Field32) numbers += record(uint64_t{header});
     const bool is_64 = !numbers.empty();
     const std::string extra = is_64 ? record(kZip64Field, static_cast<uint16_t>(numbers.size())) + numbers : "";
-    const uint16_t version = is_64 ? zip64_version : kPlainVersion;
-    sink_.write(record(kDirectorySignature, version, version, utf8_names, stored, no_time, first_day, member.crc32,
+    const uint16_t version = is_64 ? kZip64Version : kPlainVersion;
+    sink_.write(record(kDirectorySignature, version, version, kUtf8Names, kStored, kMidnight, kFirstDay, member.crc32,
                        in_32(member.size), in_32(member.size), static_cast<uint16_t>(member.name.size()),
                        static_cast<uint16_t>(extra.size()), uint16_t{0}, uint16_t{0}, uint16_t{0}, uint32_t{0},
                        in_32(header)) +
@@ -302,9 +303,9 @@ void ZipWriter::finish() {
   }
   const uint64_t size = sink_.written() - begin;
   const uint64_t count = entries_.size();
-  if (in_16(count) == elsewhere16 || in_32(size) == elsewhere32 || in_32(begin) == elsewhere32) {
+  if (in_16(count) == kInZip64Field16 || in_32(size) == kInZip64Field32 || in_32(begin) == kInZip64Field32) {
     const uint64_t end_64 = sink_.written();
-    sink_.write(record(kEnd64Signature, uint64_t{end64_bytes - 12}, zip64_version, zip64_version, uint32_t{0},
+    sink_.write(record(kEnd64Signature, uint64_t{kEnd64Bytes - 12}, kZip64Version, kZip64Version, uint32_t{0},
                        uint32_t{0}, count, count, size, begin));
     sink_.write(record(kLocator64Signature, uint32_t{0}, end_64, uint32_t{1}));
   }

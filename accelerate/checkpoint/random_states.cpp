@@ -25,7 +25,7 @@ using archive::PickleValue;
 namespace {
 
 // Keys that Hugging Face Accelerate's files lack. It ignores them.
-constexpr std::string_view kWrittenBy = "accelerate", local_buffers = "local_buffers";
+constexpr std::string_view kWrittenBy = "accelerate", kLocalBuffers = "local_buffers";
 
 int64_t device_count(c10::DeviceType type) {
   return type == c10::DeviceType::CPU ? 0 : c10::impl::VirtualGuardImpl(type).deviceCount();
@@ -134,7 +134,7 @@ PickleValue to_python(const RandomStates& states, c10::DeviceType accelerator, T
       {std::string("numpy_random_seed"), is_none(states.numpy) ? new_numpy_state(~seed) : states.numpy},
       {std::string("torch_manual_seed"), writer.tensor(states.cpu, "the CPU's random state")}};
   if (!states.local_buffers.empty()) {
-    entries.emplace_back(std::string(local_buffers),
+    entries.emplace_back(std::string(kLocalBuffers),
                          py_list(PickleItems(states.local_buffers.begin(), states.local_buffers.end())));
   }
   if (accelerator != c10::DeviceType::CPU) {
@@ -151,10 +151,10 @@ RandomStates random_states_from(const TorchFile& file, c10::DeviceType accelerat
                       .python = members.value("random_state"),
                       .numpy = members.value("numpy_random_seed")};
   if (members.has("step")) states.step = members.integer("step");
-  if (members.has(local_buffers)) {
-    for (const PickleValue& item : members.items(local_buffers)) {
+  if (members.has(kLocalBuffers)) {
+    for (const PickleValue& item : members.items(kLocalBuffers)) {
       const auto* model = item.as<int64_t>();
-      if (model == nullptr) members.wrong(local_buffers, item, "integers");
+      if (model == nullptr) members.wrong(kLocalBuffers, item, "integers");
       states.local_buffers.push_back(*model);
     }
   }

@@ -9,7 +9,7 @@
 namespace accelerate::checkpoint {
 namespace {
 
-const std::map<std::string, std::string> written_by_torch{{"format", "pt"}};
+const std::map<std::string, std::string> kWrittenByTorch{{"format", "pt"}};
 
 archive::SafetensorsEntry entry_of(const std::string& name, const at::Tensor& tensor, std::string_view operation) {
   const auto names = names_of(tensor.scalar_type());
@@ -29,7 +29,7 @@ struct Layout {
 
 Layout layout_of(const NamedTensors& tensors, std::string_view operation) {
   auto left_out = tied(tensors);
-  auto metadata = written_by_torch;
+  auto metadata = kWrittenByTorch;
   // A tied tensor with the name of a metadata key is written itself.
   for (const auto& [name, value] : metadata) left_out.erase(name);
   metadata.insert(left_out.begin(), left_out.end());
@@ -95,7 +95,7 @@ NamedTensors SafetensorsFile::tensors() const {
     by_name[entry.name] = list.back().second;
   }
   for (const auto& [name, of] : header_.metadata) {
-    if (written_by_torch.contains(name)) continue;
+    if (kWrittenByTorch.contains(name)) continue;
     const auto found = by_name.find(of);
     if (found != by_name.end() && !by_name.contains(name)) list.emplace_back(name, found->second);
   }

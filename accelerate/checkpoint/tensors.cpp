@@ -12,7 +12,7 @@
 namespace accelerate::checkpoint {
 namespace {
 
-constexpr std::array<DtypeNames, 17> dtypes{{
+constexpr std::array<DtypeNames, 17> kDtypeNames{{
     {c10::ScalarType::Double, "F64", "DoubleStorage"},
     {c10::ScalarType::Float, "F32", "FloatStorage"},
     {c10::ScalarType::Half, "F16", "HalfStorage"},
@@ -34,8 +34,9 @@ constexpr std::array<DtypeNames, 17> dtypes{{
 
 template <typename Member, typename Key>
 std::optional<DtypeNames> find_tensor(Member member, const Key& key) {
-  const auto* found = std::find_if(dtypes.begin(), dtypes.end(), [&](const auto& row) { return row.*member == key; });
-  return found == dtypes.end() ? std::nullopt : std::optional(*found);
+  const auto* found =
+      std::find_if(kDtypeNames.begin(), kDtypeNames.end(), [&](const auto& row) { return row.*member == key; });
+  return found == kDtypeNames.end() ? std::nullopt : std::optional(*found);
 }
 
 std::optional<c10::ScalarType> dtype_in(const std::optional<DtypeNames>& row) {

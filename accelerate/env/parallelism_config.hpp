@@ -33,11 +33,11 @@ inline constexpr std::array<MeshDimension, 6> kMeshOrder{MeshDimension::pp,     
 /// Joined dimensions, with the names of Accelerate's flattened meshes.
 namespace mesh {
 /// "dp": ranks that read different batches, and over which gradients are averaged.
-inline constexpr std::array dp{MeshDimension::dp_replicate, MeshDimension::dp_shard};
+inline constexpr std::array kDp{MeshDimension::dp_replicate, MeshDimension::dp_shard};
 /// "dp_shard_cp": ranks over which parameters are sharded.
-inline constexpr std::array dp_shard_cp{MeshDimension::dp_shard, MeshDimension::cp};
+inline constexpr std::array kDpShardCp{MeshDimension::dp_shard, MeshDimension::cp};
 /// "dp_cp": ranks over which the loss is averaged.
-inline constexpr std::array dp_cp{MeshDimension::dp_replicate, MeshDimension::dp_shard, MeshDimension::cp};
+inline constexpr std::array kDpCp{MeshDimension::dp_replicate, MeshDimension::dp_shard, MeshDimension::cp};
 }  // namespace mesh
 
 /// Returns "dp_replicate" for MeshDimension::dp_replicate.
@@ -81,7 +81,7 @@ struct ParallelismConfig {
   /// Product of all sizes; the largest int64 if the product is larger.
   [[nodiscard]] int64_t total_size() const { return size(kMeshOrder); }
   /// Number of ranks that read different batches.
-  [[nodiscard]] int64_t data_parallel_size() const { return size(mesh::dp); }
+  [[nodiscard]] int64_t data_parallel_size() const { return size(mesh::kDp); }
   /// Number of ranks that read the same batches.
   [[nodiscard]] int64_t non_data_parallel_size() const;
   /// Dimensions with more than one rank, in the order of the mesh.

@@ -74,7 +74,7 @@ MeshGroups make_mesh_groups(const comm::Group& world, const env::ParallelismConf
   check_same_sizes(world, config);
   MeshGroups mesh{.config = config.completed(world.size(), world.place()), .world = world};
   mesh.coordinates = mesh.config.coordinates(world.rank());
-  mesh.data = split_by(world, mesh.config, env::mesh::dp);
+  mesh.data = split_by(world, mesh.config, env::mesh::kDp);
   mesh.tensor = split_by(world, mesh.config, std::array{MeshDimension::tp});
   mesh.pipeline = split_by(world, mesh.config, std::array{MeshDimension::pp});
   if (!mesh.is_model_parallel()) {

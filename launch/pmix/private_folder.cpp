@@ -21,7 +21,7 @@
 namespace accelerate::launch {
 namespace {
 
-constexpr const char* prefix = "accelerate_launch.";
+constexpr const char* kFolderPrefix = "accelerate_launch.";
 
 int open_folder(const std::string& path) { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC); }
 
@@ -46,7 +46,7 @@ void remove_if_abandoned(const std::filesystem::path& path) {
 void sweep(const std::string& parent) {
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(parent, ignored)) {
-    if (entry.path().filename().string().starts_with(prefix)) remove_if_abandoned(entry.path());
+    if (entry.path().filename().string().starts_with(kFolderPrefix)) remove_if_abandoned(entry.path());
   }
 }
 
@@ -62,7 +62,7 @@ void sweep(const std::string& parent) {
 
 std::string FolderPlace::random_name() {
   std::random_device random;
-  return fmt::format("{}{:08x}{:08x}", prefix, random(), random());
+  return fmt::format("{}{:08x}{:08x}", kFolderPrefix, random(), random());
 }
 
 bool PrivateFolder::make(const FolderPlace& place) {

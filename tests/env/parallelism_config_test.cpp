@@ -45,16 +45,16 @@ TEST_CASE("a rank has the groups of Accelerate's device mesh") {
   CHECK(kHybrid.group(5, MeshDimension::dp_replicate) == Ranks{1, 5});
   CHECK(kHybrid.group(5, MeshDimension::dp_shard) == Ranks{5, 7});
   CHECK(kHybrid.group(5, MeshDimension::tp) == Ranks{4, 5});
-  CHECK(kHybrid.group(5, mesh::dp) == Ranks{1, 3, 5, 7});
-  CHECK(kHybrid.group(5, mesh::dp_shard_cp) == Ranks{5, 7});
+  CHECK(kHybrid.group(5, mesh::kDp) == Ranks{1, 3, 5, 7});
+  CHECK(kHybrid.group(5, mesh::kDpShardCp) == Ranks{5, 7});
   CHECK(kContext.group(3, MeshDimension::cp) == Ranks{1, 3});
-  CHECK(kContext.group(3, mesh::dp) == Ranks{3, 7});
-  CHECK(kContext.group(3, mesh::dp_shard_cp) == Ranks{1, 3, 5, 7});
+  CHECK(kContext.group(3, mesh::kDp) == Ranks{3, 7});
+  CHECK(kContext.group(3, mesh::kDpShardCp) == Ranks{1, 3, 5, 7});
   CHECK(kLarge.group(19, MeshDimension::dp_replicate) == Ranks{7, 19});
   CHECK(kLarge.group(19, MeshDimension::dp_shard) == Ranks{15, 19, 23});
-  CHECK(kLarge.group(19, mesh::dp) == Ranks{3, 7, 11, 15, 19, 23});
-  CHECK(kLarge.group(19, mesh::dp_shard_cp) == Ranks{13, 15, 17, 19, 21, 23});
-  CHECK(kLarge.group(19, mesh::dp_cp) == Ranks{1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23});
+  CHECK(kLarge.group(19, mesh::kDp) == Ranks{3, 7, 11, 15, 19, 23});
+  CHECK(kLarge.group(19, mesh::kDpShardCp) == Ranks{13, 15, 17, 19, 21, 23});
+  CHECK(kLarge.group(19, mesh::kDpCp) == Ranks{1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23});
 }
 
 TEST_CASE("pipeline stages are outermost") {
@@ -62,7 +62,7 @@ TEST_CASE("pipeline stages are outermost") {
   CHECK(config.coordinates(4) == MeshCoordinates{.pp = 1});
   CHECK(config.group(5, MeshDimension::pp) == Ranks{1, 5});
   CHECK(config.group(5, MeshDimension::tp) == Ranks{4, 5});
-  CHECK(config.group(5, mesh::dp) == Ranks{5, 7});
+  CHECK(config.group(5, mesh::kDp) == Ranks{5, 7});
 }
 
 TEST_CASE("every rank is in one group of every set of dimensions, and coordinates have one rank") {
@@ -72,8 +72,8 @@ TEST_CASE("every rank is in one group of every set of dimensions, and coordinate
   }
   const std::vector<std::vector<MeshDimension>> sets{{MeshDimension::pp},
                                                      {MeshDimension::tp},
-                                                     {mesh::dp.begin(), mesh::dp.end()},
-                                                     {mesh::dp_cp.begin(), mesh::dp_cp.end()},
+                                                     {mesh::kDp.begin(), mesh::kDp.end()},
+                                                     {mesh::kDpCp.begin(), mesh::kDpCp.end()},
                                                      {env::kMeshOrder.begin(), env::kMeshOrder.end()},
                                                      {}};
   for (const auto& dimensions : sets) {
@@ -135,7 +135,7 @@ TEST_CASE("a rank outside of the mesh is refused") {
   for (const int64_t rank : {-1, 8}) {
     CHECK(refusal([&] { (void)kHybrid.coordinates(rank); }) ==
           std::pair(ErrorKind::usage, fmt::format("parallelism_config: rank is {}, must be from 0 to 7", rank)));
-    CHECK(refusal([&] { (void)kHybrid.group(rank, mesh::dp); }).first == ErrorKind::usage);
+    CHECK(refusal([&] { (void)kHybrid.group(rank, mesh::kDp); }).first == ErrorKind::usage);
   }
 }
 

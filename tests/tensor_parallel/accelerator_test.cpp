@@ -21,7 +21,7 @@ struct SquareMesh {
   explicit SquareMesh(const Group& world)
       : config(accelerate::ParallelismConfig{.dp_replicate_size = 2, .tp_size = 2}.completed(world.size())),
         tensor(world.split(config.group(world.rank(), accelerate::MeshDimension::tp).front())),
-        data(world.split(config.group(world.rank(), accelerate::env::mesh::dp).front())) {}
+        data(world.split(config.group(world.rank(), accelerate::env::mesh::kDp).front())) {}
   accelerate::ParallelismConfig config;
   Group tensor, data;
 };

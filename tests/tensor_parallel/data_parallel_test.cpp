@@ -15,7 +15,7 @@ TEST_CASE("20 AdamW steps on 2 x 2 ranks are those of one process") {
   accelerate::comm::run_threads(4, [](const Group& world) {
     const auto config = accelerate::ParallelismConfig{.dp_replicate_size = 2, .tp_size = 2}.completed(world.size());
     const Group tensor = world.split(config.group(world.rank(), accelerate::MeshDimension::tp).front());
-    const Group data = world.split(config.group(world.rank(), mesh::dp).front());
+    const Group data = world.split(config.group(world.rank(), mesh::kDp).front());
     CHECK(tensor.size() == 2);
     CHECK(data.rank() == world.rank() / 2);
     auto stock = seeded([] { return StockGpt(); });

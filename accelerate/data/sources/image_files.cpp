@@ -21,8 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 using Paths = std::vector<fs::path>;
 
-constexpr std::array<std::string_view, 3> image_extensions{".jpg", ".jpeg", ".png"};
-constexpr std::array<std::string_view, 12> other_extensions{".avif", ".bmp", ".gif", ".heic", ".jp2",  ".pbm",
+constexpr std::array<std::string_view, 3> kImageExtensions{".jpg", ".jpeg", ".png"};
+constexpr std::array<std::string_view, 12> kOtherExtensions{".avif", ".bmp", ".gif", ".heic", ".jp2",  ".pbm",
                                                             ".pgm",  ".pnm", ".ppm", ".tif",  ".tiff", ".webp"};
 
 /// Omitted files and folders.
@@ -85,8 +85,8 @@ Paths images_in(const fs::path& folder, LeftOutFiles& left_out) {
   for (const auto& one : folders) {
     for (const auto& entry : sorted_entries(one)) {
       const auto extension = extension_of(entry);
-      const bool is_image = is_one_of(image_extensions, extension);
-      if ((!is_image && !is_one_of(other_extensions, extension)) || is_folder(entry)) continue;
+      const bool is_image = is_one_of(kImageExtensions, extension);
+      if ((!is_image && !is_one_of(kOtherExtensions, extension)) || is_folder(entry)) continue;
       if (is_image) {
         images.push_back(entry);
       } else {

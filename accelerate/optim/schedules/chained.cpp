@@ -11,10 +11,10 @@
 namespace accelerate::optim {
 namespace {
 
-constexpr const char* chained = "ChainedScheduler";
+constexpr const char* kChained = "ChainedScheduler";
 
 torch::optim::Optimizer& optimizer_of(const std::vector<Scheduler>& schedules) {
-  if (schedules.empty()) base::fail(ErrorKind::usage, {}, chained, "there are 0 schedules, must be at least 1");
+  if (schedules.empty()) base::fail(ErrorKind::usage, {}, kChained, "there are 0 schedules, must be at least 1");
   return schedules.front().optimizer();
 }
 
@@ -53,7 +53,7 @@ state::PythonSchedule python_of(const Combined& parts, const state::SchedulerSta
 }
 
 Rule chained_rule(torch::optim::Optimizer& optimizer, const std::vector<Scheduler>& schedules) {
-  const auto parts = std::make_shared<const Combined>(optimizer, schedules, chained);
+  const auto parts = std::make_shared<const Combined>(optimizer, schedules, kChained);
   Rule rule{.name = parts->name(),
             .rate = [parts](const Position& at) { return rate_of(*parts, at); },
             .last_step = last_step_of(*parts),

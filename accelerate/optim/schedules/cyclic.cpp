@@ -11,7 +11,7 @@
 namespace accelerate::optim {
 namespace {
 
-constexpr const char* cyclic = "CyclicLR";
+constexpr const char* kCyclic = "CyclicLR";
 
 std::function<double(double)> scale_of(const CyclicOptions& options) {
   if (options.scale_fn) return options.scale_fn;
@@ -41,21 +41,21 @@ std::function<double(int64_t)> height_of(const CyclicOptions& options) {
 
 Rule cyclic_rule(const torch::optim::Optimizer& optimizer, const PerGroup& base_lr, const PerGroup& max_lr,
                  const CyclicOptions& options) {
-  check_at_least(cyclic, "step_size_up", options.step_size_up, 1);
-  check_at_least(cyclic, "step_size_down", options.step_size_down.value_or(0), 0);
-  check_gamma(cyclic, options.gamma);
+  check_at_least(kCyclic, "step_size_up", options.step_size_up, 1);
+  check_at_least(kCyclic, "step_size_down", options.step_size_down.value_or(0), 0);
+  check_gamma(kCyclic, options.gamma);
   const size_t groups = optimizer.param_groups().size();
   const auto height = height_of(options);
-  const auto low = base_lr.of(groups, cyclic, "base_lr");
+  const auto low = base_lr.of(groups, kCyclic, "base_lr");
   Rule rule{
-      .name = cyclic,
-      .rate = [=, high = max_lr.of(groups, cyclic, "max_lr")](
+      .name = kCyclic,
+      .rate = [=, high = max_lr.of(groups, kCyclic, "max_lr")](
                   const Position& at) { return low[at.group] + (high[at.group] - low[at.group]) * height(at.step); },
       .begins_at = low};
   if (!options.cycle_momentum) return rule;
-  check_has_momentum(optimizer, cyclic, "cycle_momentum is true", "set cycle_momentum = false");
-  rule.momentum = [=, least = options.base_momentum.of(groups, cyclic, "base_momentum"),
-                   most = options.max_momentum.of(groups, cyclic, "max_momentum")](const Position& at) {
+  check_has_momentum(optimizer, kCyclic, "cycle_momentum is true", "set cycle_momentum = false");
+  rule.momentum = [=, least = options.base_momentum.of(groups, kCyclic, "base_momentum"),
+                   most = options.max_momentum.of(groups, kCyclic, "max_momentum")](const Position& at) {
     return most[at.group] - (most[at.group] - least[at.group]) * height(at.step);
   };
   return rule;

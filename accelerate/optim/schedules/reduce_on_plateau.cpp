@@ -15,7 +15,7 @@
 namespace accelerate::optim {
 namespace {
 
-constexpr const char* plateau = "ReduceLROnPlateau";
+constexpr const char* kPlateau = "ReduceLROnPlateau";
 
 double worst(PlateauMode mode) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -27,11 +27,11 @@ double worst(PlateauMode mode) {
 ReduceLROnPlateau::ReduceLROnPlateau(torch::optim::Optimizer& optimizer, PlateauOptions options)
     : optimizer_(&optimizer), options_(std::move(options)), plateau_{.best = worst(options_.mode)} {
   if (!(options_.factor >= 0 && options_.factor < 1)) {
-    base::fail(ErrorKind::usage, {}, plateau, "factor is {}, must be at least 0 and below 1", options_.factor);
+    base::fail(ErrorKind::usage, {}, kPlateau, "factor is {}, must be at least 0 and below 1", options_.factor);
   }
-  check_at_least(plateau, "patience", options_.patience, 0);
-  check_at_least(plateau, "cooldown", options_.cooldown, 0);
-  static_cast<void>(options_.min_lr.of(optimizer.param_groups().size(), plateau, "min_lr"));
+  check_at_least(kPlateau, "patience", options_.patience, 0);
+  check_at_least(kPlateau, "cooldown", options_.cooldown, 0);
+  static_cast<void>(options_.min_lr.of(optimizer.param_groups().size(), kPlateau, "min_lr"));
 }
 
 void ReduceLROnPlateau::step(double metric) {
@@ -65,7 +65,7 @@ bool ReduceLROnPlateau::is_better(double metric) const {
 
 void ReduceLROnPlateau::reduce() {
   auto rates = get_last_lr();
-  const auto least = options_.min_lr.of(rates.size(), plateau, "min_lr");
+  const auto least = options_.min_lr.of(rates.size(), kPlateau, "min_lr");
   for (size_t i = 0; i < rates.size(); ++i) {
     const double reduced = std::max(rates[i] * options_.factor, least[i]);
     if (rates[i] - reduced > options_.eps) rates[i] = reduced;
@@ -77,14 +77,14 @@ std::vector<double> ReduceLROnPlateau::get_last_lr() const { return rates_of(*op
 
 state::SchedulerState ReduceLROnPlateau::state() const {
   const auto rates = get_last_lr();
-  return {.name = plateau, .steps = steps_, .base_lrs = rates, .last_lrs = rates, .plateau = plateau_};
+  return {.name = kPlateau, .steps = steps_, .base_lrs = rates, .last_lrs = rates, .plateau = plateau_};
 }
 
 void ReduceLROnPlateau::load_state(const state::SchedulerState& state) {
-  check_state(state, plateau, *optimizer_);
+  check_state(state, kPlateau, *optimizer_);
   if (!state.plateau) {
     base::fail(ErrorKind::data, {}, "load_state",
-               "the saved state of {} has no best metric; it was not written by this library", plateau);
+               "the saved state of {} has no best metric; it was not written by this library", kPlateau);
   }
   set_rates(*optimizer_, state.last_lrs);
   plateau_ = *state.plateau;

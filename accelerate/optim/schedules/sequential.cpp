@@ -12,18 +12,18 @@
 namespace accelerate::optim {
 namespace {
 
-constexpr const char* sequential = "SequentialLR";
+constexpr const char* kSequential = "SequentialLR";
 
 void check_milestones(const std::vector<int64_t>& milestones, size_t schedules) {
   if (milestones.size() + 1 != schedules) {
-    base::fail(ErrorKind::usage, {}, sequential,
+    base::fail(ErrorKind::usage, {}, kSequential,
                "there are {} milestones and {} schedules; give one milestone fewer than schedules", milestones.size(),
                schedules);
   }
   int64_t before = 0;
   for (const int64_t milestone : milestones) {
     if (milestone <= before) {
-      base::fail(ErrorKind::usage, {}, sequential, "milestone {} comes after {}; milestones must increase, from 1",
+      base::fail(ErrorKind::usage, {}, kSequential, "milestone {} comes after {}; milestones must increase, from 1",
                  milestone, before);
     }
     before = milestone;
@@ -74,7 +74,7 @@ struct Turns {
 Rule sequential_rule(torch::optim::Optimizer& optimizer, const std::vector<Scheduler>& schedules,
                      std::vector<int64_t> milestones) {
   if (!schedules.empty()) check_milestones(milestones, schedules.size());
-  const auto turns = std::make_shared<Turns>(Combined(optimizer, schedules, sequential), std::move(milestones));
+  const auto turns = std::make_shared<Turns>(Combined(optimizer, schedules, kSequential), std::move(milestones));
   Rule rule{.name = turns->parts.name(),
             .rate = [turns](const Position& at) { return turns->rate(at); },
             .last_step = turns->last_step(),
