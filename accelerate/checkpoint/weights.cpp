@@ -165,7 +165,7 @@ void check_files(const fs::path& folder, const archive::Manifest& manifest, cons
   for (const auto& file : manifest.files) {
     if (!names.contains(file.name)) continue;
     if (const auto wrong = archive::find_file_damage(file, folder, /*verify=*/true)) {
-      base::fail(ErrorKind::data, {}, operation, "{} is not whole: {}", folder.string(), *wrong);
+      base::fail(ErrorKind::data, {}, operation, "{} is damaged: {}", folder.string(), *wrong);
     }
   }
 }

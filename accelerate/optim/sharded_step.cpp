@@ -186,7 +186,7 @@ void ShardedStep::read_from_device(Call& call) {
                                   [&](const Scalars& each) { return each.memory.device() == call.device; });
   if (found == scalars_.end() || found->taken + 2 > found->memory.numel()) {
     base::fail(ErrorKind::usage, {}, "optimizer.step",
-               "{} kernel calls of the optimizer are recorded on {}, at most {} can be; reduce the number of steps in "
+               "{} kernel calls of the optimizer are captured on {}, at most {} can be; reduce the number of steps in "
                "the captured function",
                found == scalars_.end() ? 1 : found->taken / 2 + 1, call.device.str(),
                found == scalars_.end() ? 0 : found->memory.numel() / 2);

@@ -161,7 +161,7 @@ constexpr void check_checkpointable() {
                 "register_for_checkpointing() takes objects that have state() and load_state() of a std::string, "
                 "state_dict() and load_state_dict() of a torch::OrderedDict<std::string, at::Tensor>, and this "
                 "library's schedules, loaders and loss scales, none of them const; the number in "
-                "check_checkpointable<number, type> says which of them is none of these");
+                "check_checkpointable<number, type> is the index of the object that is none of these");
 }
 template <typename... Objects>
 constexpr void check_all_checkpointable() {

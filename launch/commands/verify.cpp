@@ -61,7 +61,7 @@ CommandResult verify_one(const fs::path& folder, bool checksums) {
     bytes += file.bytes;
   }
   if (!text.empty()) return {text, 1};
-  return {fmt::format("{}: whole, {}, {}{}\n", folder.string(), counted(manifest.files.size(), "file"),
+  return {fmt::format("{}: complete, {}, {}{}\n", folder.string(), counted(manifest.files.size(), "file"),
                       readable_bytes(bytes), checksums ? "" : " (checksums were not compared)")};
 }
 

@@ -37,7 +37,7 @@ std::vector<std::string> relay_arguments(const env::Variables& variables) {
 /// The only text that the remote login shell receives: fixed words and the path of this program.
 std::string remote_command() {
   const std::string script =
-      R"(test -x "$1" || { echo "accelerate_launch: $1 is not on $(uname -n); it must lie there as here" >&2; exit 127; }; )"
+      R"(test -x "$1" || { echo "accelerate_launch: $1 is not on $(uname -n); install it at the same path on every host" >&2; exit 127; }; )"
       R"(exec "$1" "$2")";
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
   return "exec " + for_shell({"sh", "-c", script, "sh", self, kAgentFlag});

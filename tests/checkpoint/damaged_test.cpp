@@ -222,7 +222,7 @@ TEST_CASE("read_weights() verifies the weights of a checkpoint against its manif
   write(file, bytes);
   for (const auto& path : {place, file}) {
     const auto what = refusal([&] { static_cast<void>(checkpoint::read_weights(path, "load_model")); });
-    CHECK(what.starts_with("load_model: " + place.string() + " is not whole: model.safetensors has checksum "));
+    CHECK(what.starts_with("load_model: " + place.string() + " is damaged: model.safetensors has checksum "));
     CHECK(what.ends_with(": its bytes were changed"));
   }
   write(place / "manifest.json", "{\"name\": \"my web app\"}");

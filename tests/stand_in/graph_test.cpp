@@ -422,7 +422,7 @@ TEST_CASE("a step that needs the host is not captured, with a reason, and runs w
     };
   };
   CHECK(runs_plain(steps_often)
-            .find(fmt::format("optimizer.step: 41 kernel calls of the optimizer are recorded on {}, at most 40 can be; "
+            .find(fmt::format("optimizer.step: 41 kernel calls of the optimizer are captured on {}, at most 40 can be; "
                               "reduce the number of steps in the captured function",
                               stand_in::device().str())) != string::npos);
 
@@ -440,7 +440,7 @@ TEST_CASE("a step that needs the host is not captured, with a reason, and runs w
     return bucket.gradients;
   });
   CHECK(runs_plain(step_and(nothing), hooked, 2) ==
-        "comm_hook's function runs on the host in each reduction; write a BucketReducer for one that may be recorded");
+        "comm_hook's function runs on the host in each reduction; write a BucketReducer for one that may be captured");
 }
 
 TEST_CASE("an optimizer that needs numbers on the host, and a schedule within the step, are named") {

@@ -17,7 +17,7 @@
 namespace accelerate::data {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "mapped numbers are used as they lie in the file");
+static_assert(std::endian::native == std::endian::little, "mapped numbers are used as they are in the file");
 
 void check_length(const MappedFile& file, const NpyHeader& header) {
   const auto described = fmt::format("[{}] {}", fmt::join(header.shape, ", "), dtype_name(header.dtype));

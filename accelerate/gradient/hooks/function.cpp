@@ -45,7 +45,7 @@ class FunctionReducer final : public BucketReducer {
   [[nodiscard]] int64_t bytes_communicated() const override { return bytes_communicated_; }
   [[nodiscard]] std::string not_capturable_reason() const override {
     return "comm_hook's function runs on the host in each reduction; write a BucketReducer for one that may be "
-           "recorded";
+           "captured";
   }
 
  private:

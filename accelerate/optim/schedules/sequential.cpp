@@ -23,7 +23,7 @@ void check_milestones(const std::vector<int64_t>& milestones, size_t schedules) 
   int64_t before = 0;
   for (const int64_t milestone : milestones) {
     if (milestone <= before) {
-      base::fail(ErrorKind::usage, {}, kSequential, "milestone {} comes after {}; milestones must increase, from 1",
+      base::fail(ErrorKind::usage, {}, kSequential, "milestone {} follows {}; milestones must increase, from 1",
                  milestone, before);
     }
     before = milestone;

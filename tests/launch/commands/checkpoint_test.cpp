@@ -79,7 +79,7 @@ TEST_CASE("verify detects a flipped bit, a missing file and a header that contra
   const std::string size_of_ten = std::to_string(fs::file_size(ten + "/model.safetensors"));
   const auto good = checkpoint({"verify", at.path.string()});
   CHECK(good.code == 0);
-  CHECK(good.out == ten + ": whole, 1 file, " + size_of_ten + " B\n" + two + ": whole, 1 file, " + size + " B\n");
+  CHECK(good.out == ten + ": complete, 1 file, " + size_of_ten + " B\n" + two + ": complete, 1 file, " + size + " B\n");
 
   std::string flipped = whole;
   flipped.back() = static_cast<char>(flipped.back() ^ 1);
@@ -90,7 +90,7 @@ TEST_CASE("verify detects a flipped bit, a missing file and a header that contra
                          ", expected " + accelerate::archive::checksum_of(whole) + ": its bytes were changed\n");
   const auto quick = checkpoint({"verify", "--quick", two});
   CHECK(quick.code == 0);
-  CHECK(quick.out == two + ": whole, 1 file, " + size + " B (checksums were not compared)\n");
+  CHECK(quick.out == two + ": complete, 1 file, " + size + " B (checksums were not compared)\n");
 
   std::string renamed = whole;
   renamed.replace(renamed.find("\"bias\""), 6, "\"bios\"");

@@ -158,9 +158,9 @@ TEST_CASE("milestones that do not match the parts of a sequence are refused") {
   CHECK_THROWS_WITH(SequentialLR(optimizer, three, {5}),
                     "SequentialLR: there are 1 milestones and 3 schedules; give one milestone fewer than schedules");
   CHECK_THROWS_WITH(SequentialLR(optimizer, three, {5, 5}),
-                    "SequentialLR: milestone 5 comes after 5; milestones must increase, from 1");
+                    "SequentialLR: milestone 5 follows 5; milestones must increase, from 1");
   CHECK_THROWS_WITH(SequentialLR(optimizer, three, {0, 5}),
-                    "SequentialLR: milestone 0 comes after 0; milestones must increase, from 1");
+                    "SequentialLR: milestone 0 follows 0; milestones must increase, from 1");
 }
 
 TEST_CASE("empty functions, too few functions, and a rule without rate are refused") {
