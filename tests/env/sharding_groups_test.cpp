@@ -117,32 +117,32 @@ TEST_CASE("offload_param_device of DeepSpeed offloads parameters and optimizer s
   CHECK(settings_of(deepspeed("zero_stage: 3\n  offload_optimizer_device: none\n  offload_param_device: none")) ==
         FsdpSettings{.use_fsdp = true, .sharding_strategy = "FULL_SHARD"});
   CHECK(refusal(deepspeed("zero_stage: 3\n  offload_optimizer_device: cpu")) ==
-        "settings: f.yaml has offload_optimizer_device cpu in deepspeed_config, but optimizer state is offloaded "
+        "settings: offload_optimizer_device in f.yaml is cpu, but optimizer state is offloaded "
         "together with the parameters; set offload_param_device to cpu, too");
   CHECK(refusal(deepspeed("zero_stage: 3\n  offload_param_device: nvme")) ==
-        "settings: f.yaml has offload_param_device nvme in deepspeed_config, but only the memory of the host is "
+        "settings: offload_param_device in f.yaml is nvme, but only the memory of the host is "
         "supported; set it to cpu or none");
   for (const std::string stage : {"1", "2"}) {
     CHECK(refusal(deepspeed("offload_param_device: cpu\n  zero_stage: " + stage)) ==
-          "settings: f.yaml has offload_param_device cpu in deepspeed_config, but zero_stage " + stage +
-              " does not offload; set zero_stage to 3 or remove the key");
+          "settings: offload_param_device in f.yaml is cpu, but zero_stage " + stage +
+              " does not offload; set zero_stage to 3 or remove it");
   }
 }
 
 TEST_CASE("keys of DeepSpeed that would change the training are refused with the replacement") {
   CHECK(refusal(deepspeed("gradient_clipping: 1.0")) ==
-        "settings: f.yaml has gradient_clipping 1.0 in deepspeed_config, but the program clips; call "
-        "accelerator.clip_grad_norm_() and remove the key");
+        "settings: gradient_clipping in f.yaml is 1.0, but the program clips; call "
+        "accelerator.clip_grad_norm_() and remove it");
   CHECK(refusal(deepspeed("deepspeed_config_file: ds.json")) ==
-        "settings: f.yaml has deepspeed_config_file ds.json in deepspeed_config, but files of DeepSpeed are not read; "
-        "write zero_stage into deepspeed_config and remove the key");
+        "settings: deepspeed_config_file in f.yaml is ds.json, but files of DeepSpeed are not read; "
+        "set zero_stage and remove it");
   CHECK(refusal(deepspeed("deepspeed_moe_layer_cls_names: Moe")) ==
-        "settings: f.yaml has deepspeed_moe_layer_cls_names Moe in deepspeed_config, but all parameters are divided; "
+        "settings: deepspeed_moe_layer_cls_names in f.yaml is Moe, but all parameters are divided; "
         "remove it");
   for (const std::string key : {"deepspeed_hostfile", "deepspeed_exclusion_filter", "deepspeed_inclusion_filter"}) {
     CHECK(refusal(deepspeed(key + ": h")) ==
-          "settings: f.yaml has " + key +
-              " h in deepspeed_config, but the hosts of a job are in the file that hostfile names; set hostfile and "
+          "settings: " + key +
+              " in f.yaml is h, but the hosts of a job are in the file that hostfile names; set hostfile and "
               "remove it");
   }
 }
