@@ -286,6 +286,12 @@ torch::OrderedDict<std::string, at::Tensor> ExponentialMovingAverage::state_dict
   return state;
 }
 
+torch::OrderedDict<std::string, at::Tensor> ExponentialMovingAverage::state_parameters() const {
+  torch::OrderedDict<std::string, at::Tensor> parameters("Parameter");
+  for (const Item& item : items_) parameters.insert("module." + item.name, item.value);
+  return parameters;
+}
+
 void ExponentialMovingAverage::load_state_dict(const torch::OrderedDict<std::string, at::Tensor>& state) {
   const auto refuse = [](const std::string& message) {
     base::fail(ErrorKind::data, {}, "ExponentialMovingAverage.load_state_dict", "{}", message);

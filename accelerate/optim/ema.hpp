@@ -111,12 +111,15 @@ class ExponentialMovingAverage {
   /// The averages (no copies) in the order of the weights; buffers are last.
   [[nodiscard]] std::vector<at::Tensor> averages() const;
 
-  /// Copies, named as in the state_dict() of AveragedModel: "n_averaged" and "module." before each name.
+  /// Copies, named as in the state_dict() of AveragedModel: "n_averaged" and "module." before each name. With tensor
+  /// parallel layers they are this rank's parts; save_state() joins them if the object is registered.
   /// \throws Error (usage) if parameters are sharded, because this rank has only a part of the averages.
   [[nodiscard]] torch::OrderedDict<std::string, at::Tensor> state_dict() const;
   /// \throws Error (data) if names or shapes differ from this model's; nothing is changed then.
   /// \throws Error (usage) if parameters are sharded.
   void load_state_dict(const torch::OrderedDict<std::string, at::Tensor>& state);
+  /// The parameters and buffers that are averaged, named as their averages in state_dict().
+  [[nodiscard]] torch::OrderedDict<std::string, at::Tensor> state_parameters() const;
 
  private:
   template <typename Model>

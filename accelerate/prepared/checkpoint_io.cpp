@@ -230,7 +230,9 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
     check_stage_content(*accelerator_state_, content);
   });
   if (accelerator_state_->mesh.tensor.size() > 1) {
-    join_parts(*accelerator_state_, content, keeps_joined_parts("save_state"));
+    together(accelerator_state_->mesh.world, "save_state",
+             [&] { check_equal_in_tensor_group(*accelerator_state_, customs_, content); });
+    join_parts(*accelerator_state_, customs_, content, keeps_joined_parts("save_state"));
   }
   together_on_stages(*accelerator_state_, "save_state", [&] {
     convert_to_stage_parts(*accelerator_state_, optimizer_parameter_names(*accelerator_state_, "save_state"), content);

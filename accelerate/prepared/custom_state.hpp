@@ -28,6 +28,9 @@ struct CustomObject {
   std::function<void(const checkpoint::CustomState&)> check;
   /// The state must have passed check().
   std::function<void(const checkpoint::CustomState&)> load;
+  /// Returns a parameter of the same shape for each saved tensor that has one, by name. Empty if the object does
+  /// not name them.
+  std::function<checkpoint::NamedTensors()> parameters{};
 };
 
 using TensorDict = torch::OrderedDict<std::string, at::Tensor>;
@@ -37,6 +40,12 @@ template <typename Object>
 concept HasTensorState = requires(Object& object, const TensorDict& saved) {
   { object.state_dict() } -> std::convertible_to<TensorDict>;
   object.load_state_dict(saved);
+};
+/// A parameter of the same shape for each tensor of state_dict() that has one, by name. Parts of tensor parallel layers
+/// are recognised by them.
+template <typename Object>
+concept HasStateParameters = requires(Object& object) {
+  { object.state_parameters() } -> std::convertible_to<TensorDict>;
 };
 /// State as opaque bytes.
 template <typename Object>
@@ -82,6 +91,8 @@ CustomObject custom_object(std::shared_ptr<Object> object) {
                has);
   };
   if constexpr (HasTensorState<Object>) {
+    std::function<checkpoint::NamedTensors()> parameters;
+    if constexpr (HasStateParameters<Object>) parameters = [object] { return named(object->state_parameters()); };
     return {[object] { return checkpoint::CustomState(named(object->state_dict())); },
             [wrong](const checkpoint::CustomState& state) {
               if (!std::holds_alternative<checkpoint::NamedTensors>(state)) wrong("bytes, expected tensors");
@@ -92,7 +103,8 @@ CustomObject custom_object(std::shared_ptr<Object> object) {
                 dict.insert(name, tensor.clone());
               }
               object->load_state_dict(dict);
-            }};
+            },
+            std::move(parameters)};
   } else if constexpr (HasByteState<Object>) {
     return {[object] { return checkpoint::CustomState(std::string(object->state())); },
             [wrong](const checkpoint::CustomState& state) {

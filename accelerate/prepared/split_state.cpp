@@ -5,8 +5,14 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <variant>
 
+#include "accelerate/archive/checksum.hpp"
 #include "accelerate/base/error.hpp"
+#include "accelerate/checkpoint/tensors.hpp"
 #include "accelerate/comm/error_context.hpp"
 #include "accelerate/optim/parameter_groups.hpp"
 #include "accelerate/prepared/checkpoint_content.hpp"
@@ -17,6 +23,8 @@
 
 namespace accelerate::prepared {
 namespace {
+
+using checkpoint::NamedTensors;
 
 bool has_split_models(AcceleratorState& shared) {
   return std::ranges::any_of(shared.registry.list<ModelCore>(), [](const auto& model) { return has_split(*model); });
@@ -43,6 +51,49 @@ void for_split_states(const OptimizerCore& optimizer, state::OptimizerState& sta
   }
 }
 
+/// Calls change(parameter, tensor) for the tensors of a registered object that have the shape `like(parameter)`.
+template <typename Like, typename Change>
+void for_split_tensors(const CustomObject& object, checkpoint::CustomState& state, const Like& like,
+                       const Change& change) {
+  auto* tensors = std::get_if<NamedTensors>(&state);
+  if (tensors == nullptr || !object.parameters) return;
+  std::unordered_map<std::string, at::Tensor> split;
+  for (const auto& [name, parameter] : object.parameters()) {
+    if (nn::recorded_part(parameter)) split.emplace(name, parameter);
+  }
+  for (auto& [name, tensor] : *tensors) {
+    const auto parameter = split.find(name);
+    if (parameter == split.end()) continue;
+    const auto sizes = like(parameter->second).sizes().vec();
+    if (tensor.sizes() == at::IntArrayRef(sizes)) change(parameter->second, tensor);
+  }
+}
+
+const at::Tensor& itself(const at::Tensor& parameter) { return parameter; }
+
+/// Returns one line for each tensor of a registered object that is no part: its name and a checksum of its values.
+std::string describe_equal_tensors(const CustomObject& object, checkpoint::CustomState state) {
+  for_split_tensors(object, state, itself, [](const at::Tensor&, at::Tensor& tensor) { tensor.reset(); });
+  std::string text;
+  if (const auto* tensors = std::get_if<NamedTensors>(&state)) {
+    for (const auto& [name, tensor] : *tensors) {
+      if (!tensor.defined()) continue;
+      const at::Tensor written = checkpoint::as_written(tensor, name, "save_state");
+      text += fmt::format("{}\t{}\n", name, archive::checksum_of(checkpoint::bytes_of(written)));
+    }
+  }
+  return text;
+}
+
+/// Returns the name in the first line that differs.
+std::string first_different_name(const std::string& one, const std::string& other) {
+  std::istringstream lines(one), others(other);
+  std::string line, its;
+  while (std::getline(lines, line) && std::getline(others, its) && line == its) continue;
+  if (line.empty()) line = its;
+  return line.substr(0, line.rfind('\t'));
+}
+
 }  // namespace
 
 at::Tensor PartJoiner::whole(const at::Tensor& parameter, const at::Tensor& part) {
@@ -55,7 +106,7 @@ at::Tensor PartJoiner::whole(const at::Tensor& parameter, const at::Tensor& part
   return keeps_ ? nn::whole_of(parts, recorded->split).cpu() : at::empty({0}, part.options().requires_grad(false));
 }
 
-void PartJoiner::join(checkpoint::NamedTensors& tensors) {
+void PartJoiner::join(NamedTensors& tensors) {
   for (auto& [name, tensor] : tensors) {
     if (!nn::recorded_part(tensor)) continue;
     at::Tensor& joined = joined_[tensor.unsafeGetTensorImpl()];
@@ -65,9 +116,13 @@ void PartJoiner::join(checkpoint::NamedTensors& tensors) {
 }
 
 void PartJoiner::join(const OptimizerCore& optimizer, state::OptimizerState& state) {
-  for_split_states(
-      optimizer, state, [](const at::Tensor& parameter) { return parameter; },
-      [&](const at::Tensor& parameter, at::Tensor& tensor) { tensor = whole(parameter, tensor); });
+  for_split_states(optimizer, state, itself,
+                   [&](const at::Tensor& parameter, at::Tensor& tensor) { tensor = whole(parameter, tensor); });
+}
+
+void PartJoiner::join(const CustomObject& object, checkpoint::CustomState& state) {
+  for_split_tensors(object, state, itself,
+                    [&](const at::Tensor& parameter, at::Tensor& tensor) { tensor = whole(parameter, tensor); });
 }
 
 void check_can_be_joined(AcceleratorState& shared, const checkpoint::CheckpointContent& content) {
@@ -92,7 +147,26 @@ void check_can_be_joined(AcceleratorState& shared, const checkpoint::CheckpointC
   }
 }
 
-void join_parts(AcceleratorState& shared, checkpoint::CheckpointContent& content, bool keeps) {
+void check_equal_in_tensor_group(AcceleratorState& shared, const std::vector<CustomObject>& customs,
+                                 const checkpoint::CheckpointContent& content) {
+  if (!has_split_models(shared)) return;
+  for (size_t i = 0; i < customs.size(); ++i) {
+    const auto all = comm::with_operation_context(
+        "save_state", "the registered objects are not compared", shared.place,
+        [&] { return shared.mesh.tensor.all_gather_bytes(describe_equal_tensors(customs[i], content.customs[i])); });
+    for (size_t rank = 1; rank < all.size(); ++rank) {
+      if (all[rank] == all[0]) continue;
+      refuse_save(shared,
+                  "{} of registered object {} differs between ranks 0 and {} of a tensor parallel group, and a "
+                  "checkpoint has one of it; if it belongs to a parameter of a tensor parallel layer, give the object "
+                  "state_parameters(), which returns the parameter by that name",
+                  first_different_name(all[0], all[rank]), i, rank);
+    }
+  }
+}
+
+void join_parts(AcceleratorState& shared, const std::vector<CustomObject>& customs,
+                checkpoint::CheckpointContent& content, bool keeps) {
   if (!has_split_models(shared)) return;
   PartJoiner joiner(shared, keeps);
   std::unordered_map<std::string, at::Tensor> parameters;
@@ -104,6 +178,7 @@ void join_parts(AcceleratorState& shared, checkpoint::CheckpointContent& content
   for (const OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
     joiner.join(optimizer, content.optimizers[static_cast<size_t>(optimizer.index())]);
   }
+  for (size_t i = 0; i < customs.size(); ++i) joiner.join(customs[i], content.customs[i]);
 }
 
 at::Tensor whole_shape_of(const at::Tensor& parameter) {
@@ -122,6 +197,12 @@ at::Tensor own_part_of(const at::Tensor& parameter, const at::Tensor& saved, con
 
 void take_own_parts(const OptimizerCore& optimizer, state::OptimizerState& saved, const state::ReadElements& read) {
   for_split_states(optimizer, saved, whole_shape_of, [&](const at::Tensor& parameter, at::Tensor& tensor) {
+    tensor = own_part_of(parameter, tensor, read);
+  });
+}
+
+void take_own_parts(const CustomObject& object, checkpoint::CustomState& saved, const state::ReadElements& read) {
+  for_split_tensors(object, saved, whole_shape_of, [&](const at::Tensor& parameter, at::Tensor& tensor) {
     tensor = own_part_of(parameter, tensor, read);
   });
 }

@@ -6,9 +6,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <unordered_map>
+#include <vector>
 
 #include "accelerate/checkpoint/checkpoint_content.hpp"
 #include "accelerate/prepared/accelerator_state.hpp"
+#include "accelerate/prepared/custom_state.hpp"
 #include "accelerate/state/optimizer_state.hpp"
 #include "accelerate/state/saved_elements.hpp"
 
@@ -28,6 +30,8 @@ class PartJoiner {
   void join(checkpoint::NamedTensors& tensors);
   /// Replaces the tensors of an optimizer's state that have the shape of a split parameter. Collective.
   void join(const OptimizerCore& optimizer, state::OptimizerState& state);
+  /// Replaces the tensors of a registered object that have the shape of a split parameter. Collective.
+  void join(const CustomObject& object, checkpoint::CustomState& state);
   /// Returns the whole tensor of a part, or of a tensor of the same shape, such as a master. Collective.
   at::Tensor whole(const at::Tensor& parameter, const at::Tensor& part);
 
@@ -40,7 +44,14 @@ class PartJoiner {
 /// Joins everything that a checkpoint contains. Does nothing without split parameters. Collective over the tensor
 /// parallel groups.
 /// \param keeps  True on ranks that write the common files.
-void join_parts(AcceleratorState& shared, checkpoint::CheckpointContent& content, bool keeps);
+void join_parts(AcceleratorState& shared, const std::vector<CustomObject>& customs,
+                checkpoint::CheckpointContent& content, bool keeps);
+
+/// \throws Error (usage) on all ranks of a tensor parallel group if a tensor of a registered object differs between
+///         them and has no split parameter, because a checkpoint has one of each. Does nothing without split
+///         parameters. Collective over the tensor parallel groups.
+void check_equal_in_tensor_group(AcceleratorState& shared, const std::vector<CustomObject>& customs,
+                                 const checkpoint::CheckpointContent& content);
 
 /// \throws Error (usage) if a model with tensor parallel layers has a state that cannot be joined: gradients of an open
 ///         accumulation window, a communication hook with a state, an optimizer that saves by itself. Local.
@@ -53,5 +64,7 @@ void check_can_be_joined(AcceleratorState& shared, const checkpoint::CheckpointC
                                      const state::ReadElements& read);
 /// Replaces the whole tensors of split parameters by this rank's parts.
 void take_own_parts(const OptimizerCore& optimizer, state::OptimizerState& saved, const state::ReadElements& read);
+/// The same for the tensors of a registered object.
+void take_own_parts(const CustomObject& object, checkpoint::CustomState& saved, const state::ReadElements& read);
 
 }  // namespace accelerate::prepared

@@ -294,6 +294,15 @@ TEST_CASE("a skipped step changes neither averages nor count") {
   CHECK(torch::equal(ema.averages()[0], net->w.detach()));  // the first counted update copies
 }
 
+TEST_CASE("the parameters and buffers of a state have the names of their averages") {
+  Weights net;
+  const ExponentialMovingAverage ema(net, {.use_buffers = true});
+  const auto parameters = ema.state_parameters();
+  CHECK(parameters.size() == ema.state_dict().size() - 1);
+  for (const auto& item : net->named_parameters()) CHECK(parameters["module." + item.key()].is_same(item.value()));
+  for (const auto& item : net->named_buffers()) CHECK(parameters["module." + item.key()].is_same(item.value()));
+}
+
 TEST_CASE("a state is loaded from a file of another average, and both continue equally") {
   Weights net;
   ExponentialMovingAverage first(net, {.decay = 0.9, .warmup = EmaWarmup::ratio, .use_buffers = true});

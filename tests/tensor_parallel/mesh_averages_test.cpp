@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// Registered objects with tensors of tensor parallel layers, such as moving averages, in checkpoints.
+#include "tests/tensor_parallel/support.hpp"
+//
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "accelerate/accelerate.hpp"
+#include "accelerate/optim/ema.hpp"
+#include "accelerate/pipeline/pipeline.hpp"
+#include "tests/checkpoint/folder.hpp"
+#include "tests/pipeline/prepared_training.hpp"
+#include "tests/tensor_parallel/mesh_training.hpp"
+
+namespace {
+
+using accelerate::comm::run_threads;
+using accelerate::optim::ExponentialMovingAverage;
+using namespace mesh_testing;
+using pipeline_testing::PipelineTraining;
+using pipeline_testing::Task;
+using pipeline_testing::WholeTraining;
+
+using State = torch::OrderedDict<std::string, at::Tensor>;
+
+/// A training with a registered average of its model's weights.
+template <typename Training>
+struct Averaged {
+  template <typename Make>
+  explicit Averaged(Accelerator& accelerator, const Make& make)
+      : training(make(accelerator)), average(std::get<0>(training.objects), {.decay = 0.8}) {
+    accelerator.register_for_checkpointing(average);
+  }
+  void epochs(int64_t count) {
+    for (int64_t epoch = 0; epoch < count; ++epoch) {
+      std::ignore = training.epochs(1);
+      average.update();
+    }
+  }
+  /// The averages as one process has them. Collective over the tensor parallel group.
+  State whole() {
+    const auto swapped = average.average_parameters();
+    return whole_state_dict(*training.module);
+  }
+  Training training;
+  ExponentialMovingAverage average;
+};
+
+using AveragedStock = Averaged<Training<StockMlp>>;
+using AveragedSplit = Averaged<Training<SplitMlp>>;
+AveragedStock averaged_stock(Accelerator& accelerator) { return AveragedStock(accelerator, reference); }
+AveragedSplit averaged_split(Accelerator& accelerator, uint64_t seed = 11) {
+  return AveragedSplit(accelerator, [&](Accelerator& one) { return split(one, seed); });
+}
+
+void check_same(const State& seen, const State& expected, double tolerance = 1e-12) {
+  CHECK(seen.size() == expected.size());
+  for (const auto& item : expected) {
+    CAPTURE(item.key());
+    CHECK(close(seen[item.key()], item.value(), tolerance));
+  }
+}
+
+std::vector<ParallelismConfig> meshes_of(int64_t ranks) {
+  std::vector<ParallelismConfig> all;
+  for (const int64_t tensor : {1, 2, 4}) {
+    if (ranks % tensor == 0) all.push_back({.dp_replicate_size = ranks / tensor, .tp_size = tensor});
+  }
+  return all;
+}
+
+TEST_CASE("averages of tensor parallel layers are saved whole, and continue on any mesh and on one process") {
+  for (const int64_t ranks : {2, 4}) {
+    run_threads(ranks, [](const Group& world) {
+      const testing::SharedFolder folder(world);
+      Accelerator alone_before = alone();
+      auto expected = averaged_stock(alone_before);
+      expected.epochs(2);
+      const State at_save = expected.whole();
+      expected.epochs(1);
+      const State at_end = expected.whole();
+      for (const ParallelismConfig& sizes : meshes_of(world.size())) {
+        CAPTURE(sizes.text());
+        const auto place = folder.path / sizes.text();
+        {
+          Accelerator accelerator = on_mesh(world, {sizes});
+          auto saved = averaged_split(accelerator);
+          saved.epochs(2);
+          check_same(saved.whole(), at_save);
+          accelerator.save_state(place);
+          saved.epochs(1);
+          check_same(saved.whole(), at_end);
+        }
+        for (const ParallelismConfig& other : meshes_of(world.size())) {
+          CAPTURE(other.text());
+          Accelerator accelerator = on_mesh(world, {other});
+          auto loaded = averaged_split(accelerator, /*seed=*/12);
+          accelerator.load_state(place);
+          check_same(loaded.whole(), at_save);
+          CHECK(loaded.average.updates() == 2);
+          loaded.epochs(1);
+          check_same(loaded.whole(), at_end);
+        }
+        Accelerator single = alone();
+        auto loaded = averaged_stock(single);
+        single.load_state(place);
+        check_same(loaded.whole(), at_save);
+        world.barrier();
+      }
+    });
+  }
+}
+
+template <typename Mlp, typename... Arguments>
+torch::nn::Sequential two_layers(const Arguments&... arguments) {
+  return seeded([&] {
+    torch::nn::Sequential layers(Mlp(arguments...), torch::nn::Linear(5, 5));
+    layers->to(at::kDouble);
+    return layers;
+  });
+}
+
+Task task_of(const std::function<torch::nn::Sequential()>& make) {
+  return {.make = make,
+          .inputs = numbers({24, 6}, 3),
+          .targets = numbers({24, 5}, 4),
+          .make_optimizer = [](const std::vector<at::Tensor>& parameters) {
+            return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-2));
+          }};
+}
+
+TEST_CASE("averages of tensor parallel layers in pipeline stages are saved whole") {
+  run_threads(4, [](const Group& world) {
+    const testing::SharedFolder folder(world);
+    const auto stages = [](Accelerator& accelerator) {
+      return PipelineTraining(accelerator,
+                              task_of([&] { return two_layers<SplitMlp>(accelerator.tensor_parallel_group()); }));
+    };
+    State saved;
+    {
+      Accelerator accelerator = on_mesh(world, {{.tp_size = 2, .pp_size = 2}});
+      Averaged<PipelineTraining> training(accelerator, stages);
+      training.epochs(2);
+      accelerator.save_state(folder.path / "c");
+      saved = training.average.state_dict();
+    }
+    Accelerator accelerator = on_mesh(world, {{.tp_size = 2, .pp_size = 2}});
+    Averaged<PipelineTraining> loaded(accelerator, stages);
+    accelerator.load_state(folder.path / "c");
+    check_same(loaded.average.state_dict(), saved, 0);
+    const auto whole_layers = [](Accelerator& one) { return WholeTraining(one, task_of(two_layers<StockMlp>)); };
+    Accelerator single = alone(), reference_accelerator = alone();
+    Averaged<WholeTraining> continued(single, whole_layers), expected(reference_accelerator, whole_layers);
+    single.load_state(folder.path / "c");
+    expected.epochs(2);
+    check_same(continued.average.state_dict(), expected.average.state_dict());
+    world.barrier();
+  });
+}
+
+/// A user's object with the last update of each parameter.
+struct Updates {
+  explicit Updates(SplitMlp the_module) : module(std::move(the_module)) {
+    for (const auto& item : module->named_parameters()) last.insert(item.key(), item.value().detach().clone());
+  }
+  State state_dict() { return last; }
+  void load_state_dict(const State& saved) { last = saved; }
+  SplitMlp module;
+  State last;
+};
+struct NamedUpdates : Updates {
+  using Updates::Updates;
+  State state_parameters() {
+    State parameters;
+    for (const auto& item : module->named_parameters()) parameters.insert(item.key(), item.value());
+    return parameters;
+  }
+};
+
+TEST_CASE("a registered object names the parameters of its tensors, or must be equal in a tensor parallel group") {
+  run_threads(2, [](const Group& world) {
+    const testing::SharedFolder folder(world);
+    Accelerator accelerator = on_mesh(world, {{.tp_size = 2}});
+    auto training = split(accelerator);
+    NamedUpdates named(training.module);
+    accelerator.register_for_checkpointing(named);
+    accelerator.save_state(folder.path / "c");
+    const State saved = named.last;
+    named.last.clear();
+    accelerator.load_state(folder.path / "c");
+    check_same(named.last, saved, 0);
+    Updates unnamed(training.module);
+    accelerator.register_for_checkpointing(unnamed);
+    CHECK(refused([&] { accelerator.save_state(folder.path / "d"); }) ==
+          "save_state: up.weight of registered object 1 differs between ranks 0 and 1 of a tensor parallel group, and "
+          "a checkpoint has one of it; if it belongs to a parameter of a tensor parallel layer, give the object "
+          "state_parameters(), which returns the parameter by that name");
+    CHECK_FALSE(std::filesystem::exists(folder.path / "d"));
+  });
+}
+
+TEST_CASE("a model with averages as weights is saved whole") {
+  run_threads(2, [](const Group& world) {
+    const testing::SharedFolder folder(world);
+    Accelerator accelerator = on_mesh(world, {{.tp_size = 2}}), single = alone();
+    auto training = averaged_split(accelerator);
+    training.epochs(2);
+    {
+      const auto swapped = training.average.average_parameters();
+      accelerator.save_model(std::get<0>(training.training.objects), folder.path);
+    }
+    auto loaded = reference(single);
+    std::ignore = single.load_model(std::get<0>(loaded.objects), folder.path);
+    check_same(whole_state_dict(*loaded.module), training.whole(), 0);
+    world.barrier();
+  });
+}
+
+}  // namespace
