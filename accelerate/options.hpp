@@ -157,8 +157,8 @@ struct AcceleratorOptions {
   /// computes its part of every batch. If false, it is the size per rank, and one step consumes one batch per rank.
   bool split_batches = false;
   /// If true, rank 0 reads all batches and sends each rank its own, for data that only one rank can read or that is
-  /// expensive to read. If unset, this is done for streams only (data::StreamLoader), because otherwise every rank
-  /// would read the whole stream.
+  /// expensive to read. Ranks of one tensor parallel group or pipeline receive the same batch. If unset, this is done
+  /// for streams only (data::StreamLoader), because otherwise every rank would read the whole stream.
   std::optional<bool> dispatch_batches{};
   /// If true, prepare() moves modules to the device, and loaders move their batches there.
   bool device_placement = true;

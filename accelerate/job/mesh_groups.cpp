@@ -3,6 +3,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "accelerate/base/error.hpp"
@@ -68,6 +69,12 @@ env::ParallelismConfig resolve_parallelism(const std::optional<env::ParallelismC
                mesh.size(MeshDimension::sp));
   }
   return mesh;
+}
+
+int64_t MeshGroups::data_rank_of(int64_t rank) const {
+  if (!is_model_parallel()) return rank;
+  const auto group = config.group(rank, env::mesh::dp);
+  return std::ranges::find(group, rank) - group.begin();
 }
 
 MeshGroups make_mesh_groups(const comm::Group& world, const env::ParallelismConfig& config) {

@@ -2,6 +2,7 @@
 // The process groups of the mesh of a job.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -25,6 +26,8 @@ struct MeshGroups {
   [[nodiscard]] bool is_model_parallel() const { return config.non_data_parallel_size() > 1; }
   /// "dp_replicate 2 x tp 2", or empty if all ranks are data parallel.
   [[nodiscard]] std::string text() const { return is_model_parallel() ? config.text() : ""; }
+  /// Position of a rank of the world in its data parallel group. Ranks with the same position read the same batches.
+  [[nodiscard]] int64_t data_rank_of(int64_t rank) const;
 };
 
 /// Resolves the sizes from code, environment and config file, and logs every overridden value once as a warning on

@@ -7,6 +7,14 @@
 
 namespace accelerate::prepared {
 
+std::vector<size_t> data_ranks(const job::MeshGroups& mesh) {
+  std::vector<size_t> ranks;
+  for (int64_t rank = 0; rank < mesh.world.size(); ++rank) {
+    ranks.push_back(static_cast<size_t>(mesh.data_rank_of(rank)));
+  }
+  return ranks;
+}
+
 at::Tensor scatter_bytes(const comm::Group& group, const std::vector<at::Tensor>& bytes) {
   return comm::with_operation_context("loader",
                                       "batches that rank 0 reads for all (dispatch_batches) are not handed out",

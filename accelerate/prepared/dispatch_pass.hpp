@@ -34,6 +34,9 @@ inline auto tree_members(LoaderState& state) {
 
 namespace accelerate::prepared {
 
+/// The position of each rank of the world in its data parallel group. Ranks of one model have the same one.
+[[nodiscard]] std::vector<size_t> data_ranks(const job::MeshGroups& mesh);
+
 /// Sends each rank its bytes. Collective.
 /// \param bytes  On rank 0 one [n] uint8 tensor per rank.
 /// \returns this rank's tensor.
@@ -86,14 +89,18 @@ template <typename Loader>
 /// \throws Error (usage) always: tree_members() of a struct in the batch does not name all members.
 [[noreturn]] void refuse_unnamed_members(std::string_view batch, const RankContext& place);
 
+/// \param data  The data parallel group: a round has one batch for each of its ranks.
 template <typename Loader>
 [[nodiscard]] data::DispatchOptions dispatch_options(const Loader& loader, const LoaderOptions& options,
-                                                     const comm::Group& group) {
-  data::DispatchOptions dispatch{.world_size = group.size(), .split_batches = options.split_batches};
+                                                     const comm::Group& data) {
+  data::DispatchOptions dispatch{.world_size = data.size(), .split_batches = options.split_batches};
   if constexpr (requires { loader.options().drop_last; }) dispatch.drop_last = loader.options().drop_last;
   return dispatch;
 }
 
+/// Rank 0 of the world reads for all ranks, because a source need not be readable twice, or by another rank. Ranks of
+/// one model receive the same batches.
+///
 /// Rank 0 reads one round ahead. The last batch is therefore known as such, and an exception of rank 0's loader reaches
 /// all ranks after the same number of batches.
 template <typename Loader>
@@ -106,9 +113,11 @@ class DispatchPass {
   DispatchPass(Loader& loader, const LoaderOptions& options, const AcceleratorState& shared, int64_t pass,
                const std::optional<PassStart>& resumed)
       : loader_(loader),
-        group_(shared.group),
+        group_(shared.mesh.world),
+        data_(shared.mesh.data),
+        data_ranks_(data_ranks(shared.mesh)),
         place_(shared.place),
-        dispatcher_(dispatch_options(loader, options, group_), place_),
+        dispatcher_(dispatch_options(loader, options, data_), place_),
         options_(options),
         pass_(pass),
         catch_up_(resumed),
@@ -164,7 +173,7 @@ class DispatchPass {
     if (read_ == 0) return "rank 0, which reads for all (dispatch_batches), has none";
     if (options_.skipped > 0)
       return fmt::format("{} are skipped, and rank 0 reads {} for all", options_.skipped, read_);
-    return fmt::format("rank 0 reads {} for {} ranks, and drop_last drops them", read_, group_.size());
+    return fmt::format("rank 0 reads {} for {} ranks, and drop_last drops them", read_, data_.size());
   }
 
  private:
@@ -261,13 +270,13 @@ class DispatchPass {
     const auto before = sent_;
     auto round = std::exchange(next_round_, std::nullopt);
     if (round) next_round_ = read_round();
-    std::vector<Message> messages(static_cast<size_t>(group_.size()));
+    std::vector<Message> messages(static_cast<size_t>(data_.size()));  // by data parallel rank
     Message common{.read = batches_, .skipped = options_.skipped, .epoch = epoch_, .pass = pass_};
     if (round) {
       common.last = !next_round_ && !failure_;
       common.samples = round->samples;
       // With the last batch the loader was read to its end, even if drop_last omits the rest.
-      const bool rest_is_dropped = common.last && dispatch_options(loader_, options_, group_).drop_last;
+      const bool rest_is_dropped = common.last && dispatch_options(loader_, options_, data_).drop_last;
       sent_ = common.reader.state = rest_is_dropped ? position_of(loader_) : state_after(round->read);
     } else {
       common.reader.state = failure_ ? sent_ : position_of(loader_);  // no rank received a failed round
@@ -277,9 +286,9 @@ class DispatchPass {
       common.reader.size = size_or_unknown(loader_);
       if constexpr (CountsSamples<Loader>) common.reader.samples = loader_.sample_count();
     }
-    for (size_t rank = 0; rank < messages.size(); ++rank) {
-      messages[rank] = common;
-      if (round) messages[rank].batch = std::move(round->batches[rank]);
+    for (size_t part = 0; part < messages.size(); ++part) {
+      messages[part] = common;
+      if (round) messages[part].batch = std::move(round->batches[part]);
     }
     if constexpr (tree::packable<Batch>) (void)scatter_bytes(group_, packed(messages, before));
     return std::move(messages.front());
@@ -288,8 +297,12 @@ class DispatchPass {
   /// If a batch cannot be packed, all ranks fail, as if it could not be read.
   std::vector<at::Tensor> packed(std::vector<Message>& messages, const std::optional<state::LoaderState>& before) {
     const auto all = [&] {
-      std::vector<at::Tensor> bytes{own_bytes_};
-      for (size_t rank = 1; rank < messages.size(); ++rank) bytes.push_back(tree::pack(messages[rank]));
+      std::vector<at::Tensor> of_data_rank(messages.size()), bytes{own_bytes_};
+      for (size_t rank = 1; rank < data_ranks_.size(); ++rank) {
+        const size_t part = data_ranks_[rank];
+        if (!of_data_rank[part].defined()) of_data_rank[part] = tree::pack(messages[part]);
+        bytes.push_back(of_data_rank[part]);
+      }
       return bytes;
     };
     try {
@@ -318,7 +331,8 @@ class DispatchPass {
   }
 
   Loader& loader_;
-  comm::Group group_;
+  comm::Group group_, data_;
+  std::vector<size_t> data_ranks_;
   RankContext place_;
   data::BatchDispatcher<Batch> dispatcher_;
   std::optional<position_t<Loader>> position_;

@@ -270,7 +270,7 @@ class PreparedLoader {
   PreparedLoader() = default;
   PreparedLoader(std::shared_ptr<Loader> loader, std::shared_ptr<AcceleratorState> shared, const LoaderOptions& options)
       : loader_(std::move(loader)), accelerator_state_(std::move(shared)), options_(options) {
-    divide_round(*loader_, accelerator_state_->group, options_, accelerator_state_->place);
+    divide_round(*loader_, accelerator_state_->mesh, options_, accelerator_state_->place);
     lane_ = lane_for(*loader_, *accelerator_state_, options_);
     if constexpr (requires { loader_->read_pinned(true); }) loader_->read_pinned(lane_ != nullptr && !dispatches());
   }
@@ -292,7 +292,7 @@ class PreparedLoader {
 
   /// Returns true if rank 0 reads for all ranks.
   [[nodiscard]] bool dispatches() const {
-    return prepared::dispatches<Loader>(assigned(accelerator_state_, "PreparedLoader")->group, options_);
+    return prepared::dispatches<Loader>(assigned(accelerator_state_, "PreparedLoader")->mesh.world, options_);
   }
   /// Returns the number of samples that all ranks together consume per step.
   [[nodiscard]] int64_t total_batch_size() const requires data::Batched<Loader> {
@@ -443,9 +443,9 @@ class PreparedLoader {
 
   /// Broadcasts the position and the length of rank 0's loader, which reads for all ranks. Collective.
   void receive_reader_info() const {
-    const bool reads = accelerator_state_->group.rank() == 0;
-    const ReaderInfo reader =
-        broadcast_reader_info(reads ? reader_info(*loader_) : ReaderInfo{}, accelerator_state_->group);
+    const comm::Group& world = accelerator_state_->mesh.world;
+    const bool reads = world.rank() == 0;
+    const ReaderInfo reader = broadcast_reader_info(reads ? reader_info(*loader_) : ReaderInfo{}, world);
     if (reads) return;
     position_state_->update_reader_info(reader.size, reader.samples);
     if constexpr (data::AcceptsShardSpec<Loader> && data::Resumable<Loader>) {
@@ -471,7 +471,7 @@ class PreparedLoader {
   /// Returns true if rank 0 reads for this rank and the loader does not know that. Such a loader may have no data, so
   /// its position cannot be set.
   [[nodiscard]] bool has_reader_info() const {
-    return dispatches() && accelerator_state_->group.rank() != 0 && !data::AcceptsShardSpec<Loader>;
+    return dispatches() && accelerator_state_->mesh.world.rank() != 0 && !data::AcceptsShardSpec<Loader>;
   }
   /// Returns the function by which the registry sets the position. It does not keep the loader alive.
   [[nodiscard]] auto setter() const requires data::Resumable<Loader> {

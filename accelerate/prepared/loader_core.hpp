@@ -27,10 +27,10 @@ namespace accelerate::prepared {
 /// Returns rank 0's seed on every rank. Collective.
 [[nodiscard]] uint64_t seed_of_rank_0(uint64_t seed, const comm::Group& group);
 
-/// Returns true if rank 0 reads for all ranks.
+/// Returns true if rank 0 reads for all ranks of the world.
 template <typename Loader>
-[[nodiscard]] bool dispatches(const comm::Group& group, const LoaderOptions& options) {
-  return group.size() > 1 && options.dispatch_batches.value_or(data::Streaming<Loader> && options.device_placement);
+[[nodiscard]] bool dispatches(const comm::Group& world, const LoaderOptions& options) {
+  return world.size() > 1 && options.dispatch_batches.value_or(data::Streaming<Loader> && options.device_placement);
 }
 
 [[nodiscard]] inline data::ShardSpec share_of(const comm::Group& group, const LoaderOptions& options) {
@@ -84,23 +84,24 @@ class LoaderCore : public Entry {
   std::shared_ptr<PassOrder> order{};
 };
 
-/// Gives the loader this rank's shard and rank 0's seed, if it accepts them. Collective for a loader with a seed.
+/// Gives the loader this rank's shard and rank 0's seed, if it accepts them. Collective over the world for a loader
+/// with a seed, because ranks of one model read the same batches.
 template <typename Loader>
-void divide_round(Loader& loader, const comm::Group& group, const LoaderOptions& options, const RankContext& place) {
+void divide_round(Loader& loader, const job::MeshGroups& mesh, const LoaderOptions& options, const RankContext& place) {
+  const bool dispatched = dispatches<Loader>(mesh.world, options);
   if constexpr (!tree::packable<batch_t<Loader>>) {
-    if (dispatches<Loader>(group, options)) throw_not_packable(place);
+    if (dispatched) throw_not_packable(place);
   }
   if constexpr (!tree::names_all_members<batch_t<Loader>>) {
-    if (dispatches<Loader>(group, options)) refuse_unnamed_members(c10::demangle_type<batch_t<Loader>>(), place);
+    if (dispatched) refuse_unnamed_members(c10::demangle_type<batch_t<Loader>>(), place);
   }
   if constexpr (data::Shardable<Loader>) {
-    const bool whole = dispatches<Loader>(group, options);
-    const data::ShardSpec all{.reads = group.rank() == 0, .reports = false};
-    data::assign_shard(loader, whole ? all : share_of(group, options), place);
+    const data::ShardSpec all{.reads = mesh.world.rank() == 0, .reports = false};
+    data::assign_shard(loader, dispatched ? all : share_of(mesh.data, options), place);
   }
   if constexpr (data::Seedable<Loader>) {
     const bool seeded = data::Streaming<Loader> || data::needs_seed(loader);  // workers of a stream always use a seed
-    if (group.size() > 1 && seeded) loader.set_seed(seed_of_rank_0(loader.seed(), group));
+    if (mesh.world.size() > 1 && seeded) loader.set_seed(seed_of_rank_0(loader.seed(), mesh.world));
   }
 }
 
