@@ -343,6 +343,7 @@ class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacad
   template <typename Model>
   at::Tensor clip_grad_norm_(const PreparedModel<Model>& model, double max_norm, double norm_type = 2.0,
                              bool error_if_nonfinite = false) {
+    prepared::refuse_released_stages(*accelerator_state_, model.core(), "clip_grad_norm_");
     return clip_grad_norm_(model.parameters(), max_norm, norm_type, error_if_nonfinite);
   }
   /// As above, for all parameters of the model.

@@ -55,13 +55,17 @@ std::optional<c10::ScalarType> dtype_of_storage(std::string_view name) {
   return name.empty() ? std::nullopt : dtype_in(find_tensor(&DtypeNames::storage, name));
 }
 
-at::Tensor as_written(const at::Tensor& tensor, std::string_view name, std::string_view operation) {
+void check_can_be_written(const at::Tensor& tensor, std::string_view name, std::string_view operation) {
   if (!tensor.defined() || tensor.layout() != c10::kStrided || tensor.is_quantized()) {
     base::fail(ErrorKind::usage, {}, operation, "{} is {}, only dense tensors can be saved", name,
                !tensor.defined()       ? "an undefined tensor"
                : tensor.is_quantized() ? "quantised"
                                        : "sparse");
   }
+}
+
+at::Tensor as_written(const at::Tensor& tensor, std::string_view name, std::string_view operation) {
+  check_can_be_written(tensor, name, operation);
   return tensor.detach().cpu().contiguous().resolve_conj().resolve_neg();
 }
 

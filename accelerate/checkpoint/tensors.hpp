@@ -28,6 +28,8 @@ struct DtypeNames {
 /// Called once for each placeholder, when its bytes are written, so that not all values need memory at once.
 using ProvideValues = std::function<at::Tensor(const at::Tensor& placeholder)>;
 
+/// \throws Error (usage) with the name of a sparse, quantized or undefined tensor.
+void check_can_be_written(const at::Tensor& tensor, std::string_view name, std::string_view operation);
 /// Returns the tensor detached, on the CPU, dense and row-major, as its bytes are written.
 /// \throws Error (usage) with the name of a sparse, quantized or undefined tensor.
 [[nodiscard]] at::Tensor as_written(const at::Tensor& tensor, std::string_view name, std::string_view operation);

@@ -5,7 +5,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
-#include "accelerate/base/error.hpp"
 #include "accelerate/gradient/clip.hpp"
 #include "accelerate/gradient/pieces.hpp"
 
@@ -61,9 +60,9 @@ void average_gradients(const comm::Group& group, const std::vector<NamedTensor>&
   for (const auto& [name, parameter] : parameters) {
     const void* key = parameter.unsafeGetTensorImpl();
     if (!parameter.requires_grad() || !seen.insert(key).second) continue;
+    // Other ranks may have a dense gradient or none, and cannot know that this one is sparse.
     if (parameter.grad().defined() && parameter.grad().layout() != c10::kStrided) {
-      base::fail(ErrorKind::usage, group.place(), "average_gradients",
-                 "the gradient of {} is sparse, must be dense; create the embedding with sparse(false)", name);
+      parameter.mutable_grad() = parameter.grad().to_dense();
     }
     (alone.contains(key) ? single : together).push_back(parameter);
   }

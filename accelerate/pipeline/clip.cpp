@@ -19,7 +19,14 @@ namespace {
 
 constexpr std::string_view kCall = "Pipeline.clip_grad_norm_";
 
-/// Gradients of this process, each once. A parameter may be in several layers.
+/// A sparse gradient is coalesced in place, because its norm is that of the sums of equal indices.
+at::Tensor values_of(at::Tensor& gradient) {
+  if (gradient.layout() == c10::kStrided) return gradient;
+  gradient = gradient.coalesce();
+  return gradient._values();
+}
+
+/// Dense values of the gradients of this process, each once. A parameter may be in several layers.
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters, const ClipScope& scope,
                                      bool counted_only) {
   std::vector<at::Tensor> gradients;
@@ -27,7 +34,7 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters, 
   for (const auto& parameter : parameters) {
     if (!parameter.grad().defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
     if (counted_only && scope.tied != nullptr && !scope.tied->counts_here(parameter)) continue;
-    gradients.push_back(parameter.grad());
+    gradients.push_back(values_of(parameter.mutable_grad()));
   }
   return gradients;
 }

@@ -67,6 +67,7 @@ void Engine::begin(Step& step, bool training, const at::Tensor& input) {
     if (input.requires_grad()) own.first_trainable = -1;
   }
   step.header = transport_->begin(own, input);
+  if (step_check_) step_check_(step.header.micro_batches);
 }
 
 void Engine::split_target(Step& step, const at::Tensor& target) {

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -42,6 +43,8 @@ class Engine {
   at::Tensor forward(const at::Tensor& input);
   /// Replaces the transport between two steps.
   void set_transport(std::unique_ptr<Transport> transport) { transport_ = std::move(transport); }
+  /// Called with the number of micro-batches of each step, before the first one.
+  void set_step_check(std::function<void(int64_t micro_batches)> check) { step_check_ = std::move(check); }
 
  private:
   struct Step {
@@ -73,6 +76,7 @@ class Engine {
   Setup setup_;
   std::map<int64_t, Stage> stages_;
   std::unique_ptr<Transport> transport_;
+  std::function<void(int64_t micro_batches)> step_check_{};
   std::map<std::pair<bool, int64_t>, std::vector<Action>> actions_;  ///< by training and number of micro-batches
 };
 

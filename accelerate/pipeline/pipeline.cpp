@@ -196,6 +196,12 @@ at::Tensor Pipeline::clip_grad_norm_(double max_norm, double norm_type) {
                                   norm_type);
 }
 
+void Pipeline::set_step_check(std::function<void(int64_t micro_batches)> check) {
+  engine_->set_step_check([this, check = std::move(check)](int64_t micro_batches) {
+    if (is_training()) check(micro_batches);
+  });
+}
+
 bool Pipeline::has_first_stage() const { return !group_ || group_->rank() == 0; }
 bool Pipeline::has_last_stage() const { return !group_ || group_->rank() == group_->size() - 1; }
 

@@ -157,6 +157,8 @@ class Pipeline : public torch::nn::Module {
     step_wrapper_ = std::move(wrapper);
     step_wrapper_owner_ = std::move(owner);
   }
+  /// For prepare(): a function that is called with the number of micro-batches before the first one, in training mode.
+  void set_step_check(std::function<void(int64_t micro_batches)> check);
   [[nodiscard]] std::shared_ptr<const void> step_wrapper_owner() const { return step_wrapper_owner_.lock(); }
 
  private:

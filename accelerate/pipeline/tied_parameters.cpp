@@ -12,6 +12,14 @@
 #include "accelerate/comm/error_context.hpp"
 
 namespace accelerate::pipeline {
+namespace {
+
+/// The gradient of an embedding may be sparse, and that of the tied head is dense.
+at::Tensor dense_of(const at::Tensor& gradient) {
+  return gradient.layout() == c10::kStrided ? gradient.contiguous() : gradient.to_dense();
+}
+
+}  // namespace
 
 TiedParameters::TiedParameters(comm::Group group, int64_t tag, std::vector<TiedParameter> tied)
     : group_(std::move(group)), tag_(tag), tied_(std::move(tied)) {
@@ -66,7 +74,7 @@ void TiedParameters::finish_step() {
   for (size_t i = 0; i < tied_.size(); ++i) {
     at::Tensor& parameter = tied_[i].tensor;
     if (!parameter.requires_grad()) continue;
-    const at::Tensor own = parameter.grad().defined() ? parameter.grad().contiguous() : at::zeros_like(parameter);
+    const at::Tensor own = parameter.grad().defined() ? dense_of(parameter.grad()) : at::zeros_like(parameter);
     const auto gradients = comm::with_operation_context(
         "Pipeline.train_step", fmt::format("the gradient of the tied parameter {} is not summed", tied_[i].name),
         group_.place(), [&] { return exchange(tied_[i], own); });

@@ -226,6 +226,8 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
   ShardedContent sharded = sharded_content(*accelerator_state_, std::move(states));
   together(accelerator_state_->mesh.world, "save_state", [&] {
     content = content_of(*accelerator_state_, customs_, buffers, std::move(sharded));
+    // Otherwise a rank would fail alone while the others join their tensors.
+    if (accelerator_state_->mesh.is_model_parallel()) check_can_be_saved(content.customs);
     check_can_be_joined(*accelerator_state_, content);
     check_stage_content(*accelerator_state_, content);
   });

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "accelerate/checkpoint/tensors.hpp"
 #include "accelerate/data/loader_state.hpp"
 #include "accelerate/optim/schedules/scheduler_state.hpp"
 #include "accelerate/precision/scaler_state_json.hpp"
@@ -21,6 +22,14 @@ nlohmann::json parsed(const std::string& text) {
 }
 
 }  // namespace
+
+void check_can_be_saved(const std::vector<checkpoint::CustomState>& customs) {
+  for (const auto& custom : customs) {
+    const auto* tensors = std::get_if<checkpoint::NamedTensors>(&custom);
+    if (tensors == nullptr) continue;
+    for (const auto& [name, tensor] : *tensors) checkpoint::check_can_be_written(tensor, name, "save_state");
+  }
+}
 
 std::string json_of(const state::SchedulerState& state) { return nlohmann::json(state).dump(); }
 std::string json_of(const state::LoaderState& state) { return nlohmann::json(state).dump(); }

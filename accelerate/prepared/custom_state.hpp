@@ -13,6 +13,7 @@
 #include <type_traits>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/checkpoint/checkpoint_content.hpp"
@@ -34,6 +35,9 @@ struct CustomObject {
 };
 
 using TensorDict = torch::OrderedDict<std::string, at::Tensor>;
+
+/// \throws Error (usage) with the name of a tensor of a registered object that cannot be saved.
+void check_can_be_saved(const std::vector<checkpoint::CustomState>& customs);
 
 /// State as tensors by name, as of modules and ExponentialMovingAverage.
 template <typename Object>

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "accelerate/comm/error_context.hpp"
+#include "accelerate/nn/sync_batch_norm.hpp"
 #include "accelerate/pipeline/model_layout.hpp"
 #include "accelerate/pipeline/pipeline.hpp"
 #include "accelerate/precision/outputs.hpp"
@@ -147,6 +148,33 @@ at::Tensor run_step(AcceleratorState& shared, ModelCore& core, const pipeline::L
   return mean_loss;
 }
 
+/// Returns true if a stage on any rank of the pipeline has a SyncBatchNorm. Collective over the pipeline group.
+bool any_stage_synchronizes_batches(const AcceleratorState& shared, const torch::nn::Module& module) {
+  const auto modules = module.modules();
+  const bool own = std::ranges::any_of(
+      modules, [](const auto& one) { return dynamic_cast<const nn::SyncBatchNormImpl*>(one.get()) != nullptr; });
+  const comm::Group& group = shared.mesh.pipeline;
+  if (group.size() == 1) return own;
+  const auto all = comm::with_operation_context("prepare", "the layers of the stages are not compared", shared.place,
+                                                [&] { return group.all_gather_bytes(own ? "1" : "0"); });
+  return std::ranges::find(all, "1") != all.end();
+}
+
+/// SyncBatchNorm exchanges statistics in each micro-batch, so another number of them would block the ranks.
+void check_equal_micro_batches(const AcceleratorState& shared, int64_t micro_batches) {
+  const auto own = fmt::to_string(micro_batches);
+  const auto all = comm::with_operation_context("Pipeline", "the numbers of micro-batches are not compared",
+                                                shared.place, [&] { return shared.group.all_gather_bytes(own); });
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    base::fail(
+        ErrorKind::usage, shared.place, "Pipeline",
+        "the batch of data parallel rank 0 has {} micro-batches, that of rank {} has {}, and SyncBatchNorm needs "
+        "the same number on all; give each rank at least as many rows as PipelineOptions::micro_batches",
+        all[0], rank, all[rank]);
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<const pipeline::ModelLayout> layout_of_pipeline(const AcceleratorState& shared,
@@ -186,6 +214,12 @@ void wrap_train_step(const std::shared_ptr<AcceleratorState>& shared, const std:
         return run_step(*held, *prepared, loss, run);
       },
       core);
+  if (shared->group.size() == 1 || !any_stage_synchronizes_batches(*shared, module)) return;
+  pipeline->set_step_check([state = std::weak_ptr(shared), model = std::weak_ptr(core)](int64_t micro_batches) {
+    const auto held = state.lock();
+    const auto prepared = model.lock();
+    if (held && prepared && !prepared->is_retired()) check_equal_micro_batches(*held, micro_batches);
+  });
 }
 
 bool spans_pipeline_stages(const std::vector<std::shared_ptr<ModelCore>>& models,
@@ -195,6 +229,20 @@ bool spans_pipeline_stages(const std::vector<std::shared_ptr<ModelCore>>& models
     // A stage without parameters also takes part in norms.
     return layout && layout->ranks > 1 && (parameters.empty() || model->has_any_of(parameters));
   });
+}
+
+void refuse_released_stages(AcceleratorState& shared, const ModelCore& model, std::string_view operation) {
+  const auto& layout = model.options().pipeline;
+  if (!model.is_retired() || layout == nullptr || layout->ranks == 1) return;
+  std::vector<at::Tensor> parameters;
+  for (const auto& own : model.parameters()) parameters.push_back(own.tensor);
+  const auto& models = shared.registry.list<ModelCore>();
+  if (std::ranges::any_of(models, [&](const auto& one) { return one->has_any_of(parameters); })) return;
+  base::fail(
+      ErrorKind::usage, shared.place, operation,
+      "the Pipeline was released by free_memory(), and the norm would lack {} other stages; give it to prepare() "
+      "again, or call its own clip_grad_norm_()",
+      layout->ranks - 1);
 }
 
 void refuse_parameters_of_no_stage(const AcceleratorState& shared,

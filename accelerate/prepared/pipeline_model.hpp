@@ -41,9 +41,11 @@ void wrap_train_step(const std::shared_ptr<AcceleratorState>& shared, const std:
 /// one of the models is such a pipeline.
 [[nodiscard]] bool spans_pipeline_stages(const std::vector<std::shared_ptr<ModelCore>>& models,
                                          const std::vector<at::Tensor>& parameters);
+/// \throws Error (usage) if the model is a pipeline over several ranks that free_memory() has released, because its
+///         other stages are unknown.
+void refuse_released_stages(AcceleratorState& shared, const ModelCore& model, std::string_view operation);
 /// \throws Error (usage) if one of the parameters has a gradient and is in no stage: a norm over the stages would count
-/// it
-///         several times.
+///         it several times.
 void refuse_parameters_of_no_stage(const AcceleratorState& shared,
                                    const std::vector<std::shared_ptr<ModelCore>>& models,
                                    const std::vector<at::Tensor>& parameters);

@@ -2,6 +2,7 @@
 // Errors of prepare() and of later calls for pipelines.
 #include "tests/testing.hpp"
 //
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -91,17 +92,8 @@ TEST_CASE("backward() of a loss that train_step() returned is refused") {
         "remove this call of backward()");
 }
 
-TEST_CASE("a sparse gradient of a stage is refused, and a NaN loss with stop_at_nan_loss") {
+TEST_CASE("a NaN loss is refused with stop_at_nan_loss") {
   run_threads(2, [](const Group& world) {
-    Accelerator accelerator = on_mesh(world, {.dp_replicate_size = 2}, {.stop_at_nan_loss = true});
-    Sequential layers(torch::nn::Embedding(torch::nn::EmbeddingOptions(10, 3).sparse(true)), torch::nn::Linear(3, 3));
-    const auto model = accelerator.prepare(std::make_shared<Pipeline>(accelerator.pipeline_parallel_group(), layers));
-    const auto ids = torch::arange(4);
-    CHECK(refused([&] {
-            model->train_step(ids, torch::ones({4, 3}), squared_error);
-          }) ==
-          "average_gradients: the gradient of 0.weight is sparse, must be dense; create the embedding with "
-          "sparse(false)");
     Accelerator other = on_mesh(world, {.dp_replicate_size = 2}, {.stop_at_nan_loss = true});
     const auto dense = other.prepare(std::make_shared<Pipeline>(other.pipeline_parallel_group(), mlp()));
     const auto nan = torch::full({4, 7}, std::numeric_limits<double>::quiet_NaN(), torch::kDouble);
@@ -168,6 +160,53 @@ TEST_CASE("a Pipeline with given devices does not move to another device") {
       refused([&] { placed.to(at::Device(at::kMeta)); }) ==
       "Pipeline.to: the layers of this rank are on cpu and cannot move to meta; construct the Pipeline with layers, a "
       "group or devices for meta");
+}
+
+struct Counters {
+  torch::OrderedDict<std::string, torch::Tensor> state_dict() { return tensors; }
+  void load_state_dict(const torch::OrderedDict<std::string, torch::Tensor>& saved) { tensors = saved; }
+  torch::OrderedDict<std::string, torch::Tensor> tensors;
+};
+
+TEST_CASE("a registered object with an undefined tensor on one stage is refused on all ranks") {
+  for (const int64_t broken : {0, 1}) {
+    for (const char* name : {"count", "0.weight"}) {
+      CAPTURE(name);
+      run_threads(
+          2,
+          [&](const Group& world) {
+            Accelerator accelerator = on_mesh(world, {.pp_size = 2});
+            PipelineTraining training(accelerator, {});
+            Counters counters;
+            counters.tensors.insert(name, world.rank() == broken ? torch::Tensor() : torch::ones(2));
+            accelerator.register_for_checkpointing(counters);
+            CHECK(
+                refused([&] {
+                  accelerator.save_state("never_written");
+                }).find(fmt::format("save_state: {} is an undefined tensor, only dense tensors can be saved", name)) !=
+                std::string::npos);
+          },
+          std::chrono::seconds(20));
+    }
+  }
+}
+
+TEST_CASE("clip_grad_norm_() refuses a Pipeline after free_memory(), because the norm would lack other stages") {
+  run_threads(2, [](const Group& world) {
+    Accelerator accelerator = on_mesh(world, {.pp_size = 2});
+    PipelineTraining training(accelerator, {});
+    const auto model = std::get<0>(training.objects);
+    model->train_step(waves({4, 7}, 1), waves({4, 3}, 2), squared_error);
+    const double before = accelerator.clip_grad_norm_(model, 1e9).item<double>();
+    accelerator.free_memory();
+    CHECK(
+        refused([&] { accelerator.clip_grad_norm_(model, 1.0); }) ==
+        "clip_grad_norm_: the Pipeline was released by free_memory(), and the norm would lack 1 other stages; give it "
+        "to prepare() again, or call its own clip_grad_norm_()");
+    CHECK(training.pipeline->clip_grad_norm_(1e9).item<double>() == doctest::Approx(before));
+    std::ignore = accelerator.prepare(training.pipeline);
+    CHECK(accelerator.clip_grad_norm_(model, 1e9).item<double>() == doctest::Approx(before));
+  });
 }
 
 TEST_CASE("after free_memory() a Pipeline steps as if it were not prepared") {
