@@ -95,7 +95,7 @@ std::string describe_customs(AcceleratorState& shared, const std::vector<checkpo
 
 }  // namespace
 
-void check_stage_model(const AcceleratorState& shared, const ModelCore& model, std::string_view operation,
+void check_stage_model(AcceleratorState& shared, const ModelCore& model, std::string_view operation,
                        bool save_on_each_node) {
   if (!has_pipeline_stages(shared)) return;
   const int64_t stages = shared.mesh.pipeline.size();
@@ -107,6 +107,15 @@ void check_stage_model(const AcceleratorState& shared, const ModelCore& model, s
         stages);
   }
   if (model.options().pipeline != nullptr) return;
+  for (const ModelCore& other : shared.registry.of<ModelCore>()) {
+    if (other.options().pipeline == nullptr) continue;
+    refuse_stage(
+        shared, operation,
+        "with pp_size {} {} is an nn::Pipeline and {} is not, and prepare() does not keep models equal on all "
+        "stages; make {} a layer of the Pipeline, or leave it out of prepare() and register an object with its "
+        "state_dict() by register_for_checkpointing(), which compares it on all stages",
+        stages, other.name(), model.name(), model.name());
+  }
   refuse_stage(
       shared, operation,
       "with pp_size {} every rank of a pipeline has other layers, but {} is not an nn::Pipeline, so the files would "

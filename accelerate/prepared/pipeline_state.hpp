@@ -14,7 +14,7 @@ namespace accelerate::prepared {
 class ModelCore;
 
 /// \throws Error (usage) with several stages if the model is not a Pipeline, or if save_on_each_node is set.
-void check_stage_model(const AcceleratorState& shared, const ModelCore& model, std::string_view operation,
+void check_stage_model(AcceleratorState& shared, const ModelCore& model, std::string_view operation,
                        bool save_on_each_node);
 /// The same for all models.
 /// \throws Error (usage) also if a parameter of an optimizer belongs to no Pipeline, or is listed in another order than

@@ -191,6 +191,43 @@ TEST_CASE("a registered object with an undefined tensor on one stage is refused 
   }
 }
 
+struct Teacher {
+  torch::OrderedDict<std::string, torch::Tensor> state_dict() { return net->named_parameters(); }
+  void load_state_dict(const torch::OrderedDict<std::string, torch::Tensor>& saved) {
+    const torch::NoGradGuard no_grad;
+    for (auto& item : net->named_parameters()) item.value().copy_(saved[item.key()]);
+  }
+  torch::nn::Linear net{3, 3};
+};
+
+TEST_CASE("a checkpoint of stages refuses a second model that is no Pipeline, and accepts it as a registered object") {
+  run_threads(2, [](const Group& world) {
+    const testing::SharedFolder folder(world);
+    Teacher teacher;
+    sharding_testing::fill(*teacher.net);
+    const auto expected = teacher.net->weight.detach().clone();
+    Accelerator accelerator = on_mesh(world, {.pp_size = 2});
+    PipelineTraining training(accelerator, {});
+    accelerator.register_for_checkpointing(teacher);
+    accelerator.save_state(folder.path / "c");
+    const auto model = accelerator.prepare(teacher.net);
+    const std::string reason =
+        ": with pp_size 2 model is an nn::Pipeline and model_1 is not, and prepare() does not keep models equal on "
+        "all stages; make model_1 a layer of the Pipeline, or leave it out of prepare() and register an object with "
+        "its "
+        "state_dict() by register_for_checkpointing(), which compares it on all stages";
+    CHECK(refused([&] { accelerator.save_state(folder.path / "d"); }) == "save_state" + reason);
+    CHECK(refused([&] { accelerator.save_model(model, folder.path / "d"); }) == "save_model" + reason);
+    Accelerator one = alone();
+    WholeTraining whole(one, {});
+    Teacher loaded;
+    one.register_for_checkpointing(loaded);
+    one.load_state(folder.path / "c");
+    CHECK(loaded.net->weight.equal(expected));
+    world.barrier();
+  });
+}
+
 TEST_CASE("clip_grad_norm_() refuses a Pipeline after free_memory(), because the norm would lack other stages") {
   run_threads(2, [](const Group& world) {
     Accelerator accelerator = on_mesh(world, {.pp_size = 2});
