@@ -73,7 +73,7 @@ env::ParallelismConfig resolve_parallelism(const std::optional<env::ParallelismC
 
 int64_t MeshGroups::data_rank_of(int64_t rank) const {
   if (!is_model_parallel()) return rank;
-  const auto group = config.group(rank, env::mesh::dp);
+  const auto group = config.group(rank, env::mesh::kDp);
   return std::ranges::find(group, rank) - group.begin();
 }
 
