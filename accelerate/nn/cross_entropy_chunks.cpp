@@ -5,6 +5,7 @@
 #include <ATen/ThreadLocalState.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "accelerate/device/parallel_for.hpp"
 
@@ -67,6 +68,14 @@ class RowLosses {
     const auto options = problem.x.options().dtype(problem.loss_dtype);
     if (problem.bias.defined()) bias_ = problem.bias.to(problem.compute_dtype).to(problem.loss_dtype);
     if (problem.class_weights.defined()) class_weights_ = problem.class_weights.to(problem.loss_dtype);
+    fused_ = problem.kernel != nullptr && problem.loss_dtype == at::kFloat &&
+             problem.weight.size(0) <= std::numeric_limits<int>::max() / 2;
+    if (fused_) {  // the kernel knows no strides
+      target_ = problem.target.contiguous();
+      for (at::Tensor* const tensor : {&factors_, &bias_, &class_weights_}) {
+        if (tensor->defined()) *tensor = tensor->contiguous();
+      }
+    }
     terms_.ignored = problem.target == problem.ignore_index;
     terms_.target = problem.target.masked_fill(terms_.ignored, 0);
     const at::Tensor counted = (problem.target != problem.ignore_index).to(problem.loss_dtype);
@@ -85,6 +94,7 @@ class RowLosses {
 
   /// Computes the losses of rows [first, first + logits.size(0)) and, if wanted, replaces the logits by their gradient.
   void run(const at::Tensor& logits, int64_t first, const at::Tensor& losses, bool gradient) const {
+    if (fused_) return run_kernel(logits, first, losses, gradient);
     const int64_t most = rows_of_block(logits, problem_.loss_dtype);
     const auto run_rows = [&](int64_t begin, int64_t rows) {
       for (int64_t from = begin; from < begin + rows; from += most) {
@@ -103,6 +113,29 @@ class RowLosses {
   }
 
  private:
+  /// As run_block(), with the device's own kernel for all rows.
+  void run_kernel(const at::Tensor& logits, int64_t first, const at::Tensor& losses, bool gradient) const {
+    const auto numbers = [](const at::Tensor& tensor) -> const float* {
+      return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
+    };
+    const auto of_row = [&](const at::Tensor& tensor) { return tensor.defined() ? numbers(tensor) + first : nullptr; };
+    problem_.kernel->launch(
+        {.logits = logits.data_ptr(),
+         .row_stride = logits.stride(0),
+         .classes = logits.size(1),
+         .target = reinterpret_cast<const long long*>(target_.const_data_ptr<int64_t>() + first),
+         .ignore_index = problem_.ignore_index,
+         .of_target = of_row(terms_.of_target),
+         .of_all = of_row(terms_.of_all),
+         .row_factors = of_row(factors_),
+         .bias = numbers(bias_),
+         .class_weights = numbers(class_weights_),
+         .all_weights = terms_.of_all.defined() && class_weights_.defined() ? numbers(all_weights_) : nullptr,
+         .losses = losses.data_ptr<float>() + first,
+         .gradient = gradient ? 1 : 0},
+        logits.scalar_type(), logits.size(0));
+  }
+
   void run_block(const at::Tensor& logits, int64_t first, const at::Tensor& losses, bool gradient) const {
     const int64_t rows = logits.size(0);
     const auto of = [&](const at::Tensor& all) { return all.narrow(0, first, rows); };
@@ -140,6 +173,8 @@ class RowLosses {
   at::Tensor all_weights_;  ///< [] sum of the class weights, or C
   at::Tensor denominator_;
   RowTerms terms_;
+  bool fused_ = false;  ///< the kernel of the problem computes the rows
+  at::Tensor target_;   ///< of the problem, for the kernel
 };
 
 /// Adds the chunk's product to the sum: within the product for one dtype, else in the sum's wider dtype.

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "accelerate/nn/cross_entropy_kernel.hpp"
+
 namespace accelerate::nn {
 
 /// Checked inputs. N rows, C classes.
@@ -21,6 +23,8 @@ struct CrossEntropyProblem {
   int64_t max_bytes;
   at::ScalarType compute_dtype;  ///< of the matrix products and the logits
   at::ScalarType loss_dtype;     ///< of everything else: float32 or float64
+  /// Computes the rows of logits, if the loss is float32. If null, ATen's operators do.
+  const CrossEntropyKernel* kernel = nullptr;
 };
 
 /// The gradients to compute.

@@ -15,6 +15,7 @@
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/nn/cross_entropy_chunks.hpp"
+#include "accelerate/nn/cross_entropy_kernel.hpp"
 #include "accelerate/nn/linear_cross_entropy_checks.hpp"
 #include "accelerate/nn/segment_graph.hpp"
 
@@ -42,7 +43,9 @@ CrossEntropyProblem problem_of(const at::Tensor& x, const at::Tensor& weight, co
           .label_smoothing = options.label_smoothing,
           .max_bytes = options.max_bytes,
           .compute_dtype = dtype,
-          .loss_dtype = dtype == at::kDouble ? at::kDouble : at::kFloat};
+          .loss_dtype = dtype == at::kDouble ? at::kDouble : at::kFloat,
+          .kernel =
+              fused_cross_entropy_requested(options.fused_kernel) ? cross_entropy_kernel(x.device(), dtype) : nullptr};
 }
 
 /// Result of a gradient in the dtype of its input. `owned` gradients may be scaled in place.

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 
 namespace accelerate::nn {
 
@@ -28,6 +29,13 @@ struct LinearCrossEntropyOptions {
   /// Upper limit for the logits that exist at one time, in bytes. Larger logits are computed in chunks of rows, at
   /// least one row each. The default of 512 MiB keeps the matrix products efficient.
   int64_t max_bytes = int64_t{512} << 20;
+  /// Whether one fused kernel replaces LibTorch's elementwise operators on an NVIDIA GPU for float32, bfloat16 and
+  /// float16. If unset, the environment variable ACCELERATE_FUSED_CROSS_ENTROPY decides; otherwise false. The kernel
+  /// has not run on a GPU yet: only its text was tested, on a CPU. NVRTC compiles it in about a second at the first
+  /// call on a device, which should precede the capture of a graph, and the result is cached on disk. If the kernel
+  /// cannot be loaded, one warning is logged and LibTorch's operators are used. A target that is not a class fails an
+  /// assertion on the device, as with LibTorch's operators.
+  std::optional<bool> fused_kernel{};
 };
 
 /// Returns cross_entropy(linear(x, weight, bias), target) without keeping the logits.
@@ -48,7 +56,8 @@ struct LinearCrossEntropyOptions {
 /// \param options  See LinearCrossEntropyOptions.
 /// \returns the loss, float32 or float64: a scalar, or the shape of target for Reduction::none. The mean is NaN and the
 ///          gradients are 0 if all rows are ignored or there is no row.
-/// \throws Error (usage) if shapes, dtypes, devices or options do not fit, and on the CPU if a target is not a class.
+/// \throws Error (usage) if shapes, dtypes, devices or options do not fit, and on the CPU if a target is not a class;
+///         Error (environment) if ACCELERATE_FUSED_CROSS_ENTROPY is not a boolean.
 ///         Other devices check targets by LibTorch's assertion, because reading them would block the host. Backward
 ///         throws for `create_graph`: there is no second derivative. It throws LibTorch's own error if weight was
 ///         modified in place since the forward and x requires a gradient.

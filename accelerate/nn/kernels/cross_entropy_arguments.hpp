@@ -10,7 +10,7 @@ namespace accelerate::nn {
 struct CrossEntropyArguments {
   void* logits;                ///< first row; 16-byte loads are used between 16-byte boundaries
   long long row_stride;        ///< from one row to the next, in elements
-  long long classes;           ///< elements of a row; what follows them up to row_stride is neither read nor written
+  long long classes;           ///< elements of a row; the padding up to row_stride is neither read nor written
   const long long* target;     ///< [rows]
   long long ignore_index;      ///< rows with this target have the loss 0 and the gradient 0, and are not read
   const float* of_target;      ///< [rows]
