@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "tests/comm/collectives_support.hpp"
+#include "tests/sharding/counting_allocator.hpp"
 #include "tests/world.hpp"
 
 namespace {
@@ -42,6 +43,51 @@ TEST_CASE("the group contains all ranks of the job on the requested backend") {
   } else {
     CHECK(group.backend() == requested->second);
   }
+}
+
+TEST_CASE("gloo gathers large parts without other memory of their size") {
+  const auto& world = testing::world();
+  if (world.size() == 1 || world.backend() != "gloo") return;
+  constexpr int64_t kRows = 1 << 16;
+  for (const auto dtype : {at::kFloat, at::kLong, at::kBFloat16}) {
+    const at::Tensor mine = input_of(world.rank(), {kRows, 3}, dtype),
+                     all = at::empty({world.size() * kRows, 3}, dtype);
+    {
+      const sharding_testing::CountedMemory counted;
+      const int64_t before = counted.counts.held;
+      counted.counts.peak = before;
+      world.all_gather_async(all, mine).wait();
+      CHECK(counted.counts.peak - before < static_cast<int64_t>(mine.nbytes()) / 10);
+    }
+    CHECK(at::equal(all, rows_of_all(world, [&](int64_t rank) { return input_of(rank, {kRows, 3}, dtype); })));
+  }
+}
+
+TEST_CASE("several large gathers may be pending, and c10d's handle has one operation for each") {
+  const auto& world = testing::world();
+  const auto of = [](int64_t rank, int64_t number) { return input_of(rank + number, {1 << 15}, at::kFloat); };
+  const auto whole = [&](int64_t number) { return rows_of_all(world, [&](int64_t rank) { return of(rank, number); }); };
+  std::vector<at::Tensor> outputs;
+  std::vector<accelerate::comm::Pending> pending;
+  for (int64_t i = 0; i < 5; ++i) {
+    outputs.push_back(at::zeros({world.size() * (1 << 15)}));
+    pending.push_back(world.all_gather_async(outputs.back(), of(world.rank(), i)));
+  }
+  for (size_t i = outputs.size(); i-- > 0;) {
+    pending[i].wait();
+    CHECK(pending[i].done());
+    CHECK(at::equal(outputs[i], whole(static_cast<int64_t>(i))));
+  }
+  if (world.backend() == "single") return;
+  const auto group = world.duplicate();
+  at::Tensor output = at::zeros_like(outputs[0]), input = of(world.rank(), 9);
+  const auto work = group.process_group()->_allgather_base(output, input);
+  const auto future = work->getFuture();
+  work->wait();
+  future->wait();
+  CHECK(work->isCompleted());
+  CHECK(work->isSuccess());
+  CHECK(at::equal(output, whole(9)));
 }
 
 TEST_CASE("operations of c10d that the MPI backend does not support are refused") {

@@ -209,6 +209,18 @@ void rows_late(const Group& group) {
   group.reduce_scatter_async(at::zeros({2}), at::ones({4})).wait(500ms);
 }
 
+/// Gloo gathers parts of this size by several operations.
+void large_gather(const Group& group) {
+  group.barrier();
+  if (group.rank() == 1) std::_Exit(7);
+  group.all_gather_async(at::zeros({2 << 16}), at::ones({1 << 16})).wait();
+}
+
+void large_gather_late(const Group& group) {
+  if (group.rank() == 1) join_late();
+  group.all_gather_async(at::zeros({2 << 16}), at::ones({1 << 16})).wait(500ms);
+}
+
 void gathers(const Group& group) {
   if (group.rank() == 0) static_cast<void>(group.all_gather(at::ones({2})));
   if (group.rank() == 1) group.all_gather_async(at::zeros({4}), at::ones({2})).wait();
@@ -304,6 +316,8 @@ const std::map<std::string, void (*)(const Group&)> kScenarios{
     {"late_second", late_second},
     {"late_and_next", late_and_next},
     {"rows_late", rows_late},
+    {"large_gather", large_gather},
+    {"large_gather_late", large_gather_late},
     {"gathers", gathers},
     {"late_message", late_message},
     {"late_large", late_large},

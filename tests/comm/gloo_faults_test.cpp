@@ -34,6 +34,14 @@ TEST_CASE("gloo: reduce_scatter has its own deadline, and later operations name 
             at_rank(0, "all_reduce: this group is broken since operation 1 (all_reduce): " + reason));
 }
 
+TEST_CASE("gloo: a large all_gather has one deadline, and names a rank that is missing or failed") {
+  CHECK(run_gloo("large_gather_late")[0].out ==
+        at_rank(0, "all_gather: waited 0.5 s in operation 1 ([65536] float32); no response from rank 1."));
+  CHECK(run_gloo("large_gather")[0].out == at_rank(0,
+                                                   "all_gather: operation 2 ([65536] float32) lost the connection to "
+                                                   "a peer; no response from rank 1."));
+}
+
 TEST_CASE("gloo: junk on the job's port affects neither rendezvous nor operations") {
   const int port = free_port();
   const std::string junk = fmt::format(

@@ -14,6 +14,7 @@
 #include "accelerate/comm/core/deadline_call.hpp"
 #include "accelerate/comm/core/group_core.hpp"
 #include "accelerate/comm/core/peer_error_text.hpp"
+#include "accelerate/comm/gloo/joined_work.hpp"
 #include "accelerate/comm/gloo/terminate_message.hpp"
 #include "accelerate/comm/rendezvous/interfaces.hpp"
 #include "accelerate/comm/rendezvous/sockets.hpp"
@@ -22,7 +23,35 @@
 namespace accelerate::comm {
 namespace {
 
-using Gloo = c10d::ProcessGroupGloo;
+/// LibTorch's all-gather receives into a temporary tensor of the size of the output, which one of gloo's threads
+/// allocates. glibc has a heap for each thread and never returns its end to the system below the limit that the
+/// launcher sets. In a small group this all-gather receives into the output, by a broadcast of each rank's part.
+class Gloo final : public c10d::ProcessGroupGloo {
+ public:
+  using ProcessGroupGloo::ProcessGroupGloo;
+
+  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
+                                                 const c10d::AllgatherOptions& options) override {
+    constexpr size_t kMinBytes = size_t{64} << 10;  // one operation is faster for less
+    constexpr int kMaxRanks = 4;  // each of gloo's two threads waits for log2(ranks) transfers; a ring for one
+    const bool is_flat = output.is_cpu() && input.is_cpu() && output.is_contiguous() && input.is_contiguous() &&
+                         output.numel() == input.numel() * getSize() && output.dtype() == input.dtype();
+    if (!is_flat || input.nbytes() < kMinBytes || getSize() > kMaxRanks) {
+      return ProcessGroupGloo::_allgather_base(output, input, options);
+    }
+    const at::Tensor parts = output.view({getSize(), input.numel()});
+    if (const at::Tensor own = parts[getRank()]; own.const_data_ptr() != input.const_data_ptr()) {
+      own.copy_(input.view({-1}));
+    }
+    JoinedWork::Parts broadcasts;
+    for (int root = 0; root < getSize(); ++root) {
+      std::vector<at::Tensor> part{parts[root]};
+      broadcasts.push_back(broadcast(part, {.rootRank = root, .timeout = options.timeout}));
+    }
+    return c10::make_intrusive<JoinedWork>(getRank(), std::move(broadcasts), output);
+  }
+};
+
 using Devices = std::vector<std::shared_ptr<::gloo::transport::Device>>;
 
 Endpoint store_of(const env::ProcessEnv& process) {
@@ -52,7 +81,7 @@ StoreConnectionInfo kept_store(const ConnectionContext& context) {
 
 c10::intrusive_ptr<Gloo> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int64_t rank,
                                    int64_t size, std::chrono::milliseconds timeout, const Devices& devices) {
-  const auto options = Gloo::Options::create(timeout);
+  const auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   options->devices = devices;
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   // Gloo keeps the timeout while the store answers. If the store hangs, the call is abandoned one second later.
