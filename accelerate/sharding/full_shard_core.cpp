@@ -18,6 +18,19 @@ bool in_autograd() { return torch::autograd::get_current_graph_task_id() >= 0; }
 
 std::string_view current_call() { return in_autograd() ? "backward" : "forward"; }
 
+// Gradients have the dtype of the masters, if there are any.
+int64_t largest_unit_bytes(const ShardPlan& plan, const std::vector<state::ParameterShard>& parameters) {
+  int64_t largest = 0;
+  for (const ShardUnit& unit : plan.units) {
+    for (const int64_t item : unit.items) {
+      const state::ParameterShard& parameter = parameters[static_cast<size_t>(item)];
+      const int64_t in_master = parameter.master.defined() ? parameter.master.element_size() : 0;
+      largest = std::max(largest, unit.numel * std::max(parameter.value.element_size(), in_master));
+    }
+  }
+  return largest;
+}
+
 }  // namespace
 
 FullyShardedParameters::Core::Core(comm::Group gather_group, ShardMesh the_mesh, const FullShardOptions& the_options)
@@ -26,6 +39,7 @@ FullyShardedParameters::Core::Core(comm::Group gather_group, ShardMesh the_mesh,
 void FullyShardedParameters::Core::adopt(const ShardPlan& plan, const std::vector<state::ParameterShard>& parameters,
                                          const BeforeUnit& before_unit) {
   places.assign(parameters.size(), {nullptr, 0});
+  buffers = std::make_shared<UnitBuffers>(largest_unit_bytes(plan, parameters));
   for (const ShardUnit& planned : plan.units) {
     if (planned.numel == 0) continue;
     std::vector<UnitMember> members;
@@ -47,12 +61,13 @@ void FullyShardedParameters::Core::adopt(const ShardPlan& plan, const std::vecto
       for (const UnitMember& member : unit.members()) tensors.push_back(member.parameter);
       before_unit(tensors);
     }
-    unit.adopt(gathers, /*keep=*/!options.shard_parameters, weak_from_this(),
+    unit.adopt(gathers, /*keep=*/!options.shard_parameters, weak_from_this(), buffers,
                copies_on(unit.members().front().parameter.device()));
   }
   // Until the first step, as if the forward used the units in the order of the model.
   reduction_order_.resize(units.size());
   std::iota(reduction_order_.rbegin(), reduction_order_.rend(), 0);
+  buffers->unmap_unused();
 }
 
 // Parameters on the CPU are in the memory of the host already.
@@ -79,6 +94,7 @@ void FullyShardedParameters::Core::restore() {
   places.assign(places.size(), {nullptr, 0});
   reduction_order_.clear();
   units.clear();
+  buffers->unmap_unused();
 }
 
 void FullyShardedParameters::Core::check_scope(const std::string& parameter) const {
@@ -154,12 +170,14 @@ void FullyShardedParameters::Core::prefetch() {
 }
 
 void FullyShardedParameters::Core::free_all() {
-  if (!options.shard_parameters || whole_scopes_ > 0) return;
-  for (const auto& unit : units) {
-    if (unit->users == 0) unit->free();
+  if (options.shard_parameters && whole_scopes_ == 0) {
+    for (const auto& unit : units) {
+      if (unit->users == 0) unit->free();
+    }
+    for (const auto& copies : copies_) copies->free_buffers();
+    std::erase_if(resident_, [](const ShardedUnit* unit) { return !unit->is_whole(); });
   }
-  for (const auto& copies : copies_) copies->free_buffers();
-  std::erase_if(resident_, [](const ShardedUnit* unit) { return !unit->is_whole(); });
+  buffers->unmap_unused();
 }
 
 void FullyShardedParameters::Core::before_forward(bool learns, bool is_synchronized) {

@@ -13,6 +13,7 @@
 #include "accelerate/sharding/fully_sharded_parameters.hpp"
 #include "accelerate/sharding/gather_order.hpp"
 #include "accelerate/sharding/sharded_unit.hpp"
+#include "accelerate/sharding/unit_buffers.hpp"
 #include "accelerate/sharding/use_order.hpp"
 
 namespace accelerate::sharding {
@@ -41,6 +42,7 @@ struct FullyShardedParameters::Core : UnitScheduler, std::enable_shared_from_thi
   void zero(const Keys& keys, bool set_to_none);
   /// Drops the gradients of a backward that threw.
   void abort_failed_backward() noexcept;
+  /// Frees the units that no operator uses, and returns their memory to the system.
   void free_all();
   /// With offload, the host waits for the copies. Must be called before the host reads or writes a part.
   void finish_copies();
@@ -49,6 +51,7 @@ struct FullyShardedParameters::Core : UnitScheduler, std::enable_shared_from_thi
   ShardMesh mesh;
   FullShardOptions options;
   std::recursive_mutex mutex;
+  std::shared_ptr<UnitBuffers> buffers;  ///< of whole parameters and gradients; empty between steps
   std::vector<std::shared_ptr<ShardedUnit>> units;
   std::vector<std::pair<ShardedUnit*, size_t>> places;  ///< unit and member of each parameter; null without elements
   bool sync = true;

@@ -212,6 +212,7 @@ void FullyShardedParameters::parts_replaced() {
 }
 
 bool FullyShardedParameters::shards_parameters() const { return core_->options.shard_parameters; }
+UnitBuffers::Counts FullyShardedParameters::buffer_counts() const { return core_->buffers->counts(); }
 void FullyShardedParameters::open_whole() {
   complete_step();
   core_->open_whole();

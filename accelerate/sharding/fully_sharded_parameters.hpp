@@ -12,6 +12,7 @@
 
 #include "accelerate/sharding/full_shard_options.hpp"
 #include "accelerate/sharding/parameter_sharding.hpp"
+#include "accelerate/sharding/unit_buffers.hpp"
 #include "accelerate/sharding/whole_parameters.hpp"
 #include "accelerate/sharding/whole_unit.hpp"
 
@@ -72,6 +73,8 @@ class FullyShardedParameters final : public ParameterSharding {
   void after_step(const Keys& keys) override;
 
   [[nodiscard]] bool shards_parameters() const;
+  /// Of the memory of whole units on the CPU.
+  [[nodiscard]] UnitBuffers::Counts buffer_counts() const;
   /// True if the parameter has a float32 master, of which this rank keeps its part.
   [[nodiscard]] bool has_master(const void* key) const;
   /// Must be called after user code replaced values and masters in shards(). Collective.

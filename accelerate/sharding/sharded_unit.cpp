@@ -76,15 +76,16 @@ at::Tensor ShardedUnit::view_of(const at::Tensor& flat, const UnitMember& member
 }
 
 void ShardedUnit::adopt(const comm::Group& group, bool keep, std::weak_ptr<UnitScheduler> scheduler,
-                        std::shared_ptr<PartCopies> copies) {
+                        std::shared_ptr<UnitBuffers> buffers, std::shared_ptr<PartCopies> copies) {
   const at::NoGradGuard no_grad;
   keeps_ = keep;
   scheduler_ = std::move(scheduler);
+  buffers_ = std::move(buffers);
   copies_ = std::move(copies);
   rank_ = group.rank();
   ranks_ = group.size();
   options_ = members_.front().parameter.options().requires_grad(false);
-  whole_ = at::zeros({numel_}, options_);
+  whole_ = keep ? at::zeros({numel_}, options_) : buffers_->take(numel_, options_).zero_();
   for (UnitMember& member : members_) {
     // Recurrent layers on a GPU keep several weights in one storage.
     if (!units::fills_its_storage(member.parameter)) member.parameter.set_data(member.parameter.detach().clone());
@@ -109,7 +110,7 @@ void ShardedUnit::adopt(const comm::Group& group, bool keep, std::weak_ptr<UnitS
 
 void ShardedUnit::adopt_masters() {
   if (!members_.front().master.defined()) return;
-  at::Tensor whole = at::zeros({numel_}, members_.front().master.options().requires_grad(false));
+  at::Tensor whole = buffers_->take(numel_, members_.front().master.options().requires_grad(false)).zero_();
   for (UnitMember& member : members_) view_of(whole, member).copy_(std::exchange(member.master, {}));
   master_ = own_part_of(whole).to(part_.device(), whole.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
 }
@@ -140,7 +141,7 @@ void ShardedUnit::take_memory_from_members() {
 
 void ShardedUnit::start_gather(const comm::Group& group) {
   const at::NoGradGuard no_grad;
-  whole_ = at::empty({numel_}, options_);
+  whole_ = buffers_->take(numel_, options_);
   const auto gather = [&](const at::Tensor& part) { return group.all_gather_async(whole_, part); };
   try {
     copies_ ? void(uploaded_gather_ = copies_->start(part_, gather)) : void(gathering_ = gather(part_));
@@ -217,7 +218,7 @@ void ShardedUnit::restore() {
 
 void ShardedUnit::add_gradient(size_t member, const at::Tensor& gradient, double share) {
   UnitMember& own = members_[member];
-  if (!whole_gradient_.defined()) whole_gradient_ = at::empty({numel_}, gradient_options());
+  if (!whole_gradient_.defined()) whole_gradient_ = buffers_->take(numel_, gradient_options());
   at::Tensor view = view_of(whole_gradient_, own);
   at::Tensor dense = gradient.is_sparse() ? gradient.to_dense() : gradient;
   if (std::exchange(own.is_filled, true)) {
@@ -231,7 +232,7 @@ void ShardedUnit::add_gradient(size_t member, const at::Tensor& gradient, double
 }
 
 void ShardedUnit::start_reduction(const comm::Group& group) {
-  if (!whole_gradient_.defined()) whole_gradient_ = at::empty({numel_}, gradient_options());
+  if (!whole_gradient_.defined()) whole_gradient_ = buffers_->take(numel_, gradient_options());
   // The padding is zeros, too.
   int64_t end = 0;
   for (UnitMember& member : members_) {

@@ -12,6 +12,7 @@
 
 #include "accelerate/comm/group.hpp"
 #include "accelerate/sharding/part_copies.hpp"
+#include "accelerate/sharding/unit_buffers.hpp"
 #include "accelerate/units/gather_on_use.hpp"
 
 namespace accelerate::sharding {
@@ -52,10 +53,11 @@ class ShardedUnit final : public units::GatherOnUse, public std::enable_shared_f
   /// Moves the parameters into a flat tensor.
   /// \param keep  If true, the parameters keep that memory and part() is a view of it; otherwise each rank keeps a copy
   ///              of its part, and operators on the parameters gather.
+  /// \param buffers Memory of the whole gradient, and of the whole parameters if they do not keep theirs.
   /// \param copies  If set, this rank's part, its masters and its gradient are in pinned memory of the host. Requires
   ///                that the parameters do not keep their memory.
   void adopt(const comm::Group& group, bool keep, std::weak_ptr<UnitScheduler> scheduler,
-             std::shared_ptr<PartCopies> copies = nullptr);
+             std::shared_ptr<UnitBuffers> buffers, std::shared_ptr<PartCopies> copies = nullptr);
 
   [[nodiscard]] int64_t index() const { return index_; }
   [[nodiscard]] bool learns() const { return learns_; }
@@ -151,6 +153,7 @@ class ShardedUnit final : public units::GatherOnUse, public std::enable_shared_f
   bool is_whole_ = false;
   int64_t rank_ = 0, ranks_ = 1;
   std::weak_ptr<UnitScheduler> scheduler_;
+  std::shared_ptr<UnitBuffers> buffers_;
   std::shared_ptr<PartCopies> copies_;
   c10::TensorOptions options_;  // of the parameters
   at::Tensor part_, whole_, master_;
