@@ -52,13 +52,15 @@ torch::nn::Sequential resnet18() {
 
 /// Tokens [B, T + 1] -> their loss, without logits.
 struct LanguageLossImpl : torch::nn::Module {
-  explicit LanguageLossImpl(const bench::TransformerOptions& options)
-      : transformer(register_module("transformer", bench::Transformer(options))) {}
+  LanguageLossImpl(const bench::TransformerOptions& options, bool the_fused)
+      : fused(the_fused), transformer(register_module("transformer", bench::Transformer(options))) {}
   torch::Tensor forward(const torch::Tensor& tokens) {
     const auto length = tokens.size(1) - 1;
     return accelerate::nn::linear_cross_entropy(transformer->hidden(tokens.narrow(1, 0, length)),
-                                                transformer->token->weight, tokens.narrow(1, 1, length));
+                                                transformer->token->weight, tokens.narrow(1, 1, length),
+                                                {.fused_kernel = fused});
   }
+  bool fused;
   bench::Transformer transformer;
 };
 TORCH_MODULE(LanguageLoss);
@@ -81,6 +83,18 @@ Step training_step(const Net& net, const torch::Tensor& inputs, const Loss& loss
   };
   const auto x = inputs.to(accelerator->device());
   return {[=]() mutable { function(x); }, [=, step = accelerator->graphed_step(function)]() mutable { step(x); }};
+}
+
+/// Forward and backward of GPT-2's last layer with its loss: 8192 rows in bf16.
+std::function<void()> last_layer(const torch::Device& device, bool fused) {
+  const auto options = torch::TensorOptions(device).dtype(torch::kBFloat16);
+  const auto x = torch::randn({8192, 768}, options).requires_grad_(true);
+  const auto weight = (torch::randn({50257, 768}, options) * 0.02).requires_grad_(true);
+  const auto target = torch::randint(50257, {8192}, options.dtype(torch::kLong));
+  return [=] {
+    x.mutable_grad() = weight.mutable_grad() = torch::Tensor();
+    accelerate::nn::linear_cross_entropy(x, weight, target, {.fused_kernel = fused}).backward();
+  };
 }
 
 }  // namespace
@@ -106,9 +120,12 @@ int main() {
         accelerate::Precision::bf16);
   };
   const Step language = language_step(true), stock_language = language_step(false);
-  const Step language_loss = training_step(
-      LanguageLoss(gpt2(true)), tokens_of_language, [](auto& model, const at::Tensor& tokens) { return model(tokens); },
-      accelerate::Precision::bf16);
+  const auto language_loss_step = [&](bool fused) {
+    return training_step(
+        LanguageLoss(gpt2(true), fused), tokens_of_language,
+        [](auto& model, const at::Tensor& tokens) { return model(tokens); }, accelerate::Precision::bf16);
+  };
+  const Step language_loss = language_loss_step(false), fused_language_loss = language_loss_step(true);
   const auto classes = torch::randint(1000, {64}).to(device);
   const Step images = training_step(
       resnet18(), torch::randn({64, 3, 224, 224}),
@@ -121,6 +138,10 @@ int main() {
       accelerator.process_index(), bench::about(accelerator),
       {bench::timed("gpt2", language.plain, finish), bench::timed("gpt2-stock", stock_language.plain, finish),
        bench::timed("gpt2-graph", language.graphed, finish), bench::timed("gpt2-loss", language_loss.plain, finish),
-       bench::timed("gpt2-loss-graph", language_loss.graphed, finish), bench::timed("resnet18", images.plain, finish),
+       bench::timed("gpt2-loss-graph", language_loss.graphed, finish),
+       bench::timed("gpt2-loss-fused", fused_language_loss.plain, finish),
+       bench::timed("gpt2-loss-fused-graph", fused_language_loss.graphed, finish),
+       bench::timed("loss", last_layer(device, false), finish),
+       bench::timed("loss-fused", last_layer(device, true), finish), bench::timed("resnet18", images.plain, finish),
        bench::timed("cnn", small.plain, finish), bench::timed("cnn-graph", small.graphed, finish)});
 }

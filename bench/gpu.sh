@@ -62,7 +62,7 @@ tests() {
   local digits=$PWD/examples/data/mnist examples=tests/examples
   # Runs alone, because other kernels on the GPU would change its times.
   check gpu/profile "$bin/unit_tests" "--source-file=*tests/gpu/profile_test.cpp"
-  for file in checkpoint graph precision failure; do
+  for file in checkpoint cross_entropy graph precision failure; do
     check "gpu/$file" "$bin/unit_tests" "--source-file=*tests/gpu/${file}_test.cpp" &
   done
   check optim/recorded_gradients "${on_gpu[@]}" "$bin/unit_tests" "--source-file=*tests/optim/recorded_gradients_test.cpp" &
@@ -85,6 +85,9 @@ tests() {
   # After an error in a kernel the program ends within the time limit and prints CUDA's message.
   check failure/bad_index sh -c '"$@" 2> "$0"; test $? = 3 && cat "$0" && grep -q "device-side assert" "$0"' "$logs/bad_index" \
     "${on_gpu[@]}" "$bin/probe" bad_index &
+  # The assertion is that of the fused kernel.
+  check failure/bad_target sh -c '"$@" > "$0" 2>&1; test $? = 3 && cat "$0" && grep -q "device-side assert" "$0" && grep -q "cross_entropy.cu" "$0"' \
+    "$logs/bad_target" "${on_gpu[@]}" "$bin/probe" bad_target &
   check launch/accelerate_test "$bin/accelerate_test" --num_processes "$gpus" &
   check launch/accelerate_env "$bin/accelerate_env" &
   # One rank too many is refused. The error contains both counts.

@@ -14,6 +14,7 @@
 //   probe restarted                            the same, but rank 1 throws until torchrun has restarted it once
 //   probe several                              two Accelerators side by side, a third afterwards
 //   probe bad_index                            trains an embedding on a row that it does not have
+//   probe bad_target                           the fused kernel of linear_cross_entropy with a target that is no class
 //   probe fail RANK                            that rank throws before a collective, the others wait in it
 //   probe leave RANK                           that rank exits before the second of two all-reduces of the others
 //   probe shape RANK                           that rank gives another shape to an all-reduce
@@ -196,6 +197,14 @@ void bad_index() {
   }
 }
 
+void bad_target() {
+  accelerate::Accelerator accelerator({.device = testing::device().str()});
+  const auto x = torch::ones({3, 4}, accelerator.device()), weight = torch::ones({10, 4}, accelerator.device());
+  const auto target = torch::tensor({3, 10, 4}).to(accelerator.device());
+  const auto loss = accelerate::nn::linear_cross_entropy(x, weight, target, {.fused_kernel = true});
+  accelerator.print("loss {}\n", loss.item<double>());
+}
+
 accelerate::AcceleratorOptions to_fail() {
   return {.timeout = std::chrono::seconds(60), .device = testing::device().str()};
 }
@@ -233,6 +242,7 @@ int main(int argc, char** argv) {
     if (words.at(0) == "restarted") restarted();
     if (words.at(0) == "several") several();
     if (words.at(0) == "bad_index") bad_index();
+    if (words.at(0) == "bad_target") bad_target();
     if (words.at(0) == "fail") fail(std::stoll(words.at(1)));
     if (words.at(0) == "leave") leave(std::stoll(words.at(1)));
     if (words.at(0) == "shape") shape(std::stoll(words.at(1)));
