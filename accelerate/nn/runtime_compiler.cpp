@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/nn/runtime_compiler.hpp"
 
+#include <cuda.h>
 #include <dlfcn.h>
 #include <fmt/ranges.h>
 #include <link.h>
@@ -16,7 +17,11 @@ namespace {
 // Declarations from docs.nvidia.com/cuda/nvrtc, because LibTorch's archives have no nvrtc.h.
 using NvrtcProgram = struct _nvrtcProgram*;
 constexpr int kNvrtcSuccess = 0;
-constexpr const char* kNvrtcNames[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
+
+/// Names of the library, first that of LibTorch's CUDA version: a driver of this version may refuse newer code.
+std::vector<std::string> nvrtc_names() {
+  return {fmt::format("libnvrtc.so.{}", CUDA_VERSION / 1000), "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
+}
 
 [[noreturn]] void fail_compiler(const std::string& text) {
   base::fail(ErrorKind::environment, {}, "linear_cross_entropy", "{}", text);
@@ -88,7 +93,8 @@ std::filesystem::path libtorch_folder() {
   return folder;
 }
 
-void append_nvrtc_in(const std::filesystem::path& folder, std::vector<std::string>& libraries) {
+/// Paths of NVRTC in the folder, under any name: the archives of LibTorch add a hash to it.
+std::vector<std::string> nvrtc_in(const std::filesystem::path& folder) {
   std::vector<std::string> found;
   std::error_code missing;
   for (const auto& entry : std::filesystem::directory_iterator(folder, missing)) {
@@ -97,30 +103,39 @@ void append_nvrtc_in(const std::filesystem::path& folder, std::vector<std::strin
                           name.find(".alt.") == std::string::npos && name.find(".so") != std::string::npos;
     if (compiler) found.push_back(entry.path().string());
   }
-  std::sort(found.rbegin(), found.rend());  // the newest version first
-  libraries.insert(libraries.end(), found.begin(), found.end());
+  return found;
+}
+
+/// Paths of NVRTC beside LibTorch: in the same folder (archives), or in site-packages/nvidia/<package>/lib (PyPI).
+std::vector<std::string> nvrtc_beside_libtorch() {
+  const std::filesystem::path folder = libtorch_folder();
+  if (folder.empty()) return {};
+  std::vector<std::string> found = nvrtc_in(folder);
+  std::error_code missing;
+  const auto packages = folder.parent_path().parent_path() / "nvidia";
+  for (const auto& package : std::filesystem::directory_iterator(packages, missing)) {
+    const auto more = nvrtc_in(package.path() / "lib");
+    found.insert(found.end(), more.begin(), more.end());
+  }
+  std::sort(found.begin(), found.end());
+  std::stable_partition(found.begin(), found.end(),
+                        [](const std::string& path) { return path.ends_with(nvrtc_names().front()); });
+  return found;
 }
 
 }  // namespace
 
 std::vector<std::string> nvrtc_libraries() {
   std::vector<std::string> libraries;
-  for (const char* name : kNvrtcNames) {
-    if (void* const handle = ::dlopen(name, RTLD_LAZY | RTLD_NOLOAD)) {
-      libraries.emplace_back(name);
+  const auto names = nvrtc_names(), beside = nvrtc_beside_libtorch();
+  for (const std::string& name : names) {
+    if (void* const handle = ::dlopen(name.c_str(), RTLD_LAZY | RTLD_NOLOAD)) {
+      libraries.push_back(name);
       ::dlclose(handle);
     }
   }
-  // The archives of LibTorch have NVRTC beside LibTorch, PyPI's wheels in site-packages/nvidia/<package>/lib.
-  if (const auto folder = libtorch_folder(); !folder.empty()) {
-    append_nvrtc_in(folder, libraries);
-    std::error_code missing;
-    const auto packages = folder.parent_path().parent_path() / "nvidia";
-    for (const auto& package : std::filesystem::directory_iterator(packages, missing)) {
-      append_nvrtc_in(package.path() / "lib", libraries);
-    }
-  }
-  libraries.insert(libraries.end(), std::begin(kNvrtcNames), std::end(kNvrtcNames));
+  libraries.insert(libraries.end(), beside.begin(), beside.end());
+  libraries.insert(libraries.end(), names.begin(), names.end());
   return libraries;
 }
 

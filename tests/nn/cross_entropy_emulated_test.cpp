@@ -119,17 +119,15 @@ constexpr std::array kDtypes{at::kFloat, at::kBFloat16, at::kHalf};
 TEST_CASE("the kernel has LibTorch's losses and gradients for aligned and unaligned rows of many lengths") {
   for (const auto dtype : kDtypes) {
     for (const int64_t classes : {1, 7, 8, 9, 64, 1000}) {
-      for (const int64_t rows : {0, 1, 5}) {
-        for (const auto& [skew, padding] : {std::pair<int64_t, int64_t>{0, (8 - classes % 8) % 8}, {1, 0}, {3, 5}}) {
-          for (const unsigned int threads : {1U, 32U}) {
-            check_case({.dtype = dtype,
-                        .rows = rows,
-                        .classes = classes,
-                        .skew = skew,
-                        .padding = padding,
-                        .threads = threads});
-          }
+      for (const auto& [skew, padding] : {std::pair<int64_t, int64_t>{0, (8 - classes % 8) % 8}, {1, 0}, {3, 5}}) {
+        KernelCase one{.dtype = dtype, .classes = classes, .skew = skew, .padding = padding};
+        for (const int64_t rows : {0, 1, 5}) {
+          one.rows = rows;
+          one.threads = 1;
+          check_case(one);
         }
+        one.threads = classes == 9 || classes == 1000 ? 32 : 2;
+        check_case(one);
       }
     }
   }
@@ -140,10 +138,10 @@ TEST_CASE("the kernel has LibTorch's losses and gradients for all options") {
     for (const double label_smoothing : {0.0, 0.3, 1.0}) {
       for (unsigned int bits = 0; bits < 32; ++bits) {
         check_case({.dtype = dtype,
-                    .rows = 3,
+                    .rows = 2,
                     .classes = 43,
                     .skew = 2,
-                    .threads = 4,
+                    .threads = 2,
                     .bias = (bits & 1) != 0,
                     .class_weights = (bits & 2) != 0,
                     .row_factors = (bits & 4) != 0,
@@ -231,7 +229,7 @@ namespace {
 class EmulatedKernel final : public accelerate::nn::CrossEntropyKernel {
  public:
   void launch(const CrossEntropyArguments& arguments, at::ScalarType dtype, int64_t rows) const override {
-    emulate_cross_entropy(arguments, dtype, static_cast<unsigned int>(rows), 4);
+    emulate_cross_entropy(arguments, dtype, static_cast<unsigned int>(rows), 2);
     ++launches;
   }
   mutable int launches = 0;

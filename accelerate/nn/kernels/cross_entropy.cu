@@ -247,12 +247,13 @@ class Row {
   /// All threads have read the logits of other threads, because the sums were merged.
   void store_gradient(const RowSums& sums, float of_target, float of_all, float all_weights) const {
     const float scale = (of_target + of_all * all_weights) / sums.sum;
+    const int target = static_cast<int>(target_);
     visit_row<Number, true>(logits_, classes_, [&](auto& values, int first) {
       add_bias(values, first);
       int position = first;
       for (float& value : values) {
         value = Number::exponential(value - sums.maximum) * scale;
-        if (position == target_) value -= of_target;
+        if (position == target) value -= of_target;
         if (smoothed()) value -= of_all * class_weight(position);
         ++position;
       }
