@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <accelerate/accelerate.hpp>
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>

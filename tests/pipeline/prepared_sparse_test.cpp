@@ -28,29 +28,6 @@ struct SometimesImpl : torch::nn::Module {
 };
 TORCH_MODULE(Sometimes);
 
-TEST_CASE("without SyncBatchNorm, data parallel ranks may have different numbers of micro-batches") {
-  run_threads(
-      2,
-      [&](const Group& world) {
-        Accelerator accelerator = on_mesh(world, {.dp_replicate_size = 2});
-        const auto net = std::make_shared<Pipeline>(accelerator.pipeline_parallel_group(), mlp(),
-                                                    PipelineOptions{.micro_batches = 4});
-        const auto model = accelerator.prepare(net);
-        const int64_t rows = accelerator.data_parallel_rank() == 0 ? 8 : 3;
-        model->train_step(waves({rows, 7}, 1), waves({rows, 3}, 2), squared_error);
-        auto whole = mlp();
-        for (const int64_t each : {8, 3}) {
-          (squared_error(whole->forward(waves({each, 7}, 1)), waves({each, 3}, 2)) / 2).backward();
-        }
-        const auto expected = whole->named_parameters();
-        for (const auto& item : net->named_parameters()) {
-          CAPTURE(item.key());
-          CHECK(item.value().grad().allclose(expected[item.key()].grad(), 1e-12, 1e-12));
-        }
-      },
-      soon);
-}
-
 TEST_CASE("a sparse gradient on some data parallel ranks of a pipeline becomes dense, and is the mean") {
   for (const int64_t stages : {1, 2}) {
     for (const std::vector<bool>& uses :

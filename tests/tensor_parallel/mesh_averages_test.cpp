@@ -123,7 +123,7 @@ torch::nn::Sequential two_layers(const Arguments&... arguments) {
   });
 }
 
-Task task_of(const std::function<torch::nn::Sequential()>& make) {
+Task averaged_task(const std::function<torch::nn::Sequential()>& make) {
   return {.make = make,
           .inputs = numbers({24, 6}, 3),
           .targets = numbers({24, 5}, 4),
@@ -137,7 +137,7 @@ TEST_CASE("averages of tensor parallel layers in pipeline stages are saved whole
     const testing::SharedFolder folder(world);
     const auto stages = [](Accelerator& accelerator) {
       return PipelineTraining(accelerator,
-                              task_of([&] { return two_layers<SplitMlp>(accelerator.tensor_parallel_group()); }));
+                              averaged_task([&] { return two_layers<SplitMlp>(accelerator.tensor_parallel_group()); }));
     };
     State saved;
     {
@@ -151,7 +151,7 @@ TEST_CASE("averages of tensor parallel layers in pipeline stages are saved whole
     Averaged<PipelineTraining> loaded(accelerator, stages);
     accelerator.load_state(folder.path / "c");
     check_same(loaded.average.state_dict(), saved, 0);
-    const auto whole_layers = [](Accelerator& one) { return WholeTraining(one, task_of(two_layers<StockMlp>)); };
+    const auto whole_layers = [](Accelerator& one) { return WholeTraining(one, averaged_task(two_layers<StockMlp>)); };
     Accelerator single = alone(), reference_accelerator = alone();
     Averaged<WholeTraining> continued(single, whole_layers), expected(reference_accelerator, whole_layers);
     single.load_state(folder.path / "c");
