@@ -19,10 +19,10 @@ namespace accelerate::nn {
 /// files are machine code. Every failure only means that the kernel is compiled again; it is logged at the level debug.
 class KernelCache {
  public:
-  /// \param folder  Created by write(). Empty: nothing is cached.
+  /// \param folder  write() creates it. If it is empty, nothing is cached.
   explicit KernelCache(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
-  /// Returns what was written, or nothing if the file is missing or damaged.
+  /// Returns the binary of the file, or nothing if the file is missing or damaged.
   [[nodiscard]] std::optional<std::string> read(const std::string& name) const;
   /// Writes the file completely or not at all, also if several processes write it.
   void write(const std::string& name, std::string_view binary) const;
