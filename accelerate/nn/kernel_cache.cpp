@@ -67,7 +67,7 @@ std::optional<std::string> KernelCache::read(const std::string& name) const {
   auto bytes = read_whole(folder.get(), name);
   if (!bytes) return std::nullopt;
   const auto end = bytes->find('\n');
-  const std::string binary = end == std::string::npos ? std::string() : bytes->substr(end + 1);
+  std::string binary = end == std::string::npos ? std::string() : bytes->substr(end + 1);
   if (!binary.empty() && bytes->substr(0, end + 1) == kernel_header(binary)) return binary;
   base::log(base::LogLevel::debug, {}, "{} is damaged; the kernel is compiled again", (folder_ / name).string());
   return std::nullopt;

@@ -87,7 +87,7 @@ std::filesystem::path libtorch_folder() {
   void* const handle = ::dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
   if (handle == nullptr) return {};
   link_map* loaded = nullptr;
-  const bool found = ::dlinfo(handle, RTLD_DI_LINKMAP, &loaded) == 0;
+  const bool found = ::dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&loaded)) == 0;
   std::filesystem::path folder = found ? std::filesystem::path(loaded->l_name).parent_path() : std::filesystem::path();
   ::dlclose(handle);
   return folder;
