@@ -107,7 +107,7 @@ class DeepSpeedTranslation {
     return *number;
   }
 
-  // Whether the key requests what full_shard supports, the memory of the host.
+  // Returns true if the key requests the memory of the host, which only zero_stage 3 (full_shard) supports.
   [[nodiscard]] bool is_offloaded(std::string_view key, int64_t stage) const {
     const std::string value = value_of(key);
     if (!is_given(key, value)) return false;

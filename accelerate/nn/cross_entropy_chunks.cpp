@@ -70,7 +70,7 @@ class RowLosses {
     if (problem.class_weights.defined()) class_weights_ = problem.class_weights.to(problem.loss_dtype);
     fused_ = problem.kernel != nullptr && problem.loss_dtype == at::kFloat &&
              problem.weight.size(0) <= std::numeric_limits<int>::max() / 2;
-    if (fused_) {  // the kernel knows no strides
+    if (fused_) {  // the kernel needs contiguous tensors
       target_ = problem.target.contiguous();
       for (at::Tensor* const tensor : {&factors_, &bias_, &class_weights_}) {
         if (tensor->defined()) *tensor = tensor->contiguous();

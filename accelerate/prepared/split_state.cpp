@@ -71,7 +71,7 @@ void for_split_tensors(const CustomObject& object, checkpoint::CustomState& stat
 
 const at::Tensor& itself(const at::Tensor& parameter) { return parameter; }
 
-/// Returns one line for each tensor of a registered object that is no part: its name and a checksum of its values.
+/// Returns one line for each tensor of a registered object that is not split: its name and a checksum of its values.
 std::string describe_equal_tensors(const CustomObject& object, checkpoint::CustomState state) {
   for_split_tensors(object, state, itself, [](const at::Tensor&, at::Tensor& tensor) { tensor.reset(); });
   std::string text;

@@ -41,7 +41,7 @@ struct UnitBuffers::State {
   void unmap_unused() noexcept;
 
   const size_t capacity;  // a multiple of a huge page
-  std::mutex mutex;       // of the members below
+  std::mutex mutex;       // protects the members below
   Counts counts{};
   bool is_closed = false;
 

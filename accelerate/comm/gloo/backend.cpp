@@ -24,8 +24,9 @@ namespace accelerate::comm {
 namespace {
 
 /// LibTorch's all-gather receives into a temporary tensor of the size of the output, which one of gloo's threads
-/// allocates. glibc has a heap for each thread and never returns its end to the system below the limit that the
-/// launcher sets. In a small group this all-gather receives into the output, by a broadcast of each rank's part.
+/// allocates. glibc has a heap for each thread. It returns the free end of a heap to the system only above
+/// MALLOC_TRIM_THRESHOLD_, which the launcher sets to a large value. In a group of at most kMaxRanks, large parts are
+/// therefore received directly into the output, by one broadcast of each rank's part.
 class Gloo final : public c10d::ProcessGroupGloo {
  public:
   using ProcessGroupGloo::ProcessGroupGloo;
@@ -33,7 +34,7 @@ class Gloo final : public c10d::ProcessGroupGloo {
   c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
                                                  const c10d::AllgatherOptions& options) override {
     constexpr size_t kMinBytes = size_t{64} << 10;  // one operation is faster for less
-    constexpr int kMaxRanks = 4;  // each of gloo's two threads waits for log2(ranks) transfers; a ring for one
+    constexpr int kMaxRanks = 4;  // each broadcast occupies one of gloo's two threads for log2(ranks) transfers
     const bool is_flat = output.is_cpu() && input.is_cpu() && output.is_contiguous() && input.is_contiguous() &&
                          output.numel() == input.numel() * getSize() && output.dtype() == input.dtype();
     if (!is_flat || input.nbytes() < kMinBytes || getSize() > kMaxRanks) {

@@ -188,7 +188,7 @@ class Row {
       return;
     }
     const float picked = Number::value(logits_[target_]) + (given_.bias != nullptr ? given_.bias[target_] : 0.0f);
-    // Differences from a number near the others keep the precision of the spread.
+    // RowSums::spread adds differences from one logit of the row, so a large common offset costs no precision.
     const float reference = fabsf(picked) < infinity() ? picked : 0.0f;
     const RowSums sums = merged_over_block<Number>(own_sums(reference));
     const float of_target = given_.of_target[row_], of_all = smoothed() ? given_.of_all[row_] : 0.0f;
