@@ -62,7 +62,7 @@ class File {
   std::array<std::vector<char>, 2> buffers_{};
 };
 
-/// A case of steps that find no page of the file in memory.
+/// A case with steps that read the disk, because no page of the file is in memory.
 bench::Case from_disk(std::string name, const File& file, const std::function<void()>& step) {
   return {std::move(name), [&file, step](int64_t iterations) {
             double seconds = 0;
@@ -79,7 +79,7 @@ bench::Case from_disk(std::string name, const File& file, const std::function<vo
 }  // namespace
 
 int main() {
-  const char* given = std::getenv("ACCELERATE_BENCH_DATA");  // an empty folder of bench/run's
+  const char* given = std::getenv("ACCELERATE_BENCH_DATA");  // an empty folder that bench/run creates
   if (given == nullptr) {
     fmt::print(stderr, "bench_offload: is started by bench/run, which makes its folder\n");
     return 2;
@@ -94,7 +94,7 @@ int main() {
   const auto forward = [&] {
     if (!net->forward(x).equal(expected)) throw std::runtime_error("the offloaded model computes other values");
   };
-  forward();  // the first one learns the order of the layers
+  forward();  // the first forward records the order of the layers
   File file(fs::path(given) / "ours" / "model.safetensors");
   const auto read = [&] { file.read(); };
   return bench::serve(0, bench::about(accelerator),

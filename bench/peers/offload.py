@@ -36,7 +36,8 @@ def forward(net):
 
 
 def from_disk(steps):
-    """Steps that find no page of the files in memory. Not for the dispatched model: pages that are mapped stay."""
+    """Steps that read the disk, because no page of the files is in memory. The dispatched model has no such row, because
+    its file is mapped, and mapped pages stay in memory."""
     seconds = 0
     for _ in range(steps):
         drop_pages(folder / "weights")
