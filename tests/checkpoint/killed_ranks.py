@@ -37,5 +37,5 @@ for after, unsaved in KILLS:
     found = end_of(project)
     assert set(found) == set(expected), (after, set(found) ^ set(expected))
     assert not (differ := [name for name in expected if found[name] != expected[name]]), (after, unsaved, differ)
-print(f"{len(KILLS)} kills, {len(expected)} equal files")
+print(f"{len(KILLS)} kills, {len(expected)} files are equal")
 shutil.rmtree(folder)

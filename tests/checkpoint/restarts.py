@@ -69,5 +69,5 @@ assert process.wait(timeout=PATIENCE) == 0, process.returncode
 assert kills == KILLS, f"{kills} kills before it had ended"
 calm, killed = ((folder / name / "model.safetensors").read_bytes() for name in ("calm", "killed"))
 assert calm == killed, "the weights differ"
-print(f"{kills} kills, {len(calm)} equal bytes of weights")
+print(f"{kills} kills, {len(calm)} bytes of weights are equal")
 shutil.rmtree(folder)

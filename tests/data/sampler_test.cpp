@@ -74,7 +74,7 @@ TEST_CASE("weighted_sampler, with and without replacement, for weights of any dt
   CHECK(drawn(weighted_sampler(torch::tensor({1.F, 2.F, 0.F, 4.F}), 3, false), 42, 1) == Numbers{1, 3, 0});
 }
 
-TEST_CASE("more weights than torch.multinomial accepts are sampled equally: an additional zero changes nothing") {
+TEST_CASE("more weights than torch.multinomial accepts draw the same samples: an additional zero changes nothing") {
   const int64_t most = int64_t{1} << 24;
   const auto weights = torch::arange(most + 1, torch::kFloat).remainder_(7).add_(0.5);
   weights[most] = 0;

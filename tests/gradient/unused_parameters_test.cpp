@@ -277,7 +277,7 @@ TEST_CASE("a sparse embedding that one rank or none used, and a model with nothi
         words->forward(sentence(rank)).sum().backward();
       },
       {}, 1e-6);
-  // Used by both ranks, then by rank 1 alone, then by neither, then by both. If no rank uses it at first, nobody knows
+  // Used by both ranks, then by rank 1 alone, then by neither, then by both. If no rank uses it at first, no rank knows
   // that it is sparse, and its gradients become dense.
   for (const std::vector<int>& steps : {std::vector<int>{0b11, 0b10, 0b00, 0b11}, {0b00, 0b10, 0b01, 0b11}}) {
     run_threads(2, [&](const Group& group) {

@@ -84,7 +84,7 @@ TEST_CASE(
       accelerate::Error);
 }
 
-TEST_CASE("without NVRTC a device has no kernel and the log one warning with the reason") {
+TEST_CASE("without NVRTC a device has no kernel, and one warning with the reason is logged") {
   std::vector<std::string> lines;
   const auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
   accelerate::nn::CrossEntropyKernels kernels([](c10::Device) -> std::unique_ptr<accelerate::nn::CrossEntropyKernel> {
