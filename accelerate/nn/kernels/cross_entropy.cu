@@ -102,8 +102,8 @@ void visit_pack(typename Number::Bits* row, int position, const Visit& visit) {
 }
 
 /// Calls visit(values, position of the first value) for all elements of the row, divided over the threads of the block:
-/// 16 bytes at a time, and one element at a time before and after 16-byte boundaries. With kStore the changed values are
-/// stored.
+/// 16 bytes at a time, and one element at a time before the first and after the last 16-byte boundary. With kStore the
+/// changed values are stored.
 template <typename Number, bool kStore, typename Visit>
 void visit_row(typename Number::Bits* row, int classes, const Visit& visit) {
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
