@@ -340,6 +340,7 @@ class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacad
   /// Clamps every gradient element to [-clip_value, clip_value]. Inside an accumulation window nothing is clamped.
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
   /// As above, for all parameters of the model.
+  /// \throws Error (usage) also if free_memory() has released an nn::Pipeline over several ranks.
   template <typename Model>
   at::Tensor clip_grad_norm_(const PreparedModel<Model>& model, double max_norm, double norm_type = 2.0,
                              bool error_if_nonfinite = false) {

@@ -82,7 +82,8 @@ class Checkpoints {
   /// state_dict() and load_state_dict() (tensors by name), objects with state() and load_state() (std::string), and
   /// schedulers, loaders and loss scales of this library that are not prepared. Shared pointers are shared and rvalues
   /// are owned; any other lvalue is kept by reference. An object with tensors of tensor parallel layers needs
-  /// state_parameters(), which returns a parameter for each of them by the name in state_dict(); averages have it.
+  /// state_parameters(), which returns a parameter for each of them by the name in state_dict();
+  /// optim::ExponentialMovingAverage has it.
   /// \throws Error (usage) if a shared pointer is null; nothing is registered then.
   template <typename... Objects>
   void register_for_checkpointing(Objects&&... objects) {

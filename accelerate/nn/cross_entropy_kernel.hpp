@@ -27,8 +27,9 @@ class CrossEntropyKernel {
 
   /// Queues the kernel on the current stream of its device. Thread-safe.
   ///
-  /// \param dtype  Of the logits: float32, bfloat16 or float16.
+  /// \param dtype  dtype of the logits: float32, bfloat16 or float16.
   /// \param rows   At least 1.
+  /// \throws Error (device) if the driver cannot queue the kernel.
   virtual void launch(const CrossEntropyArguments& arguments, at::ScalarType dtype, int64_t rows) const = 0;
 };
 

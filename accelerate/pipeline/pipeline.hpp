@@ -126,6 +126,8 @@ class Pipeline : public torch::nn::Module {
   ///   without the last stage if `broadcast_loss` is false.
   /// \throws Error of the kind of the failure, with stage, micro-batch and direction of a failed transfer, or stage and
   ///         micro-batch of a layer that throws.
+  /// \throws Error (usage) on all ranks, before the first micro-batch, if the Pipeline is prepared, a layer is a
+  ///         SyncBatchNorm, and data parallel ranks have different numbers of micro-batches.
   at::Tensor train_step(const at::Tensor& input, const at::Tensor& target, const Loss& loss);
 
   /// Forward without gradients, for evaluation. Call eval() before. Collective.

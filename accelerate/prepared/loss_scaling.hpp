@@ -31,7 +31,8 @@ class OptimizerCore;
 /// backward with another scale then precedes its step, that step is skipped.
 ///
 /// In local SGD each rank has its own gradients, or none. Every step() of an optimizer is then collective, and all
-/// optimizers count as having gradients, so all ranks decide equally if they step and zero gradients equally.
+/// optimizers count as having gradients. All ranks therefore make the same decision whether a step is skipped, if they
+/// call step() and zero_grad() in the same order.
 ///
 /// On an accelerator, a steady step does not wait for the device: flags are copied to the host and read when they
 /// arrive. Schedule steps that depend on a flag are deferred until the next step, which waits for the previous flag if

@@ -17,7 +17,7 @@ struct Module;
 namespace accelerate::prepared {
 
 /// Returns the parameters or buffers with dotted names, in the module's order. The order is the same on every rank that
-/// builds an equal module.
+/// constructs the same module.
 std::vector<gradient::NamedTensor> named_parameters(const torch::nn::Module& module);
 std::vector<gradient::NamedTensor> named_buffers(const torch::nn::Module& module);
 std::vector<gradient::NamedTensor> named_parameters(const torch::jit::Module& module);

@@ -38,9 +38,9 @@ class OptimizerCore : public Entry {
   /// Does nothing within an accumulation window. Otherwise it makes one update, which is fused for the stock optimizers
   /// that FusedStep recognises.
   ///
-  /// An optimizer that calls its closure itself (LBFGS) gets the mean of the ranks' losses, so that all ranks decide
-  /// equally. Each rank then calls the closure equally often, and closures must return a mean over the rank's samples.
-  /// Within local SGD and a join of uneven inputs, the optimizer gets the loss of its own rank.
+  /// An optimizer that calls its closure itself (LBFGS) gets the mean of the ranks' losses, so that all ranks make
+  /// the same decisions. Each rank then calls the closure equally often, and closures must return a mean over the
+  /// rank's samples. Within local SGD and a join of uneven inputs, the optimizer gets the loss of its own rank.
   ///
   /// With loss scaling the gradients are unscaled first, and the update is skipped if a gradient is inf or NaN. The
   /// fused step reads that flag on the device; before an optimizer's own step the host waits for it.

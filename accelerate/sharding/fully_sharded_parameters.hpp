@@ -73,7 +73,7 @@ class FullyShardedParameters final : public ParameterSharding {
   void after_step(const Keys& keys) override;
 
   [[nodiscard]] bool shards_parameters() const;
-  /// Of the memory of whole units on the CPU.
+  /// Returns the counts of the pool of whole units on the CPU.
   [[nodiscard]] UnitBuffers::Counts buffer_counts() const;
   /// True if the parameter has a float32 master, of which this rank keeps its part.
   [[nodiscard]] bool has_master(const void* key) const;

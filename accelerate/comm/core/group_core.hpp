@@ -107,8 +107,8 @@ struct GroupCore {
   std::atomic<bool> broken_ = false;
   std::mutex broken_mutex_;
   std::string broken_reason_;
-  std::vector<int64_t>
-      broken_missing_ranks_;  ///< ranks of the job that did not join the operation that broke the group
+  /// Ranks of the job that did not join the operation that broke the group.
+  std::vector<int64_t> broken_missing_ranks_;
 };
 
 /// A pending operation.
