@@ -17,6 +17,8 @@ namespace {
 // The system clears a huge page ten times as fast as 512 small ones, and each step clears the buffers again.
 constexpr size_t kHugePage = size_t{2} << 20;
 
+size_t in_huge_pages(size_t bytes) { return (bytes + kHugePage - 1) / kHugePage * kHugePage; }
+
 // Maps address space that begins at a huge page. Returns null if there is none.
 void* map_huge_pages(size_t bytes) noexcept {
   void* const mapped = mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -32,12 +34,15 @@ void* map_huge_pages(size_t bytes) noexcept {
 }  // namespace
 
 struct UnitBuffers::State {
-  explicit State(int64_t bytes) : capacity((static_cast<size_t>(bytes) + kHugePage - 1) / kHugePage * kHugePage) {
-    unused.reserve(kKept);
-  }
-  /// Returns null if the system has no memory.
-  [[nodiscard]] void* take();
-  void give_back(void* memory) noexcept;
+  struct Buffer {
+    void* memory = nullptr;
+    size_t touched = 0;  // bytes from its beginning that may have pages, a multiple of a huge page
+  };
+
+  explicit State(int64_t bytes) : capacity(in_huge_pages(static_cast<size_t>(bytes))) { unused.reserve(kKept); }
+  /// Returns a buffer without memory if the system has none.
+  [[nodiscard]] Buffer take(size_t bytes);
+  void give_back(Buffer buffer) noexcept;
   void unmap_unused() noexcept;
 
   const size_t capacity;  // a multiple of a huge page
@@ -46,35 +51,47 @@ struct UnitBuffers::State {
   bool is_closed = false;
 
  private:
+  static void return_excess_pages(Buffer& buffer, size_t bytes) noexcept;
   void unmap(void* memory) noexcept;
-  std::vector<void*> unused{};  // the least recently used first
+  std::vector<Buffer> unused{};  // the least recently used first
 };
 
-void* UnitBuffers::State::take() {
-  const std::lock_guard lock(mutex);
-  void* memory = nullptr;
-  if (unused.empty()) {
-    memory = map_huge_pages(capacity);
-    if (memory == nullptr) return nullptr;
-    ++counts.mapped;
-  } else {  // the one used last, which may be in the caches
-    memory = unused.back();
-    unused.pop_back();
-    ++counts.reuses;
-  }
-  counts.most_used = std::max(counts.most_used, ++counts.used);
-  return memory;
+// A large unit's pages behind the first `bytes` return to the system. Up to twice the need is kept, so that units of
+// about the same size do not clear pages in turn.
+void UnitBuffers::State::return_excess_pages(Buffer& buffer, size_t bytes) noexcept {
+  const size_t needed = in_huge_pages(bytes);
+  if (buffer.touched <= 2 * needed) return;
+  if (madvise(static_cast<std::byte*>(buffer.memory) + needed, buffer.touched - needed, MADV_DONTNEED) != 0) return;
+  buffer.touched = needed;
 }
 
-void UnitBuffers::State::give_back(void* memory) noexcept {
+UnitBuffers::State::Buffer UnitBuffers::State::take(size_t bytes) {
+  const std::lock_guard lock(mutex);
+  Buffer buffer;
+  if (unused.empty()) {
+    buffer.memory = map_huge_pages(capacity);
+    if (buffer.memory == nullptr) return buffer;
+    ++counts.mapped;
+  } else {  // the one used last, which may be in the caches
+    buffer = unused.back();
+    unused.pop_back();
+    ++counts.reuses;
+    return_excess_pages(buffer, bytes);
+  }
+  buffer.touched = std::max(buffer.touched, in_huge_pages(bytes));
+  counts.most_used = std::max(counts.most_used, ++counts.used);
+  return buffer;
+}
+
+void UnitBuffers::State::give_back(Buffer buffer) noexcept {
   const std::lock_guard lock(mutex);
   --counts.used;
-  is_closed || counts.mapped > kKept ? unmap(memory) : unused.push_back(memory);
+  is_closed || counts.mapped > kKept ? unmap(buffer.memory) : unused.push_back(buffer);
 }
 
 void UnitBuffers::State::unmap_unused() noexcept {
   const std::lock_guard lock(mutex);
-  for (void* const memory : unused) unmap(memory);
+  for (const Buffer& buffer : unused) unmap(buffer.memory);
   unused.clear();
 }
 
@@ -96,10 +113,11 @@ UnitBuffers::~UnitBuffers() {
 at::Tensor UnitBuffers::take(int64_t numel, const c10::TensorOptions& options) {
   const int64_t bytes = numel * static_cast<int64_t>(options.dtype().itemsize());
   const bool fits = bytes >= kMinBytes && bytes <= static_cast<int64_t>(state_->capacity);
-  void* const memory = options.device().is_cpu() && fits ? state_->take() : nullptr;
-  if (memory == nullptr) return at::empty({numel}, options);  // throws if there is no memory
+  const State::Buffer buffer =
+      options.device().is_cpu() && fits ? state_->take(static_cast<size_t>(bytes)) : State::Buffer();
+  if (buffer.memory == nullptr) return at::empty({numel}, options);  // throws if there is no memory
   return at::from_blob(
-      memory, {numel}, [state = state_](void* unused) { state->give_back(unused); }, options);
+      buffer.memory, {numel}, [state = state_, buffer](void*) { state->give_back(buffer); }, options);
 }
 
 void UnitBuffers::unmap_unused() noexcept { state_->unmap_unused(); }

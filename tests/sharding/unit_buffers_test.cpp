@@ -2,6 +2,11 @@
 #include "tests/testing.hpp"
 //
 #include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
 
 #include "accelerate/accelerate.hpp"
 #include "accelerate/prepared/model.hpp"
@@ -24,6 +29,14 @@ at::Tensor buffer_of(UnitBuffers& buffers, int64_t numel = kNumel) { return buff
 bool is_mapped(const void* address) {
   unsigned char resident = 0;
   return mincore(const_cast<void*>(address), 1, &resident) == 0;
+}
+
+/// Number of pages of [begin, begin + bytes) in memory.
+int64_t resident_pages(const void* begin, size_t bytes) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> resident(bytes / page);
+  REQUIRE(mincore(const_cast<void*>(begin), bytes, resident.data()) == 0);
+  return std::ranges::count_if(resident, [](unsigned char each) { return (each & 1) != 0; });
 }
 
 }  // namespace
@@ -49,6 +62,28 @@ TEST_CASE("units of different sizes use the same buffer in turn, and unused buff
   CHECK(buffers.counts().mapped == 1);
   CHECK(buffers.counts().used == 1);
   CHECK(third.fill_(3).sum().item<double>() == 3 * kNumel);
+}
+
+TEST_CASE("a small unit does not keep the pages of a large one, and units of about the same size keep theirs") {
+  const size_t huge_page = size_t{2} << 20;
+  UnitBuffers buffers(16 * UnitBuffers::kMinBytes);
+  at::Tensor large = buffer_of(buffers, 16 * kNumel).fill_(1);
+  const auto* const memory = static_cast<const std::byte*>(large.const_data_ptr());
+  large.reset();
+  at::Tensor similar = buffer_of(buffers, 12 * kNumel).fill_(2);
+  CHECK(similar.const_data_ptr() == memory);
+  CHECK(resident_pages(memory + 6 * huge_page, 2 * huge_page) > 0);
+  similar.reset();
+  at::Tensor small = buffer_of(buffers).fill_(3);
+  CHECK(small.const_data_ptr() == memory);
+  CHECK(resident_pages(memory, UnitBuffers::kMinBytes) > 0);
+  CHECK(resident_pages(memory + huge_page, 7 * huge_page) == 0);
+  CHECK(small.eq(3).all().item<bool>());
+  small.reset();
+  large = buffer_of(buffers, 16 * kNumel).fill_(4);
+  CHECK(large.const_data_ptr() == memory);
+  CHECK(large.eq(4).all().item<bool>());
+  CHECK(buffers.counts().mapped == 1);
 }
 
 TEST_CASE("a buffer that a saved tensor holds is not reused") {
