@@ -85,11 +85,14 @@ std::string describe_equal_tensors(const CustomObject& object, checkpoint::Custo
   return text;
 }
 
-/// Returns the name in the first line that differs.
+/// Returns the name in the first line that differs. One text may have more lines.
 std::string first_different_name(const std::string& one, const std::string& other) {
   std::istringstream lines(one), others(other);
   std::string line, its;
-  while (std::getline(lines, line) && std::getline(others, its) && line == its) continue;
+  do {
+    if (!std::getline(lines, line)) line.clear();
+    if (!std::getline(others, its)) its.clear();
+  } while (line == its && lines && others);
   if (line.empty()) line = its;
   return line.substr(0, line.rfind('\t'));
 }

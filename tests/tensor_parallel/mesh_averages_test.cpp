@@ -202,6 +202,23 @@ TEST_CASE("a registered object names the parameters of its tensors, or must be e
   });
 }
 
+TEST_CASE("the refusal of a registered object names the tensor that only one rank of a tensor parallel group has") {
+  run_threads(2, [](const Group& world) {
+    const testing::SharedFolder folder(world);
+    for (const int64_t rank_with_more : {0, 1}) {
+      Accelerator accelerator = on_mesh(world, {{.tp_size = 2}});
+      auto training = split(accelerator);
+      Updates updates(training.module);
+      updates.last = State();
+      updates.last.insert("both", torch::ones({2}));
+      if (world.rank() == rank_with_more) updates.last.insert("one", torch::ones({2}));
+      accelerator.register_for_checkpointing(updates);
+      const std::string text = refused([&] { accelerator.save_state(folder.path / "d"); });
+      CHECK_MESSAGE(text.starts_with("save_state: one of registered object 0 differs between ranks 0 and 1"), text);
+    }
+  });
+}
+
 TEST_CASE("a model with averages as weights is saved whole") {
   run_threads(2, [](const Group& world) {
     const testing::SharedFolder folder(world);
