@@ -71,30 +71,35 @@ void for_split_tensors(const CustomObject& object, checkpoint::CustomState& stat
 
 const at::Tensor& itself(const at::Tensor& parameter) { return parameter; }
 
-/// Returns one line for each tensor of a registered object that is not split: its name and a checksum of its values.
-std::string describe_equal_tensors(const CustomObject& object, checkpoint::CustomState state) {
-  for_split_tensors(object, state, itself, [](const at::Tensor&, at::Tensor& tensor) { tensor.reset(); });
+/// Returns one line for each tensor of the registered objects: number of the object, name, and a checksum of the values
+/// unless they are a part.
+std::string describe_tensors(const std::vector<CustomObject>& customs, std::vector<checkpoint::CustomState> states) {
   std::string text;
-  if (const auto* tensors = std::get_if<NamedTensors>(&state)) {
+  for (size_t i = 0; i < customs.size(); ++i) {
+    for_split_tensors(customs[i], states[i], itself, [](const at::Tensor&, at::Tensor& tensor) { tensor.reset(); });
+    const auto* tensors = std::get_if<NamedTensors>(&states[i]);
+    if (tensors == nullptr) continue;
     for (const auto& [name, tensor] : *tensors) {
-      if (!tensor.defined()) continue;
-      const at::Tensor written = checkpoint::as_written(tensor, name, "save_state");
-      text += fmt::format("{}\t{}\n", name, archive::checksum_of(checkpoint::bytes_of(written)));
+      text += fmt::format("{}\t{}\t", i, name);
+      if (tensor.defined()) {
+        const at::Tensor written = checkpoint::as_written(tensor, name, "save_state");
+        text += archive::checksum_of(checkpoint::bytes_of(written));
+      }
+      text += '\n';
     }
   }
   return text;
 }
 
-/// Returns the name in the first line that differs. One text may have more lines.
-std::string first_different_name(const std::string& one, const std::string& other) {
+/// Returns the first line that differs. One text may have more lines.
+std::string first_different_line(const std::string& one, const std::string& other) {
   std::istringstream lines(one), others(other);
   std::string line, its;
   do {
     if (!std::getline(lines, line)) line.clear();
     if (!std::getline(others, its)) its.clear();
   } while (line == its && lines && others);
-  if (line.empty()) line = its;
-  return line.substr(0, line.rfind('\t'));
+  return line.empty() ? its : line;
 }
 
 }  // namespace
@@ -153,18 +158,19 @@ void check_can_be_joined(AcceleratorState& shared, const checkpoint::CheckpointC
 void check_equal_in_tensor_group(AcceleratorState& shared, const std::vector<CustomObject>& customs,
                                  const checkpoint::CheckpointContent& content) {
   if (!has_split_models(shared)) return;
-  for (size_t i = 0; i < customs.size(); ++i) {
-    const auto all = comm::with_operation_context(
-        "save_state", "the registered objects are not compared", shared.place,
-        [&] { return shared.mesh.tensor.all_gather_bytes(describe_equal_tensors(customs[i], content.customs[i])); });
-    for (size_t rank = 1; rank < all.size(); ++rank) {
-      if (all[rank] == all[0]) continue;
-      refuse_save(shared,
-                  "{} of registered object {} differs between ranks 0 and {} of a tensor parallel group, and a "
-                  "checkpoint has one of it; if it belongs to a parameter of a tensor parallel layer, give the object "
-                  "state_parameters(), which returns the parameter by that name",
-                  first_different_name(all[0], all[rank]), i, rank);
-    }
+  // One collective, because ranks that registered different numbers of objects would wait for each other.
+  const auto all = comm::with_operation_context(
+      "save_state", "the registered objects are not compared", shared.place,
+      [&] { return shared.mesh.tensor.all_gather_bytes(describe_tensors(customs, content.customs)); });
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    const std::string line = first_different_line(all[0], all[rank]);
+    const auto name = line.find('\t') + 1;
+    refuse_save(shared,
+                "{} of registered object {} differs between ranks 0 and {} of a tensor parallel group, and a "
+                "checkpoint has one of it; if it belongs to a parameter of a tensor parallel layer, give the object "
+                "state_parameters(), which returns the parameter by that name",
+                line.substr(name, line.rfind('\t') - name), line.substr(0, name - 1), rank);
   }
 }
 

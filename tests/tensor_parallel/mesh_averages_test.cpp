@@ -2,6 +2,7 @@
 // Registered objects with tensors of tensor parallel layers, such as moving averages, in checkpoints.
 #include "tests/tensor_parallel/support.hpp"
 //
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -217,6 +218,22 @@ TEST_CASE("the refusal of a registered object names the tensor that only one ran
       CHECK_MESSAGE(text.starts_with("save_state: one of registered object 0 differs between ranks 0 and 1"), text);
     }
   });
+}
+
+TEST_CASE("an object that only one rank of a tensor parallel group registered is refused on all ranks") {
+  run_threads(
+      2,
+      [](const Group& world) {
+        const testing::SharedFolder folder(world);
+        Accelerator accelerator = on_mesh(world, {{.tp_size = 2}});
+        auto training = split(accelerator);
+        NamedUpdates first(training.module), second(training.module);
+        accelerator.register_for_checkpointing(first);
+        if (world.rank() == 1) accelerator.register_for_checkpointing(second);
+        const std::string text = refused([&] { accelerator.save_state(folder.path / "d"); });
+        CHECK_MESSAGE(text.find("of registered object 1 differs between ranks 0 and 1") != std::string::npos, text);
+      },
+      std::chrono::seconds(5));
 }
 
 TEST_CASE("a model with averages as weights is saved whole") {
