@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <exception>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 
 #include "accelerate/archive/checksum.hpp"
 #include "accelerate/base/error.hpp"
+#include "accelerate/base/exception_text.hpp"
 #include "accelerate/checkpoint/tensors.hpp"
 #include "accelerate/comm/error_context.hpp"
 #include "accelerate/optim/parameter_groups.hpp"
@@ -158,10 +160,14 @@ void check_can_be_joined(AcceleratorState& shared, const checkpoint::CheckpointC
 void check_equal_in_tensor_group(AcceleratorState& shared, const std::vector<CustomObject>& customs,
                                  const checkpoint::CheckpointContent& content) {
   if (!has_split_models(shared)) return;
+  // state_parameters() of an object may throw on one rank. The caller reports it on all.
+  std::string own = "failed";
+  const auto failure = base::capture_exception([&] { own = describe_tensors(customs, content.customs); });
   // One collective, because ranks that registered different numbers of objects would wait for each other.
-  const auto all = comm::with_operation_context(
-      "save_state", "the registered objects are not compared", shared.place,
-      [&] { return shared.mesh.tensor.all_gather_bytes(describe_tensors(customs, content.customs)); });
+  const auto all = comm::with_operation_context("save_state", "the registered objects are not compared", shared.place,
+                                                [&] { return shared.mesh.tensor.all_gather_bytes(own); });
+  if (failure) std::rethrow_exception(failure);
+  if (std::ranges::find(all, "failed") != all.end()) return;
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     const std::string line = first_different_line(all[0], all[rank]);

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -232,6 +234,36 @@ TEST_CASE("an object that only one rank of a tensor parallel group registered is
         if (world.rank() == 1) accelerator.register_for_checkpointing(second);
         const std::string text = refused([&] { accelerator.save_state(folder.path / "d"); });
         CHECK_MESSAGE(text.find("of registered object 1 differs between ranks 0 and 1") != std::string::npos, text);
+      },
+      std::chrono::seconds(5));
+}
+
+/// An object that fails on rank 1.
+struct FailingUpdates : NamedUpdates {
+  FailingUpdates(SplitMlp the_module, bool the_fails) : NamedUpdates(std::move(the_module)), fails(the_fails) {}
+  State state_parameters() {
+    if (fails) throw std::runtime_error("no parameters");
+    return NamedUpdates::state_parameters();
+  }
+  bool fails;
+};
+
+TEST_CASE("if an object cannot name its parameters on one rank, save_state() fails on all ranks with its error") {
+  run_threads(
+      2,
+      [](const Group& world) {
+        const testing::SharedFolder folder(world);
+        Accelerator accelerator = on_mesh(world, {{.tp_size = 2}});
+        auto training = split(accelerator);
+        FailingUpdates updates(training.module, world.rank() == 1);
+        accelerator.register_for_checkpointing(updates);
+        std::string text;
+        try {
+          accelerator.save_state(folder.path / "d");
+        } catch (const std::exception& error) {
+          text = error.what();
+        }
+        CHECK_MESSAGE(text.find("no parameters") != std::string::npos, text);
       },
       std::chrono::seconds(5));
 }
