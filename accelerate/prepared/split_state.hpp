@@ -48,8 +48,8 @@ void join_parts(AcceleratorState& shared, const std::vector<CustomObject>& custo
                 checkpoint::CheckpointContent& content, bool keeps);
 
 /// \throws Error (usage) on all ranks of a tensor parallel group if a tensor of a registered object differs between
-///         them and has no split parameter, because a checkpoint contains one tensor of each name. Does nothing without
-///         split parameters. Collective over the tensor parallel groups.
+///         them and belongs to no parameter, because a checkpoint contains one tensor of each name. Does nothing
+///         without split parameters. Collective over the tensor parallel groups.
 void check_equal_in_tensor_group(AcceleratorState& shared, const std::vector<CustomObject>& customs,
                                  const checkpoint::CheckpointContent& content);
 
