@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "hosts"))
 os.environ["HOSTS_BIN"] = sys.argv[2]
-import ways  # noqa: E402
+import launch_modes  # noqa: E402
 from hosts import Hosts  # noqa: E402
 
 
@@ -16,13 +16,13 @@ def main():
     script = ROOT / "examples" / "by_feature" / f"multi_node_{way}.sh"
     os.chdir(ROOT)
     with Hosts(2, **{way: True}) as hosts:
-        launcher = {"ACCELERATE_LAUNCH": ways.LAUNCHER, "OMP_NUM_THREADS": 1}
+        launcher = {"ACCELERATE_LAUNCH": launch_modes.LAUNCHER, "OMP_NUM_THREADS": 1}
         if way == "ssh":
-            job = ways.on_host1(hosts, [script, "host1:2,host2:2"], program, launcher)
+            job = launch_modes.on_host1(hosts, [script, "host1:2,host2:2"], program, launcher)
         else:
             output = hosts.folder / "batch.out"
             words = ["sbatch", "--wait", "--nodes", 2, "--ntasks-per-node", 2, "-o", output, script]
-            job = ways.on_host1(hosts, words, program, launcher)
+            job = launch_modes.on_host1(hosts, words, program, launcher)
             job.outputs.append(output)
         codes = job.codes(300)
         assert codes == [0], job.text()

@@ -3,15 +3,15 @@
 """Checkpoints of two hosts without a shared disk (each has its own /tmp): checkpoint_test.py [Gloo.test_own_disks | Mpi.test_own_disks]"""
 import unittest
 
-import ways
+import launch_modes
 from hosts import Hosts
 
-PROGRAM = [ways.BIN / "own_disks", "/tmp/own/project"]
+PROGRAM = [launch_modes.BIN / "own_disks", "/tmp/own/project"]
 
 
 class Checkpoints(unittest.TestCase):
     def check(self, way):
-        with Hosts(2, **ways.SERVICES.get(way, {})) as hosts:
+        with Hosts(2, **launch_modes.SERVICES.get(way, {})) as hosts:
             job = way(hosts, PROGRAM, OMP_NUM_THREADS=1)
             codes = job.codes(120)
             self.assertEqual(codes, [0] * len(codes), job.text())
@@ -21,12 +21,12 @@ class Checkpoints(unittest.TestCase):
 
 class Gloo(Checkpoints):
     def test_own_disks(self):
-        self.check(ways.launcher_by_hand)
+        self.check(launch_modes.launcher_by_hand)
 
 
 class Mpi(Checkpoints):
     def test_own_disks(self):
-        self.check(ways.mpirun)
+        self.check(launch_modes.mpirun)
 
 
 if __name__ == "__main__":

@@ -9,18 +9,18 @@ import re
 import time
 import unittest
 
-import ways
+import launch_modes
 from hosts import Hosts, until
 from side_by_side import side_by_side
 
 SECONDS_TO_START = 120  # for five tests at a time with Python programs that import LibTorch, on a busy machine
-PROGRAM = ways.BIN / "broken_rank"
+PROGRAM = launch_modes.BIN / "broken_rank"
 STEPS = ("connect", "step", "rest")  # points at which broken_rank waits for the test
 MOMENTS = {"connecting": "connect", "in an all-reduce": "step", "between steps": "rest"}
 TIMEOUTS = {"connecting": 4, "in an all-reduce": 10, "between steps": 10}  # the latter two must suffice to connect
 FAULTS = {"cut off": "cut", "switched off": "power_off", "frozen": "freeze"}
-SERVICES = {ways.mpirun: {"ssh": True}, ways.srun: {"slurm": True}, ways.srun_pmix: {"slurm": True}}
-ENDS_THE_OTHERS = {ways.torchrun, ways.mpirun, ways.srun_pmix}  # if one rank has failed, the others may have printed nothing
+SERVICES = {launch_modes.mpirun: {"ssh": True}, launch_modes.srun: {"slurm": True}, launch_modes.srun_pmix: {"slurm": True}}
+ENDS_THE_OTHERS = {launch_modes.torchrun, launch_modes.mpirun, launch_modes.srun_pmix}  # if one rank has failed, the others may have printed nothing
 FIRST_OF_TWO, LAST_OF_THREE = (2, 0), (3, 2)  # number of hosts, and the lost one
 
 
@@ -98,7 +98,7 @@ class Faults(unittest.TestCase):
             self.check_names(job, rank, missing)
 
     def check_nothing_left(self, host, way):
-        if way is ways.by_hand:
+        if way is launch_modes.by_hand:
             self.assertEqual(host.left_behind(), [], host.name)
         else:  # launchers and their daemons wait for minutes for a lost host, and the library does not end them
             self.assertEqual(host.run("find /dev/shm -type f"), "", host.name)
@@ -130,24 +130,24 @@ class Faults(unittest.TestCase):
 
 class Gloo(Faults):
     def test_connecting(self):
-        self.check_all("connecting", (ways.by_hand, FIRST_OF_TWO, *FAULTS), (ways.by_hand, LAST_OF_THREE, *FAULTS),
-                       (ways.srun, FIRST_OF_TWO, "frozen"), (ways.srun, LAST_OF_THREE, "cut off"),
-                       (ways.torchrun, FIRST_OF_TWO, "switched off"))
+        self.check_all("connecting", (launch_modes.by_hand, FIRST_OF_TWO, *FAULTS), (launch_modes.by_hand, LAST_OF_THREE, *FAULTS),
+                       (launch_modes.srun, FIRST_OF_TWO, "frozen"), (launch_modes.srun, LAST_OF_THREE, "cut off"),
+                       (launch_modes.torchrun, FIRST_OF_TWO, "switched off"))
 
     def test_in_an_all_reduce(self):
-        self.check_all("in an all-reduce", (ways.by_hand, FIRST_OF_TWO, *FAULTS), (ways.by_hand, LAST_OF_THREE, *FAULTS),
-                       (ways.srun, FIRST_OF_TWO, "cut off"), (ways.srun, LAST_OF_THREE, "switched off"),
-                       (ways.torchrun, FIRST_OF_TWO, "frozen"))
+        self.check_all("in an all-reduce", (launch_modes.by_hand, FIRST_OF_TWO, *FAULTS), (launch_modes.by_hand, LAST_OF_THREE, *FAULTS),
+                       (launch_modes.srun, FIRST_OF_TWO, "cut off"), (launch_modes.srun, LAST_OF_THREE, "switched off"),
+                       (launch_modes.torchrun, FIRST_OF_TWO, "frozen"))
 
     def test_between_steps(self):
-        self.check_all("between steps", (ways.by_hand, FIRST_OF_TWO, *FAULTS), (ways.by_hand, LAST_OF_THREE, *FAULTS),
-                       (ways.srun, FIRST_OF_TWO, "switched off"), (ways.srun, LAST_OF_THREE, "frozen"),
-                       (ways.torchrun, FIRST_OF_TWO, "cut off"))
+        self.check_all("between steps", (launch_modes.by_hand, FIRST_OF_TWO, *FAULTS), (launch_modes.by_hand, LAST_OF_THREE, *FAULTS),
+                       (launch_modes.srun, FIRST_OF_TWO, "switched off"), (launch_modes.srun, LAST_OF_THREE, "frozen"),
+                       (launch_modes.torchrun, FIRST_OF_TWO, "cut off"))
 
 
 class Mpi(Faults):
     def check_moment(self, moment):
-        self.check_all(moment, *((way, at, *FAULTS) for way in (ways.mpirun, ways.srun_pmix) for at in (FIRST_OF_TWO, LAST_OF_THREE)))
+        self.check_all(moment, *((way, at, *FAULTS) for way in (launch_modes.mpirun, launch_modes.srun_pmix) for at in (FIRST_OF_TWO, LAST_OF_THREE)))
 
     def test_connecting(self):
         self.check_moment("connecting")

@@ -5,7 +5,7 @@ ranks, and leave nothing behind. launcher_test.py [Lost | Right | Wrong | Lost.t
 import functools
 import unittest
 
-import ways
+import launch_modes
 from hosts import Hosts, until
 from side_by_side import side_by_side
 
@@ -36,7 +36,7 @@ class Launcher(unittest.TestCase):
 
 class Lost(Launcher):
     def lose(self, way, count, victim, fault, expected):
-        with Hosts(count, **ways.SERVICES.get(way, {})) as hosts:
+        with Hosts(count, **launch_modes.SERVICES.get(way, {})) as hosts:
             job = self.running(hosts, way)
             getattr(hosts[victim], fault)()
             codes = [code for rank, code in enumerate(job.codes(SECONDS_TO_END)) if rank != victim or len(job.processes) == 1]
@@ -54,17 +54,17 @@ class Lost(Launcher):
 
     def test_by_hand(self):
         gone = "is gone: its launcher was killed, or its host or the network is down; the ranks of this machine were stopped"
-        self.check(ways.launcher_by_hand, (2, 1, "power_off", f"machine 1 (host2) {gone}"), (3, 2, "cut", f"machine 2 (host3) {gone}"),
+        self.check(launch_modes.launcher_by_hand, (2, 1, "power_off", f"machine 1 (host2) {gone}"), (3, 2, "cut", f"machine 2 (host3) {gone}"),
                    (2, 0, "power_off", f"machine 0 (host1) {gone}"))
 
     def test_over_ssh(self):
-        self.check(ways.launcher_ssh, (2, 1, "power_off", "machine 1 (host2) is gone"), (2, 1, "cut", "machine 1 (host2) is gone"),
+        self.check(launch_modes.launcher_ssh, (2, 1, "power_off", "machine 1 (host2) is gone"), (2, 1, "cut", "machine 1 (host2) is gone"),
                    (3, 2, "cut", "machine 2 (host3) is gone"))
 
     def test_the_connection(self):
         """ssh is killed while the hosts run."""
         with Hosts(2, ssh=True) as hosts:
-            job = self.running(hosts, ways.launcher_ssh)
+            job = self.running(hosts, launch_modes.launcher_ssh)
             hosts[0].run("kill -9 $(ps -eo pid,args | awk '$2 == \"ssh\" && /host2/ {print $1}')")
             self.assertNotIn(job.codes(SECONDS_OF_GRACE)[0], (None, 0), job.text())
             for host in hosts:
@@ -73,7 +73,7 @@ class Lost(Launcher):
     def test_mpirun(self):
         """mpirun is killed while the hosts run."""
         with Hosts(2, ssh=True) as hosts:
-            job = self.running(hosts, ways.launcher_mpirun)
+            job = self.running(hosts, launch_modes.launcher_mpirun)
             hosts[0].run("kill -9 $(ps -eo pid,comm | awk '$2 == \"mpirun\" {print $1}')")
             self.assertEqual(job.codes(SECONDS_OF_GRACE), [137], job.text())
             self.assertIn("accelerate_launch: mpirun (host1, pid ", job.text())
@@ -83,7 +83,7 @@ class Lost(Launcher):
     def test_with_mpirun(self):
         """A host under mpirun is lost; with its own defaults mpirun detects it after 480 s."""
         expected = ("on node host2", "accelerate_launch: mpirun (host1, pid ")
-        self.check(ways.launcher_mpirun, (2, 1, "power_off", expected), (2, 1, "cut", expected))
+        self.check(launch_modes.launcher_mpirun, (2, 1, "power_off", expected), (2, 1, "cut", expected))
 
 
 class Right(Launcher):
@@ -92,7 +92,7 @@ class Right(Launcher):
         script = 'echo start $TORCHELASTIC_RESTART_COUNT; [ $RANK$TORCHELASTIC_RESTART_COUNT = 10 ] && kill -9 $$; ' \
                  '[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exec sleep 1000; exit 0'
         with Hosts(2, ssh=True) as hosts:
-            job = ways.launcher_ssh(hosts, ["--max_restarts", 2, "sh", "-c", script])
+            job = launch_modes.launcher_ssh(hosts, ["--max_restarts", 2, "sh", "-c", script])
             self.assertEqual(job.codes(SECONDS_TO_END), [0], job.text())
             self.assertEqual(job.text().count("start 1\n"), 2, job.text())
             self.assertRegex(job.text(), r"accelerate_launch: machine [01] \(host[12], .*\) ended with exit code 137.*\n"
@@ -105,7 +105,7 @@ class Right(Launcher):
         script = 'echo start $TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 0 ] || exit $0; sleep $SLURM_PROCID; exit 75'
         for last, code in (("0", 0), ("7", 7)):
             with self.subTest(last), Hosts(2, slurm=True) as hosts:
-                job = ways.launcher_salloc(hosts, ["--resume_code", 75, "sh", "-c", script, last])
+                job = launch_modes.launcher_salloc(hosts, ["--resume_code", 75, "sh", "-c", script, last])
                 self.assertEqual(job.codes(SECONDS_TO_END), [code], job.text())
                 self.assertEqual(job.text().count("start 0\n"), 2, job.text())
                 self.assertGreaterEqual(job.text().count("start 1\n"), 1, job.text())
@@ -116,8 +116,8 @@ class Right(Launcher):
     def test_first_failed_rank_under_other_runners(self):
         """The report names only the rank that failed first, with its host and last lines, for any runner."""
         script = 'rank=${SLURM_PROCID:-$OMPI_COMM_WORLD_RANK}; echo up $rank; [ $rank = 1 ] || exec sleep 1000; sleep 1; echo loss nan; exit 7'
-        for way in (ways.launcher_salloc, ways.launcher_sbatch_pmix, ways.launcher_mpirun):
-            with self.subTest(way.__name__), Hosts(2, **ways.SERVICES[way]) as hosts:
+        for way in (launch_modes.launcher_salloc, launch_modes.launcher_sbatch_pmix, launch_modes.launcher_mpirun):
+            with self.subTest(way.__name__), Hosts(2, **launch_modes.SERVICES[way]) as hosts:
                 job = way(hosts, ["sh", "-c", script])
                 # Not 143, the code of the ranks that srun stopped. srun exits with the highest code.
                 self.assertEqual(job.codes(SECONDS_TO_END)[0], 7, job.text())
@@ -130,7 +130,7 @@ class Right(Launcher):
     def test_scancel_counts_as_one_request(self):
         """Slurm signals all processes of a step (launcher, guardian and rank); the ranks must have time to save."""
         script = "trap 'sleep 1; echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done"
-        for way, ranks in ((ways.launcher_per_node, 2), (ways.launcher_per_task, 4)):
+        for way, ranks in ((launch_modes.launcher_per_node, 2), (launch_modes.launcher_per_task, 4)):
             with self.subTest(way.__name__), Hosts(2, slurm=True) as hosts:
                 job = way(hosts, ["sh", "-c", script])
                 until(lambda: job.text().count("up\n") == ranks, 60, "the ranks")
@@ -143,7 +143,7 @@ class Right(Launcher):
     def test_a_hang_over_ssh(self):
         """The report names the missing rank of the whole job, and both hosts log the state of their ranks."""
         with Hosts(2, ssh=True) as hosts:
-            job = ways.launcher_ssh(hosts, ["--hang_timeout", 3, "--grace_time", 1, ways.BIN.resolve() / "fault_ranks", "sleeps"])
+            job = launch_modes.launcher_ssh(hosts, ["--hang_timeout", 3, "--grace_time", 1, launch_modes.BIN.resolve() / "fault_ranks", "sleeps"])
             self.assertEqual(job.codes(SECONDS_TO_END), [124], job.text())
             self.assertIn("accelerate_launch: no rank has moved for 3 s; worker 1 is missing, worker 0 waits in all_reduce, operation 2 of ", job.text())
             for rank in range(2):
@@ -154,7 +154,7 @@ class Right(Launcher):
     def test_special_characters(self):
         """Arguments and values reach ranks on other hosts unchanged, through sshd and a login shell."""
         words = ["a b", "it's", '"', "$(touch /tmp/never)", "`id`", "a\nb\n\nc", "", "\\", "-n", "*", "a=b", "!x", ";", "ä"]
-        for way in (ways.launcher_ssh, ways.launcher_mpirun):
+        for way in (launch_modes.launcher_ssh, launch_modes.launcher_mpirun):
             with self.subTest(way.__name__), Hosts(2, ssh=True) as hosts:
                 folder = hosts.folder / "a b'$(touch never)\n"
                 folder.mkdir()
@@ -170,14 +170,14 @@ class Right(Launcher):
 
     def test_accelerate_test_on_two_hosts(self):
         with Hosts(2, ssh=True) as hosts:
-            job = ways.on_host1(hosts, [ways.LAUNCHER.parent / "accelerate_test", "--backend", "gloo", "--hosts", "host1:1,host2:1"], [], {})
+            job = launch_modes.on_host1(hosts, [launch_modes.LAUNCHER.parent / "accelerate_test", "--backend", "gloo", "--hosts", "host1:1,host2:1"], [], {})
             self.assertEqual(job.codes(240), [0], job.text())
             self.assertIn("2 ranks, backend gloo, device cpu\n", job.text())
             self.assertIn(" checks passed\n", job.text())
 
     def test_labels_of_ranks_under_mpirun(self):
         with Hosts(2, ssh=True) as hosts:
-            job = ways.launcher_mpirun(hosts, ["sh", "-c", "echo up"], options=["--label"])
+            job = launch_modes.launcher_mpirun(hosts, ["sh", "-c", "echo up"], options=["--label"])
             self.assertEqual(job.codes(SECONDS_TO_END), [0], job.text())
             self.assertEqual(sorted(line for line in job.text().splitlines() if line.endswith("up")), ["[rank 0] up", "[rank 1] up"])
 
@@ -185,7 +185,7 @@ class Right(Launcher):
 class Wrong(Launcher):
     def by_hand(self, hosts, *launchers):
         """launchers   the program and its options for each host"""
-        job = ways.Job(hosts)
+        job = launch_modes.Job(hosts)
         for rank, (host, words) in enumerate(zip(hosts, launchers)):
             job.start(host, [words[0], "--backend", "gloo", "--num_machines", 2, "--machine_rank", rank, "--main_process_ip", "host1",
                              *words[1:], *RANKS])
@@ -196,22 +196,22 @@ class Wrong(Launcher):
 
     def test_different_hosts(self):
         with Hosts(2) as hosts:
-            numbers = self.by_hand(hosts, [ways.LAUNCHER, "--num_processes", 2], [ways.LAUNCHER, "--num_processes", 4])
+            numbers = self.by_hand(hosts, [launch_modes.LAUNCHER, "--num_processes", 2], [launch_modes.LAUNCHER, "--num_processes", 4])
             for message in numbers:
                 self.assertEqual(message, "accelerate_launch: machine 1 (host2) has num_processes 4, machine 0 (host1) has 2; they must be the same\n")
-            version = hosts[0].run(f"{ways.LAUNCHER} --version").split()[1]
+            version = hosts[0].run(f"{launch_modes.LAUNCHER} --version").split()[1]
             other = hosts.folder / "accelerate_launch"
             newer = version[:-1] + str((int(version[-1]) + 1) % 10)
-            other.write_bytes(ways.LAUNCHER.read_bytes().replace(version.encode() + b"\0", newer.encode() + b"\0"))
+            other.write_bytes(launch_modes.LAUNCHER.read_bytes().replace(version.encode() + b"\0", newer.encode() + b"\0"))
             other.chmod(0o755)
-            versions = self.by_hand(hosts, [ways.LAUNCHER, "--num_processes", 2], [other, "--num_processes", 2])
+            versions = self.by_hand(hosts, [launch_modes.LAUNCHER, "--num_processes", 2], [other, "--num_processes", 2])
             for message in versions:
                 self.assertEqual(message, f"accelerate_launch: machine 1 (host2) has accelerate_launch {newer}, machine 0 (host1) has {version}; "
                                        "they must be the same\n")
 
     def test_hosts(self):
         with Hosts(2, ssh=True) as hosts:
-            start = lambda *words: ways.on_host1(hosts, [ways.LAUNCHER, *words], RANKS, {})  # noqa: E731
+            start = lambda *words: launch_modes.on_host1(hosts, [launch_modes.LAUNCHER, *words], RANKS, {})  # noqa: E731
             nobody = start("--hosts", "host1,10.77.0.99", "--main_process_ip", "host1", "--timeout", 3)
             self.assertNotIn(nobody.codes(SECONDS_TO_END)[0], (None, 0), nobody.text())
             self.assertRegex(nobody.text(), r"accelerate_launch: ssh to 10\.77\.0\.99 ended after [34]\.\d s: the host was unreachable "

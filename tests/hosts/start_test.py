@@ -5,12 +5,12 @@ Gloo.test_by_hand ...]. Each runs the conformance tests of the collectives and f
 import functools
 import unittest
 
-import ways
+import launch_modes
 from hosts import Hosts
 from side_by_side import side_by_side
 
 CASES = "--source-file=*tests/comm/collectives_test.cpp,*tests/comm/collectives_cases.hpp,*tests/hosts/equivalence_test.cpp"
-PROGRAM = [ways.BIN / "rank_tests", CASES, "--no-skipped-summary", "--no-colors"]
+PROGRAM = [launch_modes.BIN / "rank_tests", CASES, "--no-skipped-summary", "--no-colors"]
 
 
 class Starts(unittest.TestCase):
@@ -20,7 +20,7 @@ class Starts(unittest.TestCase):
             job = way(hosts, PROGRAM, OMP_NUM_THREADS=1, **options)
             codes = job.codes(240)
             self.assertEqual(codes, [0] * len(codes), job.text())
-            ranks = count * ways.RANKS_PER_HOST.get(way, 1)
+            ranks = count * launch_modes.RANKS_PER_HOST.get(way, 1)
             self.assertEqual(job.text().count("Status: SUCCESS!"), ranks, job.text())
             for host in hosts:
                 self.assertEqual(host.left_behind(), [], host.name)
@@ -30,64 +30,64 @@ class Starts(unittest.TestCase):
         cells = {}
         for count, way, *address in rows:
             title = ", ".join([way.__name__, f"{count} hosts", *address, *(f"{name} {value}" for name, value in kind.items())])
-            cells[title] = functools.partial(self.check, count, way, *address, **ways.SERVICES.get(way, {}), **kind)
+            cells[title] = functools.partial(self.check, count, way, *address, **launch_modes.SERVICES.get(way, {}), **kind)
         side_by_side(self, cells)
 
 
 class Gloo(Starts):
     def test_by_hand(self):
-        self.check_all((2, ways.by_hand, "10.77.0.1"), (3, ways.by_hand))
+        self.check_all((2, launch_modes.by_hand, "10.77.0.1"), (3, launch_modes.by_hand))
 
     def test_torchrun(self):
-        self.check_all((2, ways.torchrun, "10.77.0.1"), (3, ways.torchrun))
+        self.check_all((2, launch_modes.torchrun, "10.77.0.1"), (3, launch_modes.torchrun))
 
     def test_mpirun(self):
-        self.check_all((2, ways.mpirun_gloo), (3, ways.mpirun_gloo))
+        self.check_all((2, launch_modes.mpirun_gloo), (3, launch_modes.mpirun_gloo))
 
     def test_srun(self):
-        self.check_all((2, ways.srun), (3, ways.srun), (2, ways.srun_pmix_gloo), (3, ways.srun_pmix_gloo))
+        self.check_all((2, launch_modes.srun), (3, launch_modes.srun), (2, launch_modes.srun_pmix_gloo), (3, launch_modes.srun_pmix_gloo))
 
     def test_launcher_by_hand(self):
-        self.check_all((2, ways.launcher_by_hand, "10.77.0.1"), (3, ways.launcher_by_hand))
+        self.check_all((2, launch_modes.launcher_by_hand, "10.77.0.1"), (3, launch_modes.launcher_by_hand))
 
     def test_launcher_over_ssh(self):
-        self.check_all((2, ways.launcher_ssh), (3, ways.launcher_ssh))
+        self.check_all((2, launch_modes.launcher_ssh), (3, launch_modes.launcher_ssh))
 
     def test_launcher_under_slurm(self):
-        self.check_all((2, ways.launcher_per_node), (3, ways.launcher_per_node), (2, ways.launcher_per_task), (3, ways.launcher_per_task),
-                       (2, ways.launcher_salloc), (3, ways.launcher_salloc), (2, ways.launcher_sbatch), (3, ways.launcher_sbatch))
+        self.check_all((2, launch_modes.launcher_per_node), (3, launch_modes.launcher_per_node), (2, launch_modes.launcher_per_task), (3, launch_modes.launcher_per_task),
+                       (2, launch_modes.launcher_salloc), (3, launch_modes.launcher_salloc), (2, launch_modes.launcher_sbatch), (3, launch_modes.launcher_sbatch))
 
     def test_launcher_with_other_slurm_task_counts(self):
-        self.check_all((2, ways.launcher_ntasks_per_node), (2, ways.launcher_sbatch_nodes), (2, ways.launcher_sbatch_ntasks_per_node))
+        self.check_all((2, launch_modes.launcher_ntasks_per_node), (2, launch_modes.launcher_sbatch_nodes), (2, launch_modes.launcher_sbatch_ntasks_per_node))
 
     def test_ipv6_alone(self):
-        self.check_all((3, ways.by_hand), (2, ways.torchrun, "fd77::1"), (2, ways.srun), (2, ways.launcher_by_hand), (2, ways.launcher_ssh),
-                       (2, ways.mpirun_gloo), (2, ways.srun_pmix_gloo), family=6)
+        self.check_all((3, launch_modes.by_hand), (2, launch_modes.torchrun, "fd77::1"), (2, launch_modes.srun), (2, launch_modes.launcher_by_hand), (2, launch_modes.launcher_ssh),
+                       (2, launch_modes.mpirun_gloo), (2, launch_modes.srun_pmix_gloo), family=6)
 
     def test_an_unreachable_second_network(self):
-        self.check_all((3, ways.by_hand), (2, ways.srun), (2, ways.torchrun), (2, ways.launcher_by_hand), (2, ways.launcher_ssh),
-                       (2, ways.mpirun_gloo), dead_network=True)
+        self.check_all((3, launch_modes.by_hand), (2, launch_modes.srun), (2, launch_modes.torchrun), (2, launch_modes.launcher_by_hand), (2, launch_modes.launcher_ssh),
+                       (2, launch_modes.mpirun_gloo), dead_network=True)
 
 
 class Mpi(Starts):
     def test_mpirun(self):
-        self.check_all((2, ways.mpirun), (3, ways.mpirun))
+        self.check_all((2, launch_modes.mpirun), (3, launch_modes.mpirun))
 
     def test_launcher_with_mpirun(self):
-        self.check_all((2, ways.launcher_mpirun), (3, ways.launcher_mpirun))
+        self.check_all((2, launch_modes.launcher_mpirun), (3, launch_modes.launcher_mpirun))
 
     def test_launcher_under_slurm_with_pmix(self):
-        self.check_all((2, ways.launcher_per_task_pmix), (3, ways.launcher_per_task_pmix), (2, ways.launcher_sbatch_pmix),
-                       (3, ways.launcher_sbatch_pmix), (3, ways.launcher_sbatch_pmix_labels))
+        self.check_all((2, launch_modes.launcher_per_task_pmix), (3, launch_modes.launcher_per_task_pmix), (2, launch_modes.launcher_sbatch_pmix),
+                       (3, launch_modes.launcher_sbatch_pmix), (3, launch_modes.launcher_sbatch_pmix_labels))
 
     def test_srun_with_pmix(self):
-        self.check_all((2, ways.srun_pmix), (3, ways.srun_pmix))
+        self.check_all((2, launch_modes.srun_pmix), (3, launch_modes.srun_pmix))
 
     def test_ipv6_alone(self):
-        self.check_all((2, ways.mpirun), (2, ways.srun_pmix), (2, ways.launcher_mpirun), family=6)
+        self.check_all((2, launch_modes.mpirun), (2, launch_modes.srun_pmix), (2, launch_modes.launcher_mpirun), family=6)
 
     def test_an_unreachable_second_network(self):
-        self.check_all((2, ways.mpirun), (3, ways.srun_pmix), (2, ways.launcher_mpirun), dead_network=True)
+        self.check_all((2, launch_modes.mpirun), (3, launch_modes.srun_pmix), (2, launch_modes.launcher_mpirun), dead_network=True)
 
 
 if __name__ == "__main__":
