@@ -45,9 +45,9 @@ TEST_CASE("the group contains all ranks of the job on the requested backend") {
   }
 }
 
-TEST_CASE("gloo gathers large parts without other memory of their size") {
+TEST_CASE("gloo gathers large parts in a group of up to 4 ranks without other memory of their size") {
   const auto& world = testing::world();
-  if (world.size() == 1 || world.backend() != "gloo") return;
+  if (world.size() == 1 || world.size() > 4 || world.backend() != "gloo") return;  // larger groups use a ring
   constexpr int64_t kRows = 1 << 16;
   for (const auto dtype : {at::kFloat, at::kLong, at::kBFloat16}) {
     const at::Tensor mine = input_of(world.rank(), {kRows, 3}, dtype),
