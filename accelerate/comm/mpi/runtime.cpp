@@ -14,6 +14,7 @@
 #include "accelerate/comm/core/deadline_call.hpp"
 #include "accelerate/comm/core/elementwise.hpp"
 #include "accelerate/comm/core/peer_error_text.hpp"
+#include "accelerate/comm/mpi/broken_pipe.hpp"
 #include "accelerate/comm/mpi/network.hpp"
 #include "accelerate/comm/mpi/start_diagnosis.hpp"
 
@@ -53,6 +54,7 @@ void keep_mpi_from_handling_abort() {
 void initialise(const env::ProcessEnv& process, const RankContext& place, std::chrono::milliseconds timeout) {
   prefer_shared_memory_transport(process);
   keep_mpi_from_handling_abort();
+  keep_running_after_broken_pipes();
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   choose_network(process, std::chrono::steady_clock::now() + timeout / 4);  // leaves time for MPI's own start
   const auto level = run_with_deadline(deadline, [] {
