@@ -8,7 +8,6 @@
 #include <exception>
 #include <sstream>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <variant>
 
@@ -74,29 +73,28 @@ void for_split_tensors(const CustomObject& object, checkpoint::CustomState& stat
 
 const at::Tensor& itself(const at::Tensor& parameter) { return parameter; }
 
-/// Returns the names of tensors that belong to parameters which every rank has whole. Rounding may differ between
-/// ranks, and a model's own replicated parameters are saved without a comparison, too.
-std::unordered_set<std::string> replicated_names(const CustomObject& object) {
-  std::unordered_set<std::string> names;
-  if (!object.parameters) return names;
-  for (const auto& [name, parameter] : object.parameters()) {
-    if (!nn::recorded_part(parameter)) names.insert(name);
-  }
-  return names;
+/// Returns true if the tensor belongs to no parameter, neither as a part nor whole. Rounding may differ between ranks,
+/// and a model's own replicated parameters are saved without a comparison, too.
+bool must_be_equal(const std::unordered_map<std::string, at::Tensor>& parameters, const std::string& name,
+                   const at::Tensor& tensor) {
+  const auto parameter = parameters.find(name);
+  if (parameter == parameters.end()) return true;
+  return nn::recorded_part(parameter->second) && tensor.sizes() != parameter->second.sizes();
 }
 
 /// Returns one line for each tensor of the registered objects: number of the object and name, and a checksum of the
-/// values if the tensor belongs to no parameter.
-std::string describe_tensors(const std::vector<CustomObject>& customs, std::vector<checkpoint::CustomState> states) {
+/// values if they must be equal.
+std::string describe_tensors(const std::vector<CustomObject>& customs,
+                             const std::vector<checkpoint::CustomState>& states) {
   std::string text;
   for (size_t i = 0; i < customs.size(); ++i) {
-    for_split_tensors(customs[i], states[i], itself, [](const at::Tensor&, at::Tensor& tensor) { tensor.reset(); });
     const auto* tensors = std::get_if<NamedTensors>(&states[i]);
     if (tensors == nullptr) continue;
-    const auto replicated = replicated_names(customs[i]);
+    const NamedTensors named = customs[i].parameters ? customs[i].parameters() : NamedTensors();
+    const std::unordered_map<std::string, at::Tensor> parameters(named.begin(), named.end());
     for (const auto& [name, tensor] : *tensors) {
       text += fmt::format("{}\t{}\t", i, name);
-      if (tensor.defined() && !replicated.contains(name)) {
+      if (tensor.defined() && must_be_equal(parameters, name, tensor)) {
         const at::Tensor written = checkpoint::as_written(tensor, name, "save_state");
         text += archive::checksum_of(checkpoint::bytes_of(written));
       }
