@@ -54,6 +54,14 @@ void backward_of_all_ranks(Sequential& layers, const std::vector<torch::Tensor>&
   }
 }
 
+void check_gradients(const Pipeline& net, const torch::nn::Module& whole) {
+  const auto expected = whole.named_parameters();
+  for (const auto& item : net.named_parameters()) {
+    CAPTURE(item.key());
+    CHECK(item.value().grad().allclose(expected[item.key()].grad(), 1e-12, 1e-12));
+  }
+}
+
 TEST_CASE("SyncBatchNorm in stages normalises the micro-batches of all data parallel ranks, also with uneven rows") {
   for (const int64_t stages : {1, 2}) {
     for (const std::vector<int64_t>& rows : {std::vector<int64_t>{5, 3}, {2, 9}, {4, 4}}) {
@@ -75,11 +83,7 @@ TEST_CASE("SyncBatchNorm in stages normalises the micro-batches of all data para
             model->train_step(inputs[own], targets[own], squared_error);
             Sequential whole = normalised_layers<BatchNorm1d>();
             backward_of_all_ranks(whole, inputs, targets, 2);
-            const auto expected = whole->named_parameters();
-            for (const auto& item : net->named_parameters()) {
-              CAPTURE(item.key());
-              CHECK(item.value().grad().allclose(expected[item.key()].grad(), 1e-12, 1e-12));
-            }
+            check_gradients(*net, *whole);
             const auto buffers = whole->named_buffers();
             for (const auto& item : net->named_buffers()) {
               CAPTURE(item.key());
@@ -134,11 +138,7 @@ TEST_CASE("without SyncBatchNorm, data parallel ranks may have different numbers
         for (const int64_t each : {8, 3}) {
           (squared_error(whole->forward(waves({each, 7}, 1)), waves({each, 3}, 2)) / 2).backward();
         }
-        const auto expected = whole->named_parameters();
-        for (const auto& item : net->named_parameters()) {
-          CAPTURE(item.key());
-          CHECK(item.value().grad().allclose(expected[item.key()].grad(), 1e-12, 1e-12));
-        }
+        check_gradients(*net, *whole);
       },
       soon);
 }
