@@ -74,7 +74,7 @@ at::Tensor LoaderBase::Pass::advance() {
   auto& info = steps_->info;
   ++info.index;
   info.last = steps_->batch() == steps_->last_batch();
-  steps_->clock.requested();
+  steps_->clock.start_request();
   if (ended()) {
     steps_->end();
     return {};

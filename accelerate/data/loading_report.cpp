@@ -35,7 +35,7 @@ std::string LoadingReport::text() const {
          fmt::format(": the data are the bottleneck; more than {} workers, or a cheaper read, would help", num_workers);
 }
 
-void LoadingTimer::requested() {
+void LoadingTimer::start_request() {
   requested_ = Clock::now();
   report_->seconds = seconds(requested_ - began_);
 }

@@ -36,7 +36,7 @@ class LoadingTimer {
   explicit LoadingTimer(const LoadingReport& workers) : report_(std::make_shared<LoadingReport>(workers)) {}
 
   /// The loop requests its next batch.
-  void requested();
+  void start_request();
   /// The batch is available with this number of samples.
   /// \param since  Time at which it became available; unset if it was read while the loop waited.
   void arrived(int64_t samples, std::optional<Clock::time_point> since = {});

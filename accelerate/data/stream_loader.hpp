@@ -197,7 +197,7 @@ class StreamLoader<AnySample, Collate>::Iterator {
     void advance() {
       batch.reset();
       if (gave_up) std::rethrow_exception(gave_up);
-      clock.requested();
+      clock.start_request();
       if (!ahead) come(/*at_once=*/false);
       given = *std::exchange(ahead, std::nullopt);
       if (given.failure) std::rethrow_exception(given.failure);

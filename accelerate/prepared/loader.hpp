@@ -175,7 +175,7 @@ class PreparedLoader {
         if (order) order->end(pass_number);
       }
       std::optional<Batch> next_of_pass() try {
-        if (clock && std::exchange(requested, true)) clock->requested();
+        if (clock && std::exchange(requested, true)) clock->start_request();
         auto next = std::visit([](auto& one) { return one.next(); }, pass);
         if (clock && next) clock->arrived(tree::rows(*next).value_or(0), std::exchange(since, std::nullopt));
         return next;

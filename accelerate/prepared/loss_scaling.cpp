@@ -207,8 +207,8 @@ void LossScaling::read_flags(OptimizerCore& optimizer, bool wait) {
 
 void LossScaling::run_unless_skipped(const DeferredStep& owed) {
   for (OptimizerCore& optimizer : accelerator_state_.registry.of<OptimizerCore>()) {
-    const bool depends_on = owed.optimizer == nullptr || owed.optimizer == &optimizer.optimizer();
-    if (depends_on && optimizer.scaled().last_was_skipped()) return;
+    const bool is_relevant = owed.optimizer == nullptr || owed.optimizer == &optimizer.optimizer();
+    if (is_relevant && optimizer.scaled().last_was_skipped()) return;
   }
   owed.move();
 }

@@ -124,15 +124,15 @@ void TrainerBase::fire(Event event, const Metrics& metrics, bool for_best) {
 
 // Ranks may have different callbacks, for example one on the main process only.
 void TrainerBase::check_same_callbacks() {
-  all_decide_equally_ = all_ranks_agree(callbacks_);
+  callbacks_agree_ = all_ranks_agree(callbacks_);
   if (!accelerator_.use_distributed()) return;
-  const at::Tensor differ = at::full({1}, all_decide_equally_ ? 0 : 1, at::kLong);
-  all_decide_equally_ = accelerator_.reduce(differ, comm::ReduceOp::max).item<int64_t>() == 0;
+  const at::Tensor differ = at::full({1}, callbacks_agree_ ? 0 : 1, at::kLong);
+  callbacks_agree_ = accelerator_.reduce(differ, comm::ReduceOp::max).item<int64_t>() == 0;
 }
 
 void TrainerBase::agree() {
   // Checks again for callbacks added since on_train_begin, which must be added on every rank.
-  if ((all_decide_equally_ && all_ranks_agree(callbacks_)) || !accelerator_.use_distributed()) return;
+  if ((callbacks_agree_ && all_ranks_agree(callbacks_)) || !accelerator_.use_distributed()) return;
   const at::Tensor wishes = at::empty({5}, at::kLong);
   auto* wish = wishes.mutable_data_ptr<int64_t>();
   bool* flags[] = {&control_.should_training_stop, &control_.should_epoch_stop, &control_.should_log,

@@ -178,7 +178,7 @@ class TrainerBase {
   std::optional<TrainingPlan> plan_;
   std::shared_ptr<SavedPart> saved_part_;
   std::shared_ptr<SavedCallbacks> saved_callbacks_;
-  bool all_decide_equally_ = true;  ///< on every rank, at the start of training
+  bool callbacks_agree_ = true;  ///< on every rank, at the start of training
   bool training_ = false;
   bool has_saved_ = false;
   bool has_trained_ = false;  ///< a train() has completed

@@ -21,13 +21,13 @@ set_up() {
 # Runs the CMake module that the build uses, so both find the same LibTorch. If Torch_DIR is set and wrong, the run ends.
 libtorch_is_there() {
   command -v cmake >/dev/null || return 1
-  local option options=() said
+  local option options=() message
   for option in "$@"; do
     [[ $option != -D* ]] || options+=("$option")
   done
-  said=$(cmake "${options[@]}" -P cmake/setup/which_libtorch.cmake 2>&1) && return
-  [[ $said != *"Torch_DIR is "* ]] || {
-    echo "$said" >&2
+  message=$(cmake "${options[@]}" -P cmake/setup/which_libtorch.cmake 2>&1) && return
+  [[ $message != *"Torch_DIR is "* ]] || {
+    echo "$message" >&2
     exit 1
   }
   return 1

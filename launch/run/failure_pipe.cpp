@@ -17,7 +17,7 @@ void write_failure_notice(const Failure& failure, bool was_signalled, int fd) {
       failure.did_not_join ? failure.cause : fmt::format("worker {}, {}", failure.rank, failure.cause);
   // At most PIPE_BUF bytes, so that the write is atomic.
   const std::string line =
-      fmt::format("{} {} {}", failure.exit_code, was_signalled ? "told" : "failed", cause).substr(0, 500);
+      fmt::format("{} {} {}", failure.exit_code, was_signalled ? "signalled" : "failed", cause).substr(0, 500);
   [[maybe_unused]] const auto written = write(fd, (line + "\n").data(), line.size() + 1);
 }
 
@@ -32,7 +32,7 @@ std::optional<FailureNotice> read_failure_notice(int fd) {
   const auto code = env::parse_integer(line.substr(0, space));
   if (!code || *code < 1 || *code > 255) return std::nullopt;
   return FailureNotice{.exit_code = static_cast<int>(*code),
-                       .was_signalled = line.substr(space, second - space) == " told",
+                       .was_signalled = line.substr(space, second - space) == " signalled",
                        .text = std::string(line.substr(std::min(second + 1, line.size())))};
 }
 

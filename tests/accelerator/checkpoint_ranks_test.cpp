@@ -404,11 +404,11 @@ TEST_CASE("an open window throws if it is loaded with another world size") {
     training.accelerator.save_state(folder.path / "within");
   }
   Training training(world.split(world.rank()), {.cpu = true});
-  const auto told = fmt::format(
+  const auto expected_error = fmt::format(
       "the checkpoint was saved by {0} ranks within an accumulation window, and its gradients belong to single ranks; "
       "resume with {0} ranks instead of 1 rank, or load one that was saved while sync_gradients() was true",
       world.size());
-  CHECK_THROWS_WITH(training.load(folder.path / "within"), doctest::Contains(told.c_str()));
+  CHECK_THROWS_WITH(training.load(folder.path / "within"), doctest::Contains(expected_error.c_str()));
 }
 
 TEST_CASE("a failure on one rank fails the save on all ranks and keeps the previous checkpoint") {
@@ -446,13 +446,13 @@ TEST_CASE("a checkpoint that one rank cannot find is an error on all, with both 
       "[rank {} of {}, {}] load_state: rank 0 ({}) has c, this rank ({}) has no such folder in {}; keep checkpoints "
       "where all machines see them, or copy it to each machine and save with save_on_each_node",
       world.size() - 1, world.size(), host, host, host, (folder.path / "elsewhere").string());
-  std::string told;
+  std::string message;
   try {
     training.load("c");
   } catch (const accelerate::Error& error) {
     CHECK((error.kind() == accelerate::ErrorKind::io));
-    told = error.what();
+    message = error.what();
   }
   fs::current_path(before);
-  CHECK((away ? told == reason : told.ends_with(reason)));
+  CHECK((away ? message == reason : message.ends_with(reason)));
 }

@@ -228,26 +228,26 @@ TEST_CASE("content that does not match the prepared objects is refused, and noth
     auto handles = accelerator.prepare(net, torch::optim::Adam(net->parameters(), 0.1), linear(1));
     accelerator.save_state(place);
   }
-  const auto told = [&](auto prepare) {
+  const auto error_of = [&](auto prepare) {
     Accelerator accelerator({.cpu = true});
     auto handles = prepare(accelerator);
     return refusal([&] { accelerator.load_state(place); });
   };
-  CHECK(told([](Accelerator& accelerator) { return accelerator.prepare(linear(2)); })
+  CHECK(error_of([](Accelerator& accelerator) { return accelerator.prepare(linear(2)); })
             .ends_with("the checkpoint has 2 models, 1 are prepared here; prepare the same objects as when it was "
                        "saved, in the same order"));
-  CHECK(told([](Accelerator& accelerator) { return accelerator.prepare(linear(2), linear(2)); })
+  CHECK(error_of([](Accelerator& accelerator) { return accelerator.prepare(linear(2), linear(2)); })
             .ends_with("the checkpoint has 1 optimizers, 0 are prepared here; prepare the same objects as when it was "
                        "saved, in the same order"));
   auto first = linear(2), other = linear(2, 3);
-  CHECK(told([&](Accelerator& accelerator) {
+  CHECK(error_of([&](Accelerator& accelerator) {
           return accelerator.prepare(first, torch::optim::Adam(first->parameters(), 0.1), other);
         })
             .ends_with("load_state: model_1 is not the one that was saved: of another shape: weight ([1, 2] saved, [1, "
                        "3] here)"));
   CHECK(first->weight[0][0].item<double>() == 2);
   auto second = linear(2);
-  CHECK(told([&](Accelerator& accelerator) {
+  CHECK(error_of([&](Accelerator& accelerator) {
           std::vector<torch::Tensor> weight{first->weight};
           return accelerator.prepare(first, torch::optim::Adam(weight, 0.1), second);
         }).ends_with("load_state: parameter group 0 of the saved optimizer has 2 parameters, this one has 1"));
@@ -415,19 +415,19 @@ TEST_CASE("a saved optimizer of another type without state is refused because of
     auto handles = accelerator.prepare(net, stock);
     accelerator.save_state(folder.path / "c");
   };
-  const auto told = [&] {
+  const auto load_error = [&] {
     Accelerator accelerator({.cpu = true});
     auto handles = accelerator.prepare(net, torch::optim::Adam(net->parameters(), 0.1));
     return refusal([&] { accelerator.load_state(folder.path / "c"); });
   };
   saved_by(torch::optim::SGD(net->parameters(), 0.1));
   CHECK(
-      told().ends_with("load_state: group 0 of the saved optimizer has no option betas, which Adam has; it is of "
-                       "another type"));
+      load_error().ends_with("load_state: group 0 of the saved optimizer has no option betas, which Adam has; it is of "
+                             "another type"));
   saved_by(torch::optim::AdamW(net->parameters(), 0.1));
-  CHECK(told().ends_with("option decoupled_weight_decay of group 0 is True, LibTorch's Adam knows only False"));
+  CHECK(load_error().ends_with("option decoupled_weight_decay of group 0 is True, LibTorch's Adam knows only False"));
   saved_by(torch::optim::Adam(net->parameters(), 0.1));
-  CHECK(told().empty());
+  CHECK(load_error().empty());
 }
 
 TEST_CASE("if_any loads the newest checkpoint if there is one; incomplete ones are reported") {

@@ -103,8 +103,8 @@ Numbers gathered_of_pass(Accelerator& accelerator, Loader& loader, int64_t most 
   Numbers all;
   int64_t batches = 0;
   bool last = false;
-  std::optional<int64_t> told;
-  if constexpr (requires { loader.size(); }) told = loader.size();
+  std::optional<int64_t> reported_size;
+  if constexpr (requires { loader.size(); }) reported_size = loader.size();
   if (most == 0) return all;
   for (auto position = loader.begin(); position != loader.end(); ++position) {
     CHECK_FALSE(last);
@@ -116,8 +116,8 @@ Numbers gathered_of_pass(Accelerator& accelerator, Loader& loader, int64_t most 
   }
   CHECK(last == (batches > 0));
   // The number is of a whole pass.
-  if (told && resumed) CHECK(batches <= *told);
-  if (told && !resumed) CHECK(batches == *told);
+  if (reported_size && resumed) CHECK(batches <= *reported_size);
+  if (reported_size && !resumed) CHECK(batches == *reported_size);
   return all;
 }
 

@@ -37,7 +37,7 @@ void train(Accelerator& accelerator, const Model& model, const Optimizer& optimi
 }
 
 template <typename Model>
-std::string told(Accelerator& accelerator, const Model& model) {
+std::string error_of(Accelerator& accelerator, const Model& model) {
   try {
     accelerator.check_synchronized(model);
   } catch (const accelerate::Error& error) {
@@ -84,22 +84,22 @@ TEST_CASE("identically trained models are equal; a different one is reported by 
     Normed net;
     torch::optim::SGD sgd(net->parameters(), 0.1);
     auto [model, optimizer] = accelerator.prepare(net, sgd);
-    CHECK(told(accelerator, model).empty());
+    CHECK(error_of(accelerator, model).empty());
     train(accelerator, model, optimizer);
     CHECK(
         // statistics of the LibTorch layer differ until the next forward, so they are not compared
-        told(accelerator, model).empty());
+        error_of(accelerator, model).empty());
     {
       const torch::NoGradGuard no_grad;
       model.eval();
       model(batch_of_rank(accelerator));  // broadcasts them
     }
-    CHECK(told(accelerator, model).empty());
+    CHECK(error_of(accelerator, model).empty());
     if (accelerator.is_main_process()) {
       const torch::NoGradGuard no_grad;
       net->norm->bias.add_(1e-15);
     }
-    CHECK(has(told(accelerator, model),
+    CHECK(has(error_of(accelerator, model),
               "check_synchronized: parameter norm.bias [1] Double has one value on rank 0, another on rank 1 ("));
   });
 }
@@ -110,9 +110,9 @@ TEST_CASE("unsynchronised buffers are compared: the stock BatchNorm's without br
              Normed net;
              torch::optim::SGD sgd(net->parameters(), 0.1);
              auto [model, optimizer] = accelerator.prepare(net, sgd);
-             CHECK(told(accelerator, model).empty());
+             CHECK(error_of(accelerator, model).empty());
              train(accelerator, model, optimizer);
-             CHECK(has(told(accelerator, model),
+             CHECK(has(error_of(accelerator, model),
                        "check_synchronized: buffer layers.1.running_mean [1] Double has one value"));
            },
            {.broadcast_buffers = false});
@@ -167,7 +167,7 @@ TEST_CASE("ranks with different numbers of steps compare together again after a 
                train(accelerator, model, optimizer, step);
                scheduler.step();
              }
-             CHECK(told(accelerator, model).empty());
+             CHECK(error_of(accelerator, model).empty());
            },
            {.check_synchronized_every = 2});
 }
@@ -177,9 +177,10 @@ TEST_CASE("a frozen model is compared with its buffers, which no forward broadca
     Normed net;
     for (auto& parameter : net->parameters()) parameter.requires_grad_(false);
     auto model = accelerator.prepare(net);
-    CHECK(told(accelerator, model).empty());
+    CHECK(error_of(accelerator, model).empty());
     model(torch::full({4, 1}, static_cast<double>(accelerator.process_index()), torch::kDouble));
-    CHECK(has(told(accelerator, model), "check_synchronized: buffer layers.1.running_mean [1] Double has one value"));
+    CHECK(
+        has(error_of(accelerator, model), "check_synchronized: buffer layers.1.running_mean [1] Double has one value"));
   });
 }
 

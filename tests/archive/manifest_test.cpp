@@ -49,29 +49,30 @@ TEST_CASE("a manifest of a newer version is refused with both versions and the r
 }
 
 TEST_CASE("invalid files (outside the folder, listed twice, unlisted) and invalid members are refused") {
-  const std::string told = "load_state: manifest.json: ";
+  const std::string prefix = "load_state: manifest.json: ";
   for (const char* name : {"../model.safetensors", "/etc/passwd", "..", ".", "", "a/b", "a\\u0000b"}) {
     CHECK(refusal("\"name\": \"model.safetensors\"", "\"name\": \"" + std::string(name) + "\"")
               .ends_with(", expected a name without folders"));
   }
   CHECK(refusal("\"name\": \"model.safetensors\"", "\"name\": \"../m\"") ==
-        told + "files[0] names the file '../m', expected a name without folders");
+        prefix + "files[0] names the file '../m', expected a name without folders");
   CHECK(refusal("random_states_1.pkl", "model.safetensors") ==
-        told + "the manifest lists the file 'model.safetensors' twice");
+        prefix + "the manifest lists the file 'model.safetensors' twice");
   CHECK(refusal("\"name\": \"model.safetensors\"", "\"name\": \"m\"") ==
-        told + "the manifest uses the file 'model.safetensors', which it does not list");
-  CHECK(refusal("\"bytes\": 1000", "\"bytes\": -1") == told + "'bytes' of files[0] is -1, expected an integer from 0");
+        prefix + "the manifest uses the file 'model.safetensors', which it does not list");
+  CHECK(refusal("\"bytes\": 1000", "\"bytes\": -1") ==
+        prefix + "'bytes' of files[0] is -1, expected an integer from 0");
   CHECK(refusal("\"bytes\": 1000", "\"bytes\": \"x\"") ==
-        told + "'bytes' of files[0] is a text, expected an integer from 0");
-  CHECK(refusal("\"epoch\"", "\"epochs\"") == told + "the manifest lacks 'epoch'");
-  CHECK(refusal("\"kind\": \"model\"", "\"kind\": 3") == told + "'kind' of parts[0] is an integer, expected a text");
+        prefix + "'bytes' of files[0] is a text, expected an integer from 0");
+  CHECK(refusal("\"epoch\"", "\"epochs\"") == prefix + "the manifest lacks 'epoch'");
+  CHECK(refusal("\"kind\": \"model\"", "\"kind\": 3") == prefix + "'kind' of parts[0] is an integer, expected a text");
   CHECK(refusal("\"end\": 128", "\"end\": 128, \"begin\": 129") ==
-        told + "the manifest has elements 129 to 128 of 'model.0/first.weight'");
-  CHECK(refusal("{", "").starts_with(told + "the manifest is not JSON: "));
+        prefix + "the manifest has elements 129 to 128 of 'model.0/first.weight'");
+  CHECK(refusal("{", "").starts_with(prefix + "the manifest is not JSON: "));
   CHECK_THROWS_WITH(static_cast<void>(parse_manifest_file("[]", origin)),
                     "load_state: manifest.json: the manifest is a list, expected a dict");
   CHECK(refusal("\"kind\": \"model\"", "\"kind\": " + std::string(50, '[') + std::string(50, ']')) ==
-        told + "the manifest is nested more than 20 deep");
+        prefix + "the manifest is nested more than 20 deep");
 }
 
 TEST_CASE("a flipped bit anywhere in a manifest is detected or changes nothing") {
@@ -88,9 +89,9 @@ TEST_CASE("a flipped bit anywhere in a manifest is detected or changes nothing")
     }
   }
   CHECK(harmless < static_cast<int64_t>(text.size()));  // replaces white space by white space
-  const auto told = refusal("\"epoch\": 3", "\"epoch\": 4");
-  CHECK(told.starts_with("load_state: manifest.json: the manifest has checksum "));
-  CHECK(told.ends_with(": its bytes were changed"));
+  const auto message = refusal("\"epoch\": 3", "\"epoch\": 4");
+  CHECK(message.starts_with("load_state: manifest.json: the manifest has checksum "));
+  CHECK(message.ends_with(": its bytes were changed"));
 }
 
 TEST_CASE("a manifest with too many names is refused at once") {

@@ -131,25 +131,25 @@ TEST_CASE("bytes of any length are read, because a custom optimizer may write ma
 }
 
 TEST_CASE("names outside the allow-list are refused before anything is executed") {
-  const std::string told =
+  const std::string explanation =
       ", which is not read: only numbers, texts, containers and tensors are; a program that is in a checkpoint is not "
       "run";
   CHECK(refusal("\x80\x02"
                 "cposix\nsystem\n(X\x04\x00\x00\x00true\x85R."s) ==
-        "load: f: the pickle at byte 2: it names 'posix.system'" + told);
+        "load: f: the pickle at byte 2: it names 'posix.system'" + explanation);
   CHECK(refusal("\x80\x04\x8c\x08"
                 "builtins\x8c\x04"
-                "eval\x93."s) == "load: f: the pickle at byte 18: it names 'builtins.eval'" + told);
+                "eval\x93."s) == "load: f: the pickle at byte 18: it names 'builtins.eval'" + explanation);
   for (const char* other : {"cbuiltins\nexec\n.", "c__builtin__\neval\n.", "cos\nsystem\n.", "csubprocess\nPopen\n.",
                             "ctorch.jit._pickle\nrestore_type_tag\n.", "ccollections\nOrderedDict.fromkeys\n."}) {
-    CHECK(refusal("\x80\x02"s + other).ends_with(told));
+    CHECK(refusal("\x80\x02"s + other).ends_with(explanation));
   }
   for (const char* module : {"numpy._core.multiarray", "numpy.core.multiarray"}) {
     CHECK(refusal("\x80\x02"s + "c" + module + "\nscalar\n.") ==
           fmt::format("load: f: the pickle at byte 2: it names '{}.scalar'{}; it is a NumPy scalar, such as "
                       "numpy.float64(0.5): in Python, load the file with torch.load(path, weights_only=False), replace "
                       "each such value with the Python number value.item(), and save it again with torch.save",
-                      module, told));
+                      module, explanation));
   }
   // INST, OBJ, EXT1, PERSID and NEWOBJ_EX can call arbitrary functions, so they are not read.
   for (const char instruction : {'i', 'o', '\x82', 'P', '\x92', 'F', 'I', 'S', 'V', 'g', 'p'}) {
@@ -224,8 +224,8 @@ TEST_CASE("repeated calls with one tuple, and repeated names, are limited") {
     names += "h\x00"s;
     numbers += "h\x00"s;
   }
-  const std::string told = "texts are repeated to more than 268435456 bytes";
+  const std::string error = "texts are repeated to more than 268435456 bytes";
   CHECK_THROWS_WITH(unpickle(names + ".", {"__torch__.*"}, origin),
-                    ("load: f: the pickle at byte 1049100: " + told).c_str());
-  CHECK(refusal(numbers + ".").ends_with(told));
+                    ("load: f: the pickle at byte 1049100: " + error).c_str());
+  CHECK(refusal(numbers + ".").ends_with(error));
 }

@@ -204,15 +204,15 @@ TEST_CASE("an asynchronous save ignores a change of the working directory") {
 TEST_CASE("the second of two jobs that save to one folder throws, and the first continues") {
   const SharedFolder folder;
   checkpoint::CheckpointWriter first({}), second({});
-  std::string told;
+  std::string message;
   const auto of_second = [&](const fs::path& making) {
     try {
       second.save(small_content(2), {.place = folder.path / "c"});
     } catch (const accelerate::Error& error) {
-      told = error.what();
+      message = error.what();
     }
-    CHECK(told == "save_state: " + (folder.path / "c").string() + " is being saved to by another process (" +
-                      making.string() + " is incomplete)");
+    CHECK(message == "save_state: " + (folder.path / "c").string() + " is being saved to by another process (" +
+                         making.string() + " is incomplete)");
   };
   first.save(small_content(), {.place = folder.path / "c", .options = {.durable = false}, .hook = of_second});
   check_same(load(folder.path / "c"), small_content());
@@ -239,7 +239,7 @@ TEST_CASE("a folder that disappears during a save is an Error, and the previous 
 TEST_CASE("a rank that ends before it has written its part is named at once, not after the timeout") {
   const SharedFolder folder;
   const auto place = folder.path / "c";
-  std::vector<std::string> told(2);
+  std::vector<std::string> messages(2);
   accelerate::comm::run_threads(
       2,
       [&](const accelerate::comm::Group& group) {
@@ -252,13 +252,13 @@ TEST_CASE("a rank that ends before it has written its part is named at once, not
         try {
           saver.wait();
         } catch (const accelerate::Error& error) {
-          told[static_cast<size_t>(group.rank())] = error.what();
+          messages[static_cast<size_t>(group.rank())] = error.what();
         }
       },
       std::chrono::hours(1));
-  CHECK(told[0].ends_with("save_state: rank 1 of those that write to " + place.string() +
-                          " ended before it had written its part"));
-  CHECK(told[1].find("/.part_1.saving cannot be made: File exists") != std::string::npos);
+  CHECK(messages[0].ends_with("save_state: rank 1 of those that write to " + place.string() +
+                              " ended before it had written its part"));
+  CHECK(messages[1].find("/.part_1.saving cannot be made: File exists") != std::string::npos);
   CHECK(fs::is_empty(folder.path));
 }
 
@@ -266,7 +266,7 @@ TEST_CASE("a running rank that does not write its part is named after the timeou
   const SharedFolder folder;
   const auto place = folder.path / "c";
   constexpr std::chrono::seconds timeout(2);
-  std::string told;
+  std::string message;
   accelerate::comm::run_threads(
       2,
       [&](const accelerate::comm::Group& group) {
@@ -282,19 +282,19 @@ TEST_CASE("a running rank that does not write its part is named after the timeou
         try {
           saver.wait();
         } catch (const accelerate::Error& error) {
-          if (group.rank() == 0) told = error.what();
+          if (group.rank() == 0) message = error.what();
         }
       },
       timeout);
-  CHECK(told.ends_with("save_state: rank 1 of those that write to " + place.string() +
-                       " has not written its part after 2 s"));
+  CHECK(message.ends_with("save_state: rank 1 of those that write to " + place.string() +
+                          " has not written its part after 2 s"));
 }
 
 TEST_CASE("a failure of an asynchronous save on one rank is thrown on both, and the previous checkpoint stays") {
   const SharedFolder folder;
   const auto place = folder.path / "c";
   save(place, small_content());
-  std::vector<std::string> told(2);
+  std::vector<std::string> messages(2);
   accelerate::comm::run_threads(
       2,
       [&](const accelerate::comm::Group& group) {
@@ -305,13 +305,13 @@ TEST_CASE("a failure of an asynchronous save on one rank is thrown on both, and 
         try {
           saver.wait();
         } catch (const accelerate::Error& error) {
-          told[static_cast<size_t>(group.rank())] = error.what();
+          messages[static_cast<size_t>(group.rank())] = error.what();
         }
       },
       std::chrono::seconds(60));
-  CHECK(told[0].ends_with(
+  CHECK(messages[0].ends_with(
       "save_state: another rank failed: save_state: model.1/w is sparse, only dense tensors can be saved"));
-  CHECK(told[1].ends_with("save_state: model.1/w is sparse, only dense tensors can be saved"));
+  CHECK(messages[1].ends_with("save_state: model.1/w is sparse, only dense tensors can be saved"));
   check_same(load(place), small_content());
   CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 1);
 }

@@ -68,10 +68,10 @@ TEST_CASE("a flipped bit in any file, or a file cut at any position, is detected
         file.seekp(at).put(static_cast<char>(byte)).flush();
       };
       put(whole[bit / 8] ^ (1 << (bit % 8)));
-      const auto told = accelerate::archive::find_file_damage(*listed, place, /*verify=*/true);
+      const auto damage = accelerate::archive::find_file_damage(*listed, place, /*verify=*/true);
       put(whole[bit / 8]);
-      if (told && told->starts_with(name + " has checksum ")) continue;
-      FAIL("bit ", bit, " of ", name, ": ", told.value_or("nothing is wrong"));
+      if (damage && damage->starts_with(name + " has checksum ")) continue;
+      FAIL("bit ", bit, " of ", name, ": ", damage.value_or("nothing is wrong"));
     }
     file.seekp(0).put(static_cast<char>(whole[0] ^ 1)).flush();
     CHECK(accelerate::archive::find_damage(place, true)->starts_with(name + " has checksum "));
@@ -112,7 +112,7 @@ TEST_CASE("without checksums a flipped bit causes an Error or another value, not
 TEST_CASE("missing and mistyped members are named, with the file") {
   const SharedFolder folder;
   const auto path = folder.path / "f";
-  const auto told = [&](const PickleValue& root, auto read) {
+  const auto error_of = [&](const PickleValue& root, auto read) {
     write_torch_file(path, root);
     const auto what = refusal([&] { static_cast<void>(read(checkpoint::TorchFile(path, "load_state"))); });
     const std::string prefix = "load_state: " + path.string() + ": ";
@@ -120,31 +120,31 @@ TEST_CASE("missing and mistyped members are named, with the file") {
     return what.substr(std::min(prefix.size(), what.size()));
   };
   using checkpoint::py_dict, checkpoint::py_list;
-  CHECK(told(py_list({}), checkpoint::scaler_from) == "the loss scale's state is a list, expected a dict");
-  CHECK(told(py_dict({{text("growth_factor"), 2.0}}), checkpoint::scaler_from) ==
+  CHECK(error_of(py_list({}), checkpoint::scaler_from) == "the loss scale's state is a list, expected a dict");
+  CHECK(error_of(py_dict({{text("growth_factor"), 2.0}}), checkpoint::scaler_from) ==
         "the loss scale's state lacks 'scale'");
-  CHECK(told(py_dict({{text("scale"), text("x")}}), checkpoint::scaler_from) ==
+  CHECK(error_of(py_dict({{text("scale"), text("x")}}), checkpoint::scaler_from) ==
         "'scale' of the loss scale's state is a text, expected a number");
-  CHECK(told(py_dict({{text("last_epoch"), 0.5}}), checkpoint::scheduler_from) ==
+  CHECK(error_of(py_dict({{text("last_epoch"), 0.5}}), checkpoint::scheduler_from) ==
         "'last_epoch' of the schedule's state is a float, expected an integer");
-  CHECK(told(py_dict({{text("last_epoch"), int64_t{1}}, {text("_last_lr"), py_list({text("x")})}}),
-             checkpoint::scheduler_from) == "'_last_lr' of the schedule's state is a text, expected numbers");
-  CHECK(told(py_dict({{text("_schedulers"), text("x")}}), checkpoint::scheduler_from) ==
+  CHECK(error_of(py_dict({{text("last_epoch"), int64_t{1}}, {text("_last_lr"), py_list({text("x")})}}),
+                 checkpoint::scheduler_from) == "'_last_lr' of the schedule's state is a text, expected numbers");
+  CHECK(error_of(py_dict({{text("_schedulers"), text("x")}}), checkpoint::scheduler_from) ==
         "'_schedulers' of the schedule's state is a text, expected a list of schedules");
   const auto groups = [&](PickleValue parameters) {
     return std::pair<PickleValue, PickleValue>{text("param_groups"),
                                                py_list({py_dict({{text("params"), std::move(parameters)}})})};
   };
-  CHECK(told(py_dict({groups(text("all"))}), checkpoint::optimizer_from) ==
+  CHECK(error_of(py_dict({groups(text("all"))}), checkpoint::optimizer_from) ==
         "'params' of param_groups[0] is a text, expected a list");
-  CHECK(told(py_dict({groups(py_list({int64_t{0}, int64_t{0}})), {text("state"), py_dict({})}}),
-             checkpoint::optimizer_from) == "parameter 0 is in the groups twice");
-  CHECK(told(py_dict({groups(py_list({int64_t{0}})), {text("state"), py_dict({{int64_t{5}, py_dict({})}})}}),
-             checkpoint::optimizer_from) == "there is a state of parameter 5, which no group lists");
-  CHECK(told(py_dict({groups(py_list({int64_t{0}})),
-                      {text("state"), py_dict({{int64_t{0}, py_dict({{text("exp_avg"), text("x")}})}})}}),
-             checkpoint::optimizer_from) == "'exp_avg' of the state of parameter 0 is a text, expected a tensor");
-  CHECK(told(py_dict({{text("seed"), text("-1")}}), checkpoint::loader_from) == "the loader's state lacks 'epoch'");
+  CHECK(error_of(py_dict({groups(py_list({int64_t{0}, int64_t{0}})), {text("state"), py_dict({})}}),
+                 checkpoint::optimizer_from) == "parameter 0 is in the groups twice");
+  CHECK(error_of(py_dict({groups(py_list({int64_t{0}})), {text("state"), py_dict({{int64_t{5}, py_dict({})}})}}),
+                 checkpoint::optimizer_from) == "there is a state of parameter 5, which no group lists");
+  CHECK(error_of(py_dict({groups(py_list({int64_t{0}})),
+                          {text("state"), py_dict({{int64_t{0}, py_dict({{text("exp_avg"), text("x")}})}})}}),
+                 checkpoint::optimizer_from) == "'exp_avg' of the state of parameter 0 is a text, expected a tensor");
+  CHECK(error_of(py_dict({{text("seed"), text("-1")}}), checkpoint::loader_from) == "the loader's state lacks 'epoch'");
   write_torch_file(path, py_dict({{text("w"), text("x")}}));
   CHECK(refusal([&] { static_cast<void>(checkpoint::TorchFile(path, "load").tensors()); }) ==
         "load: " + path.string() + ": 'w' is a text, expected a tensor");
@@ -233,14 +233,15 @@ TEST_CASE("an index with files outside its folder, or with missing tensors, is r
   const SharedFolder folder;
   const auto index = folder.path / "model.safetensors.index.json";
   checkpoint::save_file(folder.path / "part.safetensors", {{"w", torch::ones({2})}}, "save");
-  const auto told = [&](const std::string& json) {
+  const auto error_of = [&](const std::string& json) {
     write(index, json);
     return refusal([&] { static_cast<void>(checkpoint::read_weights(folder.path, "load_model")); });
   };
-  CHECK(told(R"({"weight_map": {"w": "../secret.safetensors"}})").ends_with("expected a file's name without folders"));
-  CHECK(told(R"({"weight_map": {"v": "part.safetensors"}})") ==
+  CHECK(error_of(R"({"weight_map": {"w": "../secret.safetensors"}})")
+            .ends_with("expected a file's name without folders"));
+  CHECK(error_of(R"({"weight_map": {"v": "part.safetensors"}})") ==
         "load_model: " + index.string() + ": 'v' is not in the file 'part.safetensors'");
-  CHECK(told(R"({"weight_map": {"w": "part.safetensors"}})").empty());
+  CHECK(error_of(R"({"weight_map": {"w": "part.safetensors"}})").empty());
   fs::remove(index);
   CHECK(refusal([&] { static_cast<void>(checkpoint::read_weights(folder.path, "load_model")); }) ==
         "load_model: " + folder.path.string() +
@@ -252,7 +253,7 @@ TEST_CASE("ranges that do not cover their tensor are refused") {
   const auto place = folder.path / "c";
   save(place, small_content());
   const auto whole = accelerate::archive::manifest_of(place, "load_state");
-  const auto told = [&](auto change) {
+  const auto error_of = [&](auto change) {
     auto manifest = whole;
     for (auto& range : manifest.ranges) {
       if (range.tensor == "model.1/w") change(manifest, range);
@@ -261,13 +262,13 @@ TEST_CASE("ranges that do not cover their tensor are refused") {
     return refusal([&] { static_cast<void>(testing::load(place)); });
   };
   using accelerate::archive::Manifest, accelerate::archive::ManifestRange;
-  CHECK(told([](Manifest&, ManifestRange&) {}).empty());
-  CHECK(told([](Manifest&, ManifestRange& range) { range.end = 3; }) ==
+  CHECK(error_of([](Manifest&, ManifestRange&) {}).empty());
+  CHECK(error_of([](Manifest&, ManifestRange& range) { range.end = 3; }) ==
         "load_state: " + place.string() +
             ": elements 0 to 3 of 'model.1/w' are 4 elements in model_1.safetensors, of a tensor of 4");
-  CHECK(told([](Manifest&, ManifestRange& range) { range.sizes = {5}; }) ==
+  CHECK(error_of([](Manifest&, ManifestRange& range) { range.sizes = {5}; }) ==
         "load_state: " + place.string() + ": elements 4 to 5 of 'model.1/w' are in no file");
-  CHECK(told([](Manifest&, ManifestRange& range) {
+  CHECK(error_of([](Manifest&, ManifestRange& range) {
           range.key = "v";
         }).ends_with("model_1.safetensors: there is no tensor 'v', which the manifest names"));
 }

@@ -434,14 +434,14 @@ void fill_the_disk(const fs::path& folder) {
 }
 
 void save_where_nothing_can(const fs::path& folder) {
-  std::string told;
+  std::string message;
   try {
     testing::save(folder / "checkpoint_0", testing::small_content(3));
   } catch (const accelerate::Error& error) {
-    told = error.what();
+    message = error.what();
   }
-  const bool right = told.ends_with(folder.string() + " cannot contain a new folder: Read-only file system");
-  if (!right) std::printf("%s\n", told.c_str());
+  const bool right = message.ends_with(folder.string() + " cannot contain a new folder: Read-only file system");
+  if (!right) std::printf("%s\n", message.c_str());
   expect(right, "a read-only disk is not the reported error", Fault::io_error, 0);
   expect(!accelerate::archive::find_damage(folder / "checkpoint_0", true), "it cannot be read there", Fault::io_error,
          0);

@@ -118,9 +118,9 @@ def option_spellings(probe, folder, name):
     random.seed(5), numpy.random.seed(6)
     python.accelerator.save_state(folder / "python")
     # Accelerate does not save the number of steps. SGD is the only optimizer here without that number in its state.
-    found, told = steps_found(probe, name, folder / "python")
+    found, output = steps_found(probe, name, folder / "python")
     unknown = f"{folder}/python does not contain the number of optimizer steps; LoadedState::step is 0 and counts from here"
-    assert found == ("unknown, 0" if name == "sgd" else str(STEPS)) and (unknown in told) == (name == "sgd"), (found, told)
+    assert found == ("unknown, 0" if name == "sgd" else str(STEPS)) and (unknown in output) == (name == "sgd"), (found, output)
     losses_here, drawn_here = ours(probe, name, folder / "python", STEPS, folder / "ours")
     again = Python(name)
     again.load(folder / "ours")
@@ -184,23 +184,23 @@ def named_by_itself(probe, folder):
         assert ran.returncode == 0, ran.stderr
         return [float(line) for line in ran.stdout.splitlines()[:-1]], ran.stderr
 
-    def says(told, newest):
-        return f"{all_of_them}/checkpoint_{newest} has no manifest.json: it was written by Hugging Face Accelerate and cannot be verified" in told
+    def has_no_manifest(output, newest):
+        return f"{all_of_them}/checkpoint_{newest} has no manifest.json: it was written by Hugging Face Accelerate and cannot be verified" in output
 
     # The schedule steps with the optimizer, so the probe continues from the third step.
-    losses, told = load()
-    assert len(losses) == STEPS and says(told, 11) and "skipped checkpoint" not in told, told
+    losses, output = load()
+    assert len(losses) == STEPS and has_no_manifest(output, 11) and "skipped checkpoint" not in output, output
     python = Python("adam")
     python.load(all_of_them / "checkpoint_11")
     close(python.train(3, STEPS), losses, "Accelerate's newest, here")
 
     weights = all_of_them / "checkpoint_11" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-4])
-    _, told = load()
-    assert says(told, 10) and "skipped checkpoint_11: " in told and "model.safetensors" in told, told
+    _, output = load()
+    assert has_no_manifest(output, 10) and "skipped checkpoint_11: " in output and "model.safetensors" in output, output
     (all_of_them / "checkpoint_10" / "random_states_0.pkl").unlink()
-    _, told = load()
-    assert says(told, 9) and "skipped checkpoint_10: random_states_0.pkl is missing" in told, told
+    _, output = load()
+    assert has_no_manifest(output, 9) and "skipped checkpoint_10: random_states_0.pkl is missing" in output, output
     (all_of_them / "checkpoint_9" / "optimizer.bin").unlink()
     ran = subprocess.run([probe, "train", "adam", str(all_of_them), "1", "-"], timeout=100, capture_output=True, text=True)
     assert ran.returncode == 1 and "checkpoint_9: optimizer.bin is missing" in ran.stderr, ran.stderr

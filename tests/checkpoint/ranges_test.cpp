@@ -37,7 +37,7 @@ struct Saved {
         ManifestRange{"model.0/w", {3, 4}, static_cast<uint64_t>(begin), static_cast<uint64_t>(end), file, "part"});
   }
   [[nodiscard]] checkpoint::SavedRanges ranges() const { return {folder.path, manifest, "load_state"}; }
-  [[nodiscard]] std::string told(int64_t begin, int64_t end) const {
+  [[nodiscard]] std::string error_of(int64_t begin, int64_t end) const {
     try {
       static_cast<void>(ranges().elements("model.0/w", begin, end));
     } catch (const accelerate::Error& error) {
@@ -73,17 +73,17 @@ TEST_CASE("every part of a tensor is read from the ranges that overlap it, and f
 
 TEST_CASE("missing ranges, and ranges that do not match their files, are reported") {
   Saved saved;
-  CHECK(saved.told(0, 12).empty());
-  CHECK(saved.told(0, 13) == "elements 12 to 13 of 'model.0/w' are in no file");
+  CHECK(saved.error_of(0, 12).empty());
+  CHECK(saved.error_of(0, 13) == "elements 12 to 13 of 'model.0/w' are in no file");
   std::erase_if(saved.manifest.ranges, [](const auto& range) { return range.file == "b.safetensors"; });
-  CHECK(saved.told(1, 12) == "elements 3 to 12 of 'model.0/w' are in no file");
-  CHECK(saved.told(8, 12).empty());
+  CHECK(saved.error_of(1, 12) == "elements 3 to 12 of 'model.0/w' are in no file");
+  CHECK(saved.error_of(8, 12).empty());
   saved.manifest.ranges[0].end = 13;
-  CHECK(saved.told(8, 12) == "elements 8 to 13 of 'model.0/w' are 4 elements in c.safetensors, of a tensor of 12");
+  CHECK(saved.error_of(8, 12) == "elements 8 to 13 of 'model.0/w' are 4 elements in c.safetensors, of a tensor of 12");
   saved.manifest.ranges[0].sizes = {uint64_t{1} << 40, uint64_t{1} << 40};
   CHECK_THROWS_WITH(static_cast<void>(saved.ranges()), doctest::Contains("'model.0/w' has two shapes"));
   saved.manifest.ranges.resize(1);
-  CHECK(saved.told(8, 12) == "'model.0/w' has more elements than can be counted");
+  CHECK(saved.error_of(8, 12) == "'model.0/w' has more elements than can be counted");
 }
 
 TEST_CASE("a tensor of several ranges is a placeholder, of which pieces are read") {
@@ -124,7 +124,7 @@ TEST_CASE("a range in a file of another dtype is reported") {
   Saved saved;
   checkpoint::save_file(saved.folder.path / "b.safetensors", {{"part", saved.w.slice(0, 3, 9).to(torch::kDouble)}},
                         "save");
-  CHECK(saved.told(0, 12) == "'model.0/w' has two dtypes");
+  CHECK(saved.error_of(0, 12) == "'model.0/w' has two dtypes");
 }
 
 TEST_CASE("every tensor of a checkpoint except random states has a complete range") {

@@ -161,7 +161,7 @@ const std::map<std::string, void (*)(const Group&)> kWaits{
     {"split", [](const Group& group) { static_cast<void>(group.split(0)); }},
 };
 
-std::string told(const Group& group, void (*wait)(const Group&)) {
+std::string error_of(const Group& group, void (*wait)(const Group&)) {
   try {
     wait(group);
   } catch (const accelerate::Error& error) {
@@ -176,7 +176,7 @@ void late_to_all(const Group& group) {
   if (group.rank() == 1) join_late();
   std::map<std::string, std::future<std::string>> all;
   for (const auto& [name, wait] : kWaits) {
-    all[name] = std::async(std::launch::async, told, groups.at(name), wait);
+    all[name] = std::async(std::launch::async, error_of, groups.at(name), wait);
   }
   for (auto& [name, text] : all) std::printf("%s> %s\n", name.c_str(), text.get().c_str());
   std::fflush(stdout);

@@ -271,15 +271,16 @@ TEST_CASE("gloo: different sizes end the process with our text, the rank and the
   const std::string text =
       "gloo: the ranks give tensors of different sizes to one operation, and gloo ends the process for that; with "
       "ACCELERATE_DEBUG_MODE=1 (accelerate_launch --debug) every rank reports its call\n";
-  bool told = false;
+  bool is_reported = false;
   for (int rank : {0, 1}) {
     const auto& ended = ranks[static_cast<size_t>(rank)];
     CAPTURE(ended.err);
     CAPTURE(ended.out);
     CHECK((ended.code == 1 || ended.code == 3));  // gloo ends one of them, and the other one loses it
-    told = told || ended.err == fmt::format("[rank {} of 2, {}] {}", rank, accelerate::base::host_name(), text);
+    is_reported =
+        is_reported || ended.err == fmt::format("[rank {} of 2, {}] {}", rank, accelerate::base::host_name(), text);
   }
-  CHECK(told);
+  CHECK(is_reported);
 }
 
 TEST_CASE("gloo, debug: different shapes, dtypes, reductions, roots, operations and messages are reported") {

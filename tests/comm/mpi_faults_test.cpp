@@ -34,16 +34,16 @@ TEST_CASE("mpi: a missing rank breaks the group after the timeout, and the progr
 }
 
 TEST_CASE("mpi: every waiting operation names the missing rank") {
-  const auto told = [](const std::string& scenario) { return run_mpi(scenario)[0].out; };
+  const auto output_of = [](const std::string& scenario) { return run_mpi(scenario)[0].out; };
   const auto contains = [](const std::string& out, const std::string& text) {
     CAPTURE(out);
     CHECK(out.find(at_rank(0, text)) != std::string::npos);
   };
-  check_all_name_rank_1(told("late_to_all"), "rank 1 did not join.\n");
-  contains(told("late_barrier"), "barrier: waited 2 s in operation 1 (no tensor); rank 1 did not join.");
-  contains(told("late_second"), "all_reduce: waited 0.5 s in operation 2 ([3] float32); rank 1 did not join.");
-  contains(told("late_message"), "recv: waited 2 s in a message ([2] float32); rank 1 did not join.");
-  const auto out = told("stops");
+  check_all_name_rank_1(output_of("late_to_all"), "rank 1 did not join.\n");
+  contains(output_of("late_barrier"), "barrier: waited 2 s in operation 1 (no tensor); rank 1 did not join.");
+  contains(output_of("late_second"), "all_reduce: waited 0.5 s in operation 2 ([3] float32); rank 1 did not join.");
+  contains(output_of("late_message"), "recv: waited 2 s in a message ([2] float32); rank 1 did not join.");
+  const auto out = output_of("stops");
   CAPTURE(out);
   CHECK(out.find("all_reduce: waited 2 s in operation 1 ([100000000] float32); ") != std::string::npos);
   const bool in_the_middle = out.find("no response from rank 1.") != std::string::npos;
@@ -60,7 +60,7 @@ TEST_CASE("mpi: a failed operation's error fails the pending operations too") {
 }
 
 TEST_CASE("mpi: nine ranks name the missing rank, also in MPI's own sums") {
-  const auto told = [](const std::string& scenario, const std::string& text) {
+  const auto check_any_reports = [](const std::string& scenario, const std::string& text) {
     const auto job = run_mpi(scenario, 9);
     CAPTURE(job[0].out);
     CAPTURE(job[0].err);
@@ -72,8 +72,9 @@ TEST_CASE("mpi: nine ranks name the missing rank, also in MPI's own sums") {
     }
     CHECK(by_any);
   };
-  told("late_of_many", "all_reduce: waited 2 s in operation 2 ([2000000] float32); rank 1 did not join.");
-  told("stops_of_many", "all_reduce: waited 2 s in operation 2 ([20000000] float32); no response from rank 1.");
+  check_any_reports("late_of_many", "all_reduce: waited 2 s in operation 2 ([2000000] float32); rank 1 did not join.");
+  check_any_reports("stops_of_many",
+                    "all_reduce: waited 2 s in operation 2 ([20000000] float32); no response from rank 1.");
 }
 
 TEST_CASE("mpi: different calls are reported on every rank, without debug mode") {

@@ -150,13 +150,13 @@ TEST_CASE("get() may take the ReadContext, so random numbers do not depend on wo
 }
 
 TEST_CASE("get_batch may take the ReadContext too") {
-  struct Told {
+  struct ReadsContext {
     [[nodiscard]] int64_t size() const { return 3; }
     [[nodiscard]] at::Tensor get_batch(std::span<const int64_t> indices, const ReadContext& pass) const {
       return torch::tensor({static_cast<int64_t>(pass.seed), pass.epoch, static_cast<int64_t>(indices.size())});
     }
   };
-  auto loader = from_dataset(Told(), {.batch_size = 3, .seed = 9});
+  auto loader = from_dataset(ReadsContext(), {.batch_size = 3, .seed = 9});
   loader.set_epoch(4);
   for (auto& batch : loader) CHECK(list(batch) == Numbers{9, 4, 3});
   CHECK(loader.shuffles());

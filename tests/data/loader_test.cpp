@@ -261,15 +261,15 @@ TEST_CASE("a sampler selects the samples of an epoch and determines the counts")
 }
 
 TEST_CASE("a user's sampler receives seed and epoch, and its indices are checked") {
-  std::vector<int64_t> told;
+  std::vector<int64_t> calls;
   const auto order = [&](uint64_t seed, int64_t epoch) {
-    told.push_back(static_cast<int64_t>(seed) * 100 + epoch);
+    calls.push_back(static_cast<int64_t>(seed) * 100 + epoch);
     return epoch == 3 ? torch::tensor({0, 4}) : epoch == 4 ? torch::tensor({0}) : torch::tensor({1, 0});
   };
   auto loader = counted_loader(4, {.seed = 7, .sampler = make_sampler(2, order)});
   CHECK(pass(loader) == Batches{{1}, {0}});
   CHECK(pass(loader) == Batches{{1}, {0}});
-  CHECK(told == std::vector<int64_t>{700, 701});
+  CHECK(calls == std::vector<int64_t>{700, 701});
   loader.set_epoch(3);
   CHECK_THROWS_WITH(loader.begin(), "loader: the sampler requests sample 4 in epoch 3, there are 4 samples");
   CHECK(loader.epoch() == 3);  // a pass that could not begin does not count
@@ -361,7 +361,7 @@ TEST_CASE("an empty source has no batches") {
 }
 
 TEST_CASE("a pass without batches logs the reason with the numbers, once") {
-  const auto says = [](const auto& walk) {
+  const auto reason_of = [](const auto& walk) {
     accelerate::base::reset_log_once();
     std::vector<std::string> lines;
     const auto before =
@@ -375,7 +375,7 @@ TEST_CASE("a pass without batches logs the reason with the numbers, once") {
     return lines[0].substr(start.size());
   };
   const auto none_of = [&](int64_t n, const LoaderOptions& options, const ShardSpec& shard_spec = {}) {
-    return says([&] {
+    return reason_of([&] {
       auto loader = counted_loader(n, options);
       loader.shard(shard_spec);
       CHECK(pass(loader).empty());
@@ -389,16 +389,16 @@ TEST_CASE("a pass without batches logs the reason with the numbers, once") {
   CHECK(none_of(3, {.batch_size = 3}, {.rank = 1, .world_size = 2, .even_batches = false}) ==
         "3 samples in batches of 3 are too few for 2 ranks, and even_batches is off");
   const auto ten = counted_loader(10, {.batch_size = 4});
-  CHECK(says([&] {
+  CHECK(reason_of([&] {
           auto later = ten.skip_first_batches(5);
           CHECK(pass(later).empty());
         }) == "5 batches were seen or are skipped, and there are 3");
-  CHECK(says([&] {
+  CHECK(reason_of([&] {
           auto loader = counted_loader(10, {.batch_size = 4});
           loader.load_state({.consumed = 10, .samples = 10, .batch_size = 2});
           CHECK(pass(loader).empty());
         }) == "all 10 samples of the epoch were seen before");
-  CHECK(says([&] {
+  CHECK(reason_of([&] {
           auto loader = counted_loader(10, {.batch_size = 4, .drop_last = true});
           loader.load_state({.consumed = 8, .samples = 10, .batch_size = 2});
           CHECK(pass(loader).empty());

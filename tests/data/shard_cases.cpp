@@ -45,7 +45,7 @@ ShardOptions options_of(const json& one, int64_t rank) {
 /// The batches of one rank, and the number of batches (for a stream, of samples) that the loader reported in advance.
 struct Shard {
   json read;
-  int64_t told = 0;
+  int64_t reported_size = 0;
 };
 
 Shard of_batch_sampler(const json& one, int64_t rank) {
@@ -84,8 +84,8 @@ std::string failure_of(const json& one, const std::function<Shard(const json&, i
     if (mine.read != expected) {
       return fmt::format("rank {} reads {}, expected {}", rank, mine.read.dump(), expected.dump());
     }
-    if (mine.told != static_cast<int64_t>(expected.size())) {
-      return fmt::format("rank {} reports {} batches and has {}", rank, mine.told, expected.size());
+    if (mine.reported_size != static_cast<int64_t>(expected.size())) {
+      return fmt::format("rank {} reports {} batches and has {}", rank, mine.reported_size, expected.size());
     }
   }
   return "";

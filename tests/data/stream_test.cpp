@@ -147,10 +147,10 @@ TEST_CASE("a resumed stream that skips continues at a complete batch, like a num
 }
 
 TEST_CASE("a random stream gets seed and epoch") {
-  std::vector<std::pair<uint64_t, int64_t>> told;
+  std::vector<std::pair<uint64_t, int64_t>> calls;
   const auto stream = make_stream(
       [&](const ReadContext& context) {
-        told.emplace_back(context.seed, context.epoch);
+        calls.emplace_back(context.seed, context.epoch);
         return [left = 2]() mutable -> std::optional<int64_t> { return left-- > 0 ? std::optional(7) : std::nullopt; };
       },
       2, /*seeded=*/true);
@@ -159,7 +159,7 @@ TEST_CASE("a random stream gets seed and epoch") {
   (void)pass(loader);
   loader.set_epoch(4);
   (void)pass(loader);
-  CHECK(told == std::vector<std::pair<uint64_t, int64_t>>{{5, 0}, {5, 4}});
+  CHECK(calls == std::vector<std::pair<uint64_t, int64_t>>{{5, 0}, {5, 4}});
 }
 
 TEST_CASE("a stream's exception is thrown after the earlier batches, and one log line names the sample") {

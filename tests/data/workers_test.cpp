@@ -439,7 +439,7 @@ TEST_CASE("the loading report names the bottleneck and the remedy") {
 
 TEST_CASE("the report's total time includes a wait for a later batch") {
   LoadingTimer clock({});
-  clock.requested();
+  clock.start_request();
   clock.arrived(1);
   std::this_thread::sleep_for(20ms);
   clock.waited(20ms);

@@ -76,11 +76,11 @@ def check_file_table(component, deep=True):
     page = component / "README.md"
     sources = [file for ending in ("*.cpp", "*.hpp", "*.def") for file in (component.rglob(ending) if deep else component.glob(ending))]
     there = {str(file.relative_to(component).with_suffix("")) for file in sources}
-    told = file_table(page)
-    folders = tuple(name for name in told if name.endswith("/"))
+    listed = file_table(page)
+    folders = tuple(name for name in listed if name.endswith("/"))
     for name in sorted(there):
-        expect(name in told or name.startswith(folders), page, f"{name} is not in the table of files")
-    for name in told:
+        expect(name in listed or name.startswith(folders), page, f"{name} is not in the table of files")
+    for name in listed:
         is_folder = name in folders and (component / name).is_dir()
         expect(name in there or is_folder, page, f"{name} is in the table of files and not there")
 

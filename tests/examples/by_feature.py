@@ -148,7 +148,7 @@ def inference(run, _):
     assert right >= 11, f"{right} of 15 are right: the predictions are not in the order of the labels\n{before}"
 
 
-def says(pattern, least=0.75):
+def prints(pattern, least=0.75):
     def check(run, _):
         before = run.learned(least=least)
         assert re.search(pattern, before), before
@@ -158,11 +158,11 @@ def says(pattern, least=0.75):
 CHECKS = {
     "character_gpt": character_gpt, "checkpoint": checkpoint, "embedded": embedded, "embed_in_program": embedded,
     "several_models": several_models, "torchscript": torchscript, "tracking": tracking, "launch_workers": launch_workers,
-    "cross_validation": says(r"^(fold \d accuracy 0\.\d\d\d\n){4}$"),
-    "early_stopping": says(r"^stopped early\n$", least=0.6),
+    "cross_validation": prints(r"^(fold \d accuracy 0\.\d\d\d\n){4}$"),
+    "early_stopping": prints(r"^stopped early\n$", least=0.6),
     "inference": inference,
-    "metrics": says(r"^(epoch \d mean loss \d\.\d\d\d\n){3}(recall of \d [01]\.\d\d\d\n){10}metrics of 510 images\n$"),
-    "profiler": says(r"^3 steps in .*\n(.*\n)*.*aten::"),
+    "metrics": prints(r"^(epoch \d mean loss \d\.\d\d\d\n){3}(recall of \d [01]\.\d\d\d\n){10}metrics of 510 images\n$"),
+    "profiler": prints(r"^3 steps in .*\n(.*\n)*.*aten::"),
 }
 
 

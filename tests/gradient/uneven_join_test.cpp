@@ -152,7 +152,7 @@ TEST_CASE("no_sync windows and run_backward work in the join") {
 }
 
 TEST_CASE("ranks with different numbers of steps throw on every rank") {
-  std::atomic<int> told = 0;
+  std::atomic<int> refusals = 0;
   run_threads(3, [&](const Group& group) {
     auto a = built(make_net);
     auto b = built(make_net);
@@ -168,10 +168,10 @@ TEST_CASE("ranks with different numbers of steps throw on every rank") {
             accelerate::base::prefix(group.place()) +
                 "join_uneven_inputs: of 2 ranks that still have batches 1 reduce the gradients of model 0, 1 reduce "
                 "the gradients of model 1; their steps must be equal");
-      ++told;
+      ++refusals;
     }
   });
-  CHECK(told == 3);
+  CHECK(refusals == 3);
 }
 
 TEST_CASE("a model can be in one join at a time") {

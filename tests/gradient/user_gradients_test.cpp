@@ -185,7 +185,7 @@ TEST_CASE("zeroing completes the reduction of a backward that threw late, so the
 }
 
 TEST_CASE("a missing rank is reported under the user's call with the model's parameters") {
-  std::atomic<int> told = 0;
+  std::atomic<int> failures = 0;
   try {
     run_threads(
         2,
@@ -193,16 +193,16 @@ TEST_CASE("a missing rank is reported under the user's call with the model's par
           auto net = built(make_net);
           GradientReducer gradient_reducer(group, named(net), small_buckets());
           if (group.rank() == 1) {
-            while (told == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+            while (failures == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
             return;
           }
           const std::string text = text_of([&] { use(net, 0); }, accelerate::ErrorKind::peer);
-          ++told;
+          ++failures;
           CHECK(text.find("backward: the gradients of the model (first.weight and 5 more) are not averaged: ") == 0);
           CHECK(text.find("rank 1 did not join") != std::string::npos);
         },
         std::chrono::milliseconds(300));
   } catch (const Error&) {
   }
-  CHECK(told == 1);
+  CHECK(failures == 1);
 }

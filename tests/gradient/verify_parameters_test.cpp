@@ -21,7 +21,7 @@ struct Row {
   const char* what;
   std::vector<NamedTensor> rank0;
   std::vector<NamedTensor> rank2;  // ranks 1 and 3 have rank0's
-  const char* says;
+  const char* difference;
 };
 
 }  // namespace
@@ -60,19 +60,19 @@ TEST_CASE("every rank reports the first difference with both descriptions and th
   };
   for (const Row& row : rows) {
     CAPTURE(row.what);
-    std::atomic<int> told = 0;
+    std::atomic<int> refusals = 0;
     run_threads(4, [&](const Group& group) {
       try {
         verify_parameters(group, "parameter", group.rank() == 2 ? row.rank2 : row.rank0);
       } catch (const Error& error) {
         CHECK(error.kind() == ErrorKind::usage);
         const std::string text = error.what();
-        CHECK(text == accelerate::base::prefix(group.place()) + "prepare: " + row.says +
+        CHECK(text == accelerate::base::prefix(group.place()) + "prepare: " + row.difference +
                           "; build the same model on every rank");
-        ++told;
+        ++refusals;
       }
     });
-    CHECK(told == 4);
+    CHECK(refusals == 4);
   }
 }
 

@@ -83,7 +83,7 @@ class Faults(unittest.TestCase):
             try:
                 until(lambda: not job.runs_on(job.hosts[rank]), max(1, begun + most - time.monotonic()), "its end", pause=0.3)
             except TimeoutError:
-                self.fail(f"rank {rank} still runs {most:.1f} s after the fault, timeout {job.timeout} s; it says: {job.last_line(rank)}")
+                self.fail(f"rank {rank} still runs {most:.1f} s after the fault, timeout {job.timeout} s; its last line: {job.last_line(rank)}")
 
     def check_names(self, job, rank, missing):
         message = job.last_line(rank)

@@ -10,15 +10,15 @@ import hosts
 
 class Need(unittest.TestCase):
     def test_without_root_the_error_explains_why_root_is_needed(self):
-        with mock.patch.object(os, "geteuid", return_value=1000), self.assertRaises(hosts.Missing) as told:
+        with mock.patch.object(os, "geteuid", return_value=1000), self.assertRaises(hosts.Missing) as raised:
             hosts.need("ip")
-        self.assertEqual(str(told.exception), "tests on several hosts make network namespaces, which needs root")
+        self.assertEqual(str(raised.exception), "tests on several hosts make network namespaces, which needs root")
 
     def test_missing_packages_are_named_once_each(self):
         with mock.patch.object(os, "geteuid", return_value=0), mock.patch.object(hosts.shutil, "which", return_value=None), \
-                self.assertRaises(hosts.Missing) as told:
+                self.assertRaises(hosts.Missing) as raised:
             hosts.need("ip", "tc", "sshd", "srun")
-        self.assertEqual(str(told.exception),
+        self.assertEqual(str(raised.exception),
                          "tests on several hosts need Debian packages: apt-get install iproute2 openssh-server slurm-client")
 
     def test_a_machine_with_all_packages_passes(self):

@@ -70,14 +70,14 @@ void run(const fs::path& project) {
                  fmt::format(", on rank {}'s machine", accelerator.num_processes() / 2)),
          fmt::format("passed over {}", fmt::join(loaded.skipped_checkpoints, "; ")));
   expect(accelerator, net->weight.equal(weights), "the weights are others");
-  std::string told;
+  std::string message;
   try {
     accelerator.load_state(project / "checkpoints" / "checkpoint_1");
   } catch (const accelerate::Error& error) {
-    told = error.what();
+    message = error.what();
   }
-  expect(accelerator, told.find("checkpoint_1 is incomplete or damaged: model.safetensors has ") != std::string::npos,
-         told);
+  expect(accelerator,
+         message.find("checkpoint_1 is incomplete or damaged: model.safetensors has ") != std::string::npos, message);
   accelerator.wait_for_everyone();
   // Complete on each machine, but from another save on one of them.
   if (accelerator.is_last_process()) {
@@ -94,14 +94,15 @@ void run(const fs::path& project) {
   expect(accelerator,
          again.skipped_checkpoints.size() == 1 && again.skipped_checkpoints[0] == "checkpoint_1: " + differs,
          fmt::format("then passed over {}", fmt::join(again.skipped_checkpoints, "; ")));
-  told.clear();
+  message.clear();
   try {
     accelerator.load_state(project / "checkpoints" / "checkpoint_1");
   } catch (const accelerate::Error& error) {
-    told = error.what();
+    message = error.what();
   }
   expect(accelerator,
-         told.find("checkpoint_1 is " + differs + "; load one that all machines have") != std::string::npos, told);
+         message.find("checkpoint_1 is " + differs + "; load one that all machines have") != std::string::npos,
+         message);
   accelerator.wait_for_everyone();
   if (accelerator.is_local_main_process()) accelerate::base::remove_tree(project);
 }

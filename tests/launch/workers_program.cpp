@@ -169,10 +169,10 @@ void saves() {
   patient.grace_time = std::chrono::seconds(20);
   run_workers(
       [](const std::string&) {
-        static volatile std::sig_atomic_t told = 0;
-        std::signal(SIGINT, [](int) { told = 1; });
+        static volatile std::sig_atomic_t signalled = 0;
+        std::signal(SIGINT, [](int) { signalled = 1; });
         say(fmt::format("ready {}", here().rank));
-        while (told == 0) usleep(10'000);
+        while (signalled == 0) usleep(10'000);
         usleep(500'000);
         say("saved");
       },

@@ -98,7 +98,7 @@ TEST_CASE("a parameter that differs on one rank is reported to every rank") {
   if (group.rank() == 1) weight[2].neg_();
   std::string others = group.size() == 2 ? "rank 0" : "ranks 0";
   for (int64_t rank = 2; rank < group.size(); ++rank) others += ", " + std::to_string(rank);
-  const std::string told = "has one value on " + others + ", another on rank 1";
+  const std::string difference = "has one value on " + others + ", another on rank 1";
   CHECK_THROWS_WITH_AS(accelerate::nn::check_synchronized(group, {{"parameter w", weight}}),
-                       doctest::Contains(told.c_str()), accelerate::Error);
+                       doctest::Contains(difference.c_str()), accelerate::Error);
 }

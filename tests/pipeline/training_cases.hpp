@@ -198,7 +198,7 @@ TEST_CASE("frozen stages get no gradient, and layers without a gradient need non
   });
 }
 
-TEST_CASE("a rank keeps as many micro-batches as the plan says") {
+TEST_CASE("a rank keeps as many micro-batches as the plan states") {
   with_pipeline_ranks([](const Group& group) {
     for (const auto& [schedule, stages] : schedule_cases()) {
       for (const int64_t micro_batches : {1, 3, 8}) {

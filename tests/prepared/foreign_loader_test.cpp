@@ -84,11 +84,11 @@ std::vector<Batches> dealt(int64_t ranks, int64_t n, int64_t size, bool even = t
   on_ranks(ranks,
            [&](Accelerator& accelerator) {
              auto loader = accelerator.prepare(in_batches<Batch>(n, size));
-             const int64_t told = loader.size();
+             const int64_t size_before = loader.size();
              auto& mine = seen[static_cast<size_t>(accelerator.process_index())];
              for (auto& batch : loader) mine.push_back(held(batch));
-             CHECK(told == static_cast<int64_t>(mine.size()));
-             CHECK(loader.size() == told);
+             CHECK(size_before == static_cast<int64_t>(mine.size()));
+             CHECK(loader.size() == size_before);
            },
            {.even_batches = even, .split_batches = split});
   return seen;
@@ -190,7 +190,7 @@ TEST_CASE("split_batches: gather_for_metrics returns every sample once, for fore
 }
 
 TEST_CASE("a batch that split_batches cannot split is refused with both numbers") {
-  const auto told = [](auto batches) {
+  const auto error_of = [](auto batches) {
     std::string text;
     on_ranks(2,
              [&](Accelerator& accelerator) {
@@ -208,15 +208,15 @@ TEST_CASE("a batch that split_batches cannot split is refused with both numbers"
     for (const int64_t count : counts) batches.push_back(torch::zeros({count}));
     return batches;
   };
-  CHECK(told(rows({3, 3})) ==
+  CHECK(error_of(rows({3, 3})) ==
         "loader: split_batches: the first batch has 3 rows, must be a round multiple of the 2 ranks");
-  CHECK(told(rows({4, 6})) ==
+  CHECK(error_of(rows({4, 6})) ==
         "loader: split_batches: batch 1 has 6 rows, the first has 4; all but the last one must be equal");
-  CHECK(told(rows({4, 3, 4})) ==
+  CHECK(error_of(rows({4, 3, 4})) ==
         "loader: split_batches: batch 1 has 3 rows, the first has 4; all but the last one must be equal");
-  CHECK(told(std::vector<torch::Tensor>{torch::tensor(1.0)}) ==
+  CHECK(error_of(std::vector<torch::Tensor>{torch::tensor(1.0)}) ==
         "loader: split_batches: batch 0 has no rows that could be split over the 2 ranks");
-  CHECK(told(std::vector<torch::Tensor>{torch::zeros({4, 2}), torch::zeros({1, 3})}) ==
+  CHECK(error_of(std::vector<torch::Tensor>{torch::zeros({4, 2}), torch::zeros({1, 3})}) ==
         "loader: split_batches: batch 1 has another structure than the first, from which it is padded (other keys, "
         "lengths, "
         "dtypes or shapes)");
@@ -226,7 +226,7 @@ TEST_CASE("a batch that split_batches cannot split is refused with both numbers"
     auto begin() { return batches.begin(); }
     auto end() { return batches.end(); }
   };
-  CHECK(told(TakesTwo{}) ==
+  CHECK(error_of(TakesTwo{}) ==
         "prepare: split_batches is on, and this loader is sharded by shard(rank, world_size), which does not state "
         "so; give it shard(const data::ShardSpec&), or turn split_batches off");
 }

@@ -23,23 +23,23 @@ set(torch "-DTorch_DIR=${FOLDER}/libtorch-2.11.0/share/cmake/Torch")
 # expect(<result> <pieces...> OPTIONS <options...>): configures and checks that the output contains every piece, ignoring
 # line breaks.
 function(expect promise)
-  cmake_parse_arguments(PARSE_ARGV 1 case "FAILS" "" "SAYS;OPTIONS")
+  cmake_parse_arguments(PARSE_ARGV 1 case "FAILS" "" "PRINTS;OPTIONS")
   string(MD5 hash "${promise}")
   execute_process(
     COMMAND "${CMAKE_COMMAND}" -S "${SOURCE}" -B "${FOLDER}/${hash}" -G "${GENERATOR}" -DACCELERATE_BUILD_TESTS=OFF -DCMAKE_BUILD_TYPE=Release
             ${case_OPTIONS}
     RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
-  string(REGEX REPLACE "[ \n]+" " " said "${output}")
+  string(REGEX REPLACE "[ \n]+" " " printed "${output}")
   set(problem "")
   if(case_FAILS AND status EQUAL 0)
     set(problem "configured, should have failed")
   elseif(NOT case_FAILS AND NOT status EQUAL 0)
     set(problem "failed")
   endif()
-  foreach(piece IN LISTS case_SAYS)
-    string(FIND "${said}" "${piece}" at)
+  foreach(piece IN LISTS case_PRINTS)
+    string(FIND "${printed}" "${piece}" at)
     if(at EQUAL -1)
-      string(APPEND problem "\n  not said: ${piece}")
+      string(APPEND problem "\n  not printed: ${piece}")
     endif()
   endforeach()
   if(problem)
@@ -52,53 +52,53 @@ function(expect promise)
 endfunction()
 
 expect("one line sums up what was found"
-       SAYS "Accelerate 0.2.0: LibTorch 2.11.0 in ${FOLDER}/libtorch-2.11.0; CUDA no (this LibTorch has none); NCCL no (needs a LibTorch with CUDA (the PyPI package torch));"
+       PRINTS "Accelerate 0.2.0: LibTorch 2.11.0 in ${FOLDER}/libtorch-2.11.0; CUDA no (this LibTorch has none); NCCL no (needs a LibTorch with CUDA (the PyPI package torch));"
             "fmt LibTorch's, header-only"
        OPTIONS ${torch})
 expect("a LibTorch is also found by CMAKE_PREFIX_PATH"
-       SAYS "LibTorch 2.11.0 in ${FOLDER}/libtorch-2.11.0;"
+       PRINTS "LibTorch 2.11.0 in ${FOLDER}/libtorch-2.11.0;"
        OPTIONS -DCMAKE_PREFIX_PATH=${FOLDER}/libtorch-2.11.0)
-expect("2.12 to 2.14 are accepted and said to be untested"
-       SAYS "LibTorch 2.12.1 in ${FOLDER}/libtorch-2.12.1, untested: 2.11 and 2.15.0 are what we test;"
+expect("2.12 to 2.14 are accepted, with a note that they are untested"
+       PRINTS "LibTorch 2.12.1 in ${FOLDER}/libtorch-2.12.1, untested: 2.11 and 2.15.0 are what we test;"
        OPTIONS -DTorch_DIR=${FOLDER}/libtorch-2.12.1/share/cmake/Torch)
 expect("2.15 is the last that is accepted"
-       SAYS "LibTorch 2.15.0 in ${FOLDER}/libtorch-2.15.0;"
+       PRINTS "LibTorch 2.15.0 in ${FOLDER}/libtorch-2.15.0;"
        OPTIONS -DTorch_DIR=${FOLDER}/libtorch-2.15.0/share/cmake/Torch)
 foreach(version 2.10.0 2.16.0)
   expect("LibTorch ${version} is refused" FAILS
-         SAYS "Accelerate: LibTorch in ${FOLDER}/libtorch-${version} is ${version}; supported is 2.11 to 2.15. Give another with -DTorch_DIR=<libtorch>/share/cmake/Torch."
+         PRINTS "Accelerate: LibTorch in ${FOLDER}/libtorch-${version} is ${version}; supported is 2.11 to 2.15. Give another with -DTorch_DIR=<libtorch>/share/cmake/Torch."
          OPTIONS -DTorch_DIR=${FOLDER}/libtorch-${version}/share/cmake/Torch)
 endforeach()
 expect("a Torch_DIR without LibTorch is refused" FAILS
-       SAYS "Accelerate: Torch_DIR is ${FOLDER}/nothing, but there is no LibTorch three folders above it. It must name <libtorch>/share/cmake/Torch."
+       PRINTS "Accelerate: Torch_DIR is ${FOLDER}/nothing, but there is no LibTorch three folders above it. It must name <libtorch>/share/cmake/Torch."
        OPTIONS -DTorch_DIR=${FOLDER}/nothing)
 set(ENV{XDG_CACHE_HOME} "${FOLDER}/cache")
 expect("no LibTorch anywhere names the places" FAILS
-       SAYS "Accelerate: no LibTorch 2.11 to 2.15 found in Torch_DIR, CMAKE_PREFIX_PATH, python3 or ${FOLDER}/cache/accelerate. './run build' fetches it, or give -DTorch_DIR=<libtorch>/share/cmake/Torch."
+       PRINTS "Accelerate: no LibTorch 2.11 to 2.15 found in Torch_DIR, CMAKE_PREFIX_PATH, python3 or ${FOLDER}/cache/accelerate. './run build' fetches it, or give -DTorch_DIR=<libtorch>/share/cmake/Torch."
        OPTIONS -DACCELERATE_PYTHON3=OFF)
 file(COPY "${FOLDER}/libtorch-2.10.0/include" DESTINATION "${FOLDER}/cache/accelerate/venv-2.10.0/lib/python3.11/site-packages/torch")
 expect("a LibTorch that is too old is named when there is no other" FAILS
-       SAYS "Found and not supported: 2.10.0 in ${FOLDER}/cache/accelerate/venv-2.10.0/lib/python3.11/site-packages/torch."
+       PRINTS "Found and not supported: 2.10.0 in ${FOLDER}/cache/accelerate/venv-2.10.0/lib/python3.11/site-packages/torch."
        OPTIONS -DACCELERATE_PYTHON3=OFF)
 file(COPY "${FOLDER}/libtorch-2.11.0/include" DESTINATION "${FOLDER}/cache/accelerate/venv-2.11.0/lib/python3.11/site-packages/torch")
 expect("the environment that ./run makes is found"
-       SAYS "LibTorch 2.11.0 in ${FOLDER}/cache/accelerate/venv-2.11.0/lib/python3.11/site-packages/torch;"
+       PRINTS "LibTorch 2.11.0 in ${FOLDER}/cache/accelerate/venv-2.11.0/lib/python3.11/site-packages/torch;"
        OPTIONS -DACCELERATE_PYTHON3=OFF)
 file(COPY "${FOLDER}/libtorch-2.12.1/include" DESTINATION "${FOLDER}/python/torch")
 file(WRITE "${FOLDER}/python/torch/__init__.py" "raise ImportError('only looked for, never run')\n")
 set(ENV{PYTHONPATH} "${FOLDER}/python")
-expect("the torch of python3 comes before that environment" SAYS "LibTorch 2.12.1 in ${FOLDER}/python/torch, untested")
-expect("Torch_DIR comes before both" SAYS "LibTorch 2.11.0 in ${FOLDER}/libtorch-2.11.0;" OPTIONS ${torch})
+expect("the torch of python3 comes before that environment" PRINTS "LibTorch 2.12.1 in ${FOLDER}/python/torch, untested")
+expect("Torch_DIR comes before both" PRINTS "LibTorch 2.11.0 in ${FOLDER}/libtorch-2.11.0;" OPTIONS ${torch})
 file(REMOVE_RECURSE "${FOLDER}/python/torch/include")
 file(COPY "${FOLDER}/libtorch-2.10.0/include" DESTINATION "${FOLDER}/python/torch")
 expect("a torch of python3 that is too old is passed over"
-       SAYS "LibTorch 2.11.0 in ${FOLDER}/cache/accelerate/venv-2.11.0/lib/python3.11/site-packages/torch;")
+       PRINTS "LibTorch 2.11.0 in ${FOLDER}/cache/accelerate/venv-2.11.0/lib/python3.11/site-packages/torch;")
 unset(ENV{PYTHONPATH})
 unset(ENV{XDG_CACHE_HOME})
 
-expect("CUDA switched off is said" SAYS "CUDA no (switched off); NCCL no" OPTIONS ${torch} -DACCELERATE_WITH_CUDA=OFF)
+expect("CUDA that is switched off is listed" PRINTS "CUDA no (switched off); NCCL no" OPTIONS ${torch} -DACCELERATE_WITH_CUDA=OFF)
 expect("CUDA=ON without it names the package" FAILS
-       SAYS "Accelerate: ACCELERATE_WITH_CUDA is ON, but this LibTorch has none (LibTorch 2.11.0 in ${FOLDER}/libtorch-2.11.0). The PyPI package torch brings CUDA headers; -DACCELERATE_WITH_CUDA=AUTO builds without."
+       PRINTS "Accelerate: ACCELERATE_WITH_CUDA is ON, but this LibTorch has none (LibTorch 2.11.0 in ${FOLDER}/libtorch-2.11.0). The PyPI package torch brings CUDA headers; -DACCELERATE_WITH_CUDA=AUTO builds without."
        OPTIONS ${torch} -DACCELERATE_WITH_CUDA=ON)
 # Parts of CUDA in the layout of the wheels, in the folder beside torch.
 set(wheel "${FOLDER}/wheel")
@@ -109,52 +109,52 @@ file(WRITE "${wheel}/nvidia/cu13/lib/libcudart.so.13" "")
 set(ENV{CUDA_HOME} "${FOLDER}/nothing")
 set(in_wheel "-DTorch_DIR=${wheel}/torch/share/cmake/Torch")
 expect("CUDA headers without crt are passed over, with the package that brings it"
-       SAYS "CUDA no (no crt/host_config.h in ${wheel}/nvidia/cu13/include; the PyPI package nvidia-cuda-crt brings it); NCCL no"
+       PRINTS "CUDA no (no crt/host_config.h in ${wheel}/nvidia/cu13/include; the PyPI package nvidia-cuda-crt brings it); NCCL no"
        OPTIONS ${in_wheel})
 file(WRITE "${wheel}/nvidia/cu13/include/crt/host_config.h" "")
 expect("CUDA headers without nv are passed over too"
-       SAYS "CUDA no (no nv/target in ${wheel}/nvidia/cu13/include; the PyPI package nvidia-cuda-cccl brings it); NCCL no"
+       PRINTS "CUDA no (no nv/target in ${wheel}/nvidia/cu13/include; the PyPI package nvidia-cuda-cccl brings it); NCCL no"
        OPTIONS ${in_wheel})
 file(WRITE "${wheel}/nvidia/cu13/include/cccl/nv/target" "")
-expect("nv is also found where toolkits keep it" SAYS "CUDA yes" OPTIONS ${in_wheel})
+expect("nv is also found where toolkits keep it" PRINTS "CUDA yes" OPTIONS ${in_wheel})
 file(REMOVE_RECURSE "${wheel}/nvidia/cu13/include/cccl")
 file(WRITE "${wheel}/nvidia/cu13/include/nv/target" "")
-expect("CUDA in the wheel's folders is found; NCCL only with its header" SAYS "CUDA yes; NCCL no" OPTIONS ${in_wheel})
+expect("CUDA in the wheel's folders is found; NCCL only with its header" PRINTS "CUDA yes; NCCL no" OPTIONS ${in_wheel})
 file(WRITE "${wheel}/nvidia/nccl/include/nccl.h" "")
-expect("NCCL in the wheel's folders is found" SAYS "CUDA yes; NCCL yes" OPTIONS ${in_wheel})
+expect("NCCL in the wheel's folders is found" PRINTS "CUDA yes; NCCL yes" OPTIONS ${in_wheel})
 expect("NCCL=ON without it names the package" FAILS
-       SAYS "Accelerate: ACCELERATE_WITH_NCCL is ON, but it was not found; install a LibTorch with CUDA (the PyPI package torch), or build without it: -DACCELERATE_WITH_NCCL=OFF."
+       PRINTS "Accelerate: ACCELERATE_WITH_NCCL is ON, but it was not found; install a LibTorch with CUDA (the PyPI package torch), or build without it: -DACCELERATE_WITH_NCCL=OFF."
        OPTIONS ${torch} -DACCELERATE_WITH_NCCL=ON)
 expect("MPI=ON without it names the package" FAILS
-       SAYS "Accelerate: ACCELERATE_WITH_MPI is ON, but it was not found; install libopenmpi-dev, or build without it: -DACCELERATE_WITH_MPI=OFF."
+       PRINTS "Accelerate: ACCELERATE_WITH_MPI is ON, but it was not found; install libopenmpi-dev, or build without it: -DACCELERATE_WITH_MPI=OFF."
        OPTIONS ${torch} -DACCELERATE_WITH_MPI=ON -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON)
 expect("gloo=ON without it names the package" FAILS
-       SAYS "Accelerate: ACCELERATE_WITH_GLOO is ON, but it was not found; install libgloo-dev, or build without it: -DACCELERATE_WITH_GLOO=OFF."
+       PRINTS "Accelerate: ACCELERATE_WITH_GLOO is ON, but it was not found; install libgloo-dev, or build without it: -DACCELERATE_WITH_GLOO=OFF."
        OPTIONS ${torch} -DACCELERATE_WITH_GLOO=ON -DACCELERATE_GLOO_INCLUDE=OFF)
 foreach(format JPEG PNG)
   string(TOLOWER ${format} lower)
   expect("${format}=ON without it names the package" FAILS
-         SAYS "Accelerate: ACCELERATE_WITH_${format} is ON, but it was not found; install lib${lower}-dev, or build without it: -DACCELERATE_WITH_${format}=OFF."
+         PRINTS "Accelerate: ACCELERATE_WITH_${format} is ON, but it was not found; install lib${lower}-dev, or build without it: -DACCELERATE_WITH_${format}=OFF."
          OPTIONS ${torch} -DACCELERATE_WITH_${format}=ON -DCMAKE_DISABLE_FIND_PACKAGE_${format}=ON)
 endforeach()
-expect("AUTO without the parts goes on and says so"
-       SAYS "gloo no (needs libgloo-dev); MPI no (needs libopenmpi-dev); JPEG no (needs libjpeg-dev); PNG no (needs libpng-dev);"
+expect("AUTO without the parts continues and lists them"
+       PRINTS "gloo no (needs libgloo-dev); MPI no (needs libopenmpi-dev); JPEG no (needs libjpeg-dev); PNG no (needs libpng-dev);"
        OPTIONS ${torch} -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON -DACCELERATE_GLOO_INCLUDE=OFF -DCMAKE_DISABLE_FIND_PACKAGE_JPEG=ON
                -DCMAKE_DISABLE_FIND_PACKAGE_PNG=ON)
-expect("OFF is said" SAYS "gloo off; MPI off; JPEG off; PNG off;"
+expect("OFF is listed" PRINTS "gloo off; MPI off; JPEG off; PNG off;"
        OPTIONS ${torch} -DACCELERATE_WITH_MPI=OFF -DACCELERATE_WITH_GLOO=OFF -DACCELERATE_WITH_JPEG=OFF -DACCELERATE_WITH_PNG=OFF)
-expect("a switch in lower case is one" SAYS "CUDA no (switched off); NCCL no" "MPI off;"
+expect("a switch in lower case is one" PRINTS "CUDA no (switched off); NCCL no" "MPI off;"
        OPTIONS ${torch} -DACCELERATE_WITH_CUDA=off -DACCELERATE_WITH_MPI=off)
 expect("another word than AUTO, ON, OFF is refused for CUDA" FAILS
-       SAYS "Accelerate: ACCELERATE_WITH_CUDA is 'maybe', must be AUTO, ON or OFF."
+       PRINTS "Accelerate: ACCELERATE_WITH_CUDA is 'maybe', must be AUTO, ON or OFF."
        OPTIONS ${torch} -DACCELERATE_WITH_CUDA=maybe)
 expect("tests need the launcher" FAILS
-       SAYS "Accelerate: the tests start their ranks with accelerate_launch; give -DACCELERATE_BUILD_LAUNCHER=ON, or -DACCELERATE_BUILD_TESTS=OFF."
+       PRINTS "Accelerate: the tests start their ranks with accelerate_launch; give -DACCELERATE_BUILD_LAUNCHER=ON, or -DACCELERATE_BUILD_TESTS=OFF."
        OPTIONS ${torch} -DACCELERATE_BUILD_TESTS=ON -DACCELERATE_BUILD_LAUNCHER=OFF)
-expect("tests do without the examples" SAYS "Accelerate 0.2.0: LibTorch 2.11.0"
+expect("tests do without the examples" PRINTS "Accelerate 0.2.0: LibTorch 2.11.0"
        OPTIONS ${torch} -DACCELERATE_BUILD_TESTS=ON -DACCELERATE_BUILD_EXAMPLES=OFF)
 expect("another word than AUTO, ON, OFF is refused" FAILS
-       SAYS "Accelerate: ACCELERATE_WITH_MPI is 'maybe', must be AUTO, ON or OFF."
+       PRINTS "Accelerate: ACCELERATE_WITH_MPI is 'maybe', must be AUTO, ON or OFF."
        OPTIONS ${torch} -DACCELERATE_WITH_MPI=maybe)
 
 if(failures)

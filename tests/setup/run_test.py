@@ -93,10 +93,10 @@ class Commands(OnAMachine):
 
 
     def test_options_that_it_does_not_know_are_named_before_anything_is_installed(self):
-        for words, told in ((["format", "--chek"], "format takes --check or nothing, not '--chek'"),
+        for words, error in ((["format", "--chek"], "format takes --check or nothing, not '--chek'"),
                             (["bench", "speed"], "there is no bench 'speed'; bench/README.md lists them")):
             result = self.machine.run("run", *words)
-            self.assertEqual((result.returncode, result.stderr), (1, f"run: {told}\n"))
+            self.assertEqual((result.returncode, result.stderr), (1, f"run: {error}\n"))
 
     def test_an_unknown_preset_is_refused_with_the_known_ones(self):
         result = self.machine.run("-c", "source cmake/setup/log.sh; source cmake/setup/build.sh; build_all quick")

@@ -20,7 +20,7 @@ subprocess.run([probe, str(folder)], check=True)
 
 blocks = re.findall(r"```python\n(.*?)```", Path(page).read_text(encoding="utf-8"), re.DOTALL)
 assert len(blocks) == 1, f"{page} has {len(blocks)} Python blocks, expected one"
-assert len(blocks[0].splitlines()) <= 20, "the page says 20 lines"
+assert len(blocks[0].splitlines()) <= 20, "the page promises at most 20 lines"
 names = {}
 exec(compile(blocks[0], page, "exec"), names)
 

@@ -142,11 +142,11 @@ inline std::string refuses_to_pad_other_dimensions(const comm::Group& group) {
   try {
     (void)tree::pad_across_processes(mine, group, {.dim = 1});
   } catch (const accelerate::Error& error) {
-    const std::string_view told = error.what();
-    return told.find(
+    const std::string_view message = error.what();
+    return message.find(
                "pad_across_processes: the ranks' tensors have different numbers of dimensions: rank 0 [1, 5], rank "
-               "1 [1, 1, 6]") != told.npos &&
-                   told.ends_with("; give the same number on every rank")
+               "1 [1, 1, 6]") != message.npos &&
+                   message.ends_with("; give the same number on every rank")
                ? ""
                : error.what();
   }

@@ -297,8 +297,8 @@ StorePtr rendezvous_store_over(c10d::Backend& backend, const env::ProcessEnv& pr
   const StoreDeadlines patience(timeout);
   const bool serve = process.rank == 0;
   Endpoint endpoint{"", 0};
-  std::vector<at::Tensor> told{at::zeros({NI_MAXHOST + 1}, at::kLong)};
-  auto* const words = told[0].mutable_data_ptr<int64_t>();
+  std::vector<at::Tensor> address{at::zeros({NI_MAXHOST + 1}, at::kLong)};
+  auto* const words = address[0].mutable_data_ptr<int64_t>();
   StorePtr store;
   if (serve) {
     endpoint = free_endpoint(process, place, Clock::now() + patience.remaining() / 2);
@@ -308,7 +308,7 @@ StorePtr rendezvous_store_over(c10d::Backend& backend, const env::ProcessEnv& pr
     words[0] = endpoint.port;
     store = open_store(endpoint, std::move(socket), process, place, patience);
   }
-  backend.broadcast(told, {.rootRank = 0, .timeout = timeout})->wait(timeout);
+  backend.broadcast(address, {.rootRank = 0, .timeout = timeout})->wait(timeout);
   if (serve) return store;
   endpoint.port = words[0];
   endpoint.host.assign(words + 1, std::find(words + 1, words + NI_MAXHOST, 0));

@@ -29,11 +29,11 @@ TEST_CASE("a waiting caller executes the next job itself while the thread sleeps
   // The thread may not have returned from the previous job; then it runs this one too.
   for (bool mine = false; !mine;) {
     std::promise<bool> done;
-    Deadline told{};
+    Deadline job_deadline{};
     const auto pushed_at = std::chrono::steady_clock::now();
     const auto number = worker.push(
         [&](TaskContext turn) {
-          told = turn.job_deadline->load();
+          job_deadline = turn.job_deadline->load();
           done.set_value(std::this_thread::get_id() == me);
         },
         WorkerThread::ExecutionPolicy::waiting_caller);
@@ -41,7 +41,7 @@ TEST_CASE("a waiting caller executes the next job itself while the thread sleeps
     if (!taken) worker.push([](TaskContext) {});
     mine = done.get_future().get();
     CHECK(mine == taken);
-    CHECK((mine ? told == deadline : told >= pushed_at + milliseconds(60'000)));
+    CHECK((mine ? job_deadline == deadline : job_deadline >= pushed_at + milliseconds(60'000)));
   }
   CHECK(worker.stop(milliseconds(10'000)));
 }

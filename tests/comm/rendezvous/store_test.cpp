@@ -242,32 +242,32 @@ TEST_CASE("ranks report a store that closes while they wait") {
     const int64_t port = store->getPort();
     auto process = process_of(1, 3, port);
     process.agent_store = agent;
-    std::string told;
-    std::thread rank_1([&] { told = refusal(process, 100s); });
+    std::string message;
+    std::thread rank_1([&] { message = refusal(process, 100s); });
     wait_until([&] { return store->check({"accelerate//0/0/here/1"}); });
     const auto begun = std::chrono::steady_clock::now();
     store.reset();
     rank_1.join();
     CHECK(std::chrono::steady_clock::now() - begun < 30s);
-    CAPTURE(told);
+    CAPTURE(message);
     CHECK(
-        told.starts_with(fmt::format("peer: [rank 1 of 3, gpu-a] connect: the connection to the job's store at "
-                                     "127.0.0.1:{} was lost after ",
-                                     port)));
-    CHECK(told.ends_with(
+        message.starts_with(fmt::format("peer: [rank 1 of 3, gpu-a] connect: the connection to the job's store at "
+                                        "127.0.0.1:{} was lost after ",
+                                        port)));
+    CHECK(message.ends_with(
         fmt::format(" s: {} probably ended; look at its output", agent ? "torchrun's agent" : "rank 0")));
   }
 }
 
 TEST_CASE("the store listens on MASTER_ADDR only") {
   const int64_t port = free_port();
-  std::string told;
-  std::thread rank_0([&] { told = refusal(process_of(0, 2, port), 60s); });
+  std::string message;
+  std::thread rank_0([&] { message = refusal(process_of(0, 2, port), 60s); });
   wait_until([&] { return listens_on("127.0.0.1", port); });
   CHECK_FALSE(listens_on("127.0.0.2", port));
   CHECK(refusal(process_of(1, 2, port), 60s).empty());
   rank_0.join();
-  CHECK(told.empty());
+  CHECK(message.empty());
 }
 
 TEST_CASE("a restarted job ignores keys of earlier attempts in the agent's store") {
@@ -278,11 +278,11 @@ TEST_CASE("a restarted job ignores keys of earlier attempts in the agent's store
     process.restart_count = restarts;
     return process;
   };
-  std::string told;
-  std::thread rank_0([&] { told = refusal(generation(0, 0, "127.0.0.1"), 60s); });
+  std::string message;
+  std::thread rank_0([&] { message = refusal(generation(0, 0, "127.0.0.1"), 60s); });
   CHECK(refusal(generation(0, 1, "127.0.0.1"), 60s).empty());
   rank_0.join();
-  CHECK(told.empty());
+  CHECK(message.empty());
   // Other spellings of the address simulate other processes: each counts its connections from 0.
   CHECK(refusal(generation(0, 0, "127.1")).empty());
   CHECK(refusal(generation(1, 0, "127.0.1")) ==

@@ -71,7 +71,7 @@ TEST_CASE("run_threads refuses a world size of zero") {
 }
 
 TEST_CASE("a rank that throws breaks the group, and the others fail at once with its exception") {
-  std::atomic<int> told = 0;
+  std::atomic<int> failures = 0;
   const auto begun = std::chrono::steady_clock::now();
   const auto run = [&] {
     run_threads(3, [&](const Group& group) {
@@ -79,11 +79,11 @@ TEST_CASE("a rank that throws breaks the group, and the others fail at once with
       const auto text =
           at_rank(group.rank(), 3, "all_reduce: operation 1 ([2] float32) cannot end: rank 1 ended with: disk full");
       CHECK_THROWS_WITH(group.all_reduce(at::ones({2})), text.c_str());
-      ++told;
+      ++failures;
     });
   };
   CHECK_THROWS_WITH(run(), "disk full");
-  CHECK(told == 2);
+  CHECK(failures == 2);
   CHECK(std::chrono::steady_clock::now() - begun < 30s);
 }
 
@@ -260,7 +260,7 @@ TEST_CASE("operations of c10d that the threads backend does not support are refu
 }
 
 TEST_CASE("different operations on c10d's handle are reported") {
-  std::atomic<int> told = 0;
+  std::atomic<int> failures = 0;
   run_threads(2, [&](const Group& group) {
     const auto handle = group.process_group();
     std::vector<at::Tensor> ones{at::ones({2})};
@@ -268,10 +268,10 @@ TEST_CASE("different operations on c10d's handle are reported") {
       (group.rank() == 0 ? handle->allreduce(ones) : handle->broadcast(ones))->wait();
     } catch (const std::exception& error) {
       CHECK(std::string(error.what()).starts_with("another rank calls "));
-      ++told;
+      ++failures;
     }
   });
-  CHECK(told == 2);
+  CHECK(failures == 2);
 }
 
 TEST_CASE("unequal sizes, dtypes or reductions in c10d's own calls are reported without invalid reads") {
@@ -321,7 +321,7 @@ TEST_CASE("unequal sizes, dtypes or reductions in c10d's own calls are reported 
 TEST_CASE("a call through c10d that differs from a library call is reported, in either order") {
   for (const int64_t first : {0, 1}) {
     std::atomic<bool> joined_mpi_init = false;
-    std::atomic<int> told = 0;
+    std::atomic<int> failures = 0;
     run_threads(2, [&](const Group& group) {
       auto ones = at::ones({2});
       std::vector<at::Tensor> list{ones};
@@ -340,16 +340,16 @@ TEST_CASE("a call through c10d that differs from a library call is reported, in 
         const std::string text = error.what();
         CAPTURE(text);
         CHECK(text.find("another rank calls ") != std::string::npos);
-        ++told;
+        ++failures;
       }
     });
-    CHECK(told == 2);
+    CHECK(failures == 2);
   }
 }
 
 TEST_CASE("two different library calls are reported although a third rank calls c10d itself") {
   std::atomic<int64_t> come = 0;
-  std::atomic<int> told = 0;
+  std::atomic<int> failures = 0;
   run_threads(3, [&](const Group& group) {
     auto bytes = at::ones({2});
     std::vector<at::Tensor> list{bytes};
@@ -368,10 +368,10 @@ TEST_CASE("two different library calls are reported although a third rank calls 
       const std::string text = error.what();
       CAPTURE(text);
       CHECK(text.find("another rank reduces by sum here, this one by max") != std::string::npos);
-      ++told;
+      ++failures;
     }
   });
-  CHECK(told == 3);
+  CHECK(failures == 3);
 }
 
 TEST_CASE("c10d's send returns a handle with wait()") {
@@ -402,7 +402,7 @@ TEST_CASE("a timeout of zero or less polls once") {
 }
 
 TEST_CASE("debug: an operation of one rank between two steps is reported with the other rank's call") {
-  std::vector<std::string> told(2);
+  std::vector<std::string> messages(2);
   const auto rank_main = [&](const accelerate::comm::GroupPtr& core) {
     core->debug = true;
     const Group group(core);
@@ -413,18 +413,19 @@ TEST_CASE("debug: an operation of one rank between two steps is reported with th
         if (step == 0 && group.rank() == 1) group.all_reduce(at::ones({2}));
       }
     } catch (const accelerate::Error& error) {
-      told[static_cast<size_t>(group.rank())] = error.what();
+      messages[static_cast<size_t>(group.rank())] = error.what();
     }
   };
   accelerate::comm::run_ranks(2, rank_main, 60s);
-  CHECK(told[0] ==
+  CHECK(messages[0] ==
         at_rank(0, 2,
                 "all_reduce: this rank calls all_reduce ([6] float32) on a duplicate of the group, rank 1 "
                 "calls all_reduce ([2] float32); all ranks must call the same operations in the same order."));
-  CHECK(told[1] == at_rank(1, 2,
-                           "all_reduce: this rank calls all_reduce ([2] float32), rank 0 calls all_reduce ([6] "
-                           "float32) on a duplicate of the group; all ranks must call the same operations in the same "
-                           "order."));
+  CHECK(messages[1] ==
+        at_rank(1, 2,
+                "all_reduce: this rank calls all_reduce ([2] float32), rank 0 calls all_reduce ([6] "
+                "float32) on a duplicate of the group; all ranks must call the same operations in the same "
+                "order."));
 }
 
 TEST_CASE("an invalid tag, layout or mix of devices is refused") {

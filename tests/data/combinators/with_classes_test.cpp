@@ -54,7 +54,7 @@ TEST_CASE("invalid labels are refused") {
 }
 
 TEST_CASE("with_classes forwards the ReadContext of the pass") {
-  const auto told =
+  const auto source =
       data::with_classes(std::make_shared<PassSource>(), 10, [](at::Tensor& batch) -> at::Tensor& { return batch; });
-  CHECK(list(in_pass(told)) == Numbers{7, 3, 0, 1});
+  CHECK(list(in_pass(source)) == Numbers{7, 3, 0, 1});
 }

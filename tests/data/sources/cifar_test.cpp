@@ -88,11 +88,11 @@ TEST_CASE("CIFAR-100 has fine and coarse labels") {
 
 TEST_CASE("a missing folder or file is refused with the file names and the download page") {
   const Folder folder;
-  const auto says = [](const fs::path& path) { return message([&] { (void)cifar10(path); }, ErrorKind::io); };
-  CHECK(says("/nowhere") == "cifar10: /nowhere is not a folder" + remedy);
+  const auto error_of = [](const fs::path& path) { return message([&] { (void)cifar10(path); }, ErrorKind::io); };
+  CHECK(error_of("/nowhere") == "cifar10: /nowhere is not a folder" + remedy);
   write_cifar10(folder.path);
   fs::remove(folder.path / "data_batch_4.bin");
-  CHECK(says(folder.path) == "cifar10: " + folder.path.string() + " has no data_batch_4.bin" + remedy);
+  CHECK(error_of(folder.path) == "cifar10: " + folder.path.string() + " has no data_batch_4.bin" + remedy);
   CHECK(message([&] { (void)cifar100(folder.path); }, ErrorKind::io) ==
         "cifar100: " + folder.path.string() +
             " has no train.bin; put train.bin there, from cifar-100-binary.tar.gz of "
@@ -103,14 +103,14 @@ TEST_CASE("a file with an incomplete image is refused with path, expected and fo
   const Folder folder;
   write_cifar10(folder.path);
   const auto path = folder.file("data_batch_3.bin");
-  const auto says = [&](const std::string& bytes) {
+  const auto error_of = [&](const std::string& bytes) {
     write(path, bytes);
     return message([&] { (void)cifar10(folder.path); }, ErrorKind::data);
   };
   const std::string expected = " bytes: expected a multiple of 3073, a label and 3x32x32 pixels an image";
-  CHECK(says(record("\1", 0).substr(0, 3072)) == "cifar10: " + path + " has 3072" + expected);
-  CHECK(says(record("\1", 0) + "x") == "cifar10: " + path + " has 3074" + expected);
-  CHECK(says("") == "cifar10: " + path + " has 0" + expected);
+  CHECK(error_of(record("\1", 0).substr(0, 3072)) == "cifar10: " + path + " has 3072" + expected);
+  CHECK(error_of(record("\1", 0) + "x") == "cifar10: " + path + " has 3074" + expected);
+  CHECK(error_of("") == "cifar10: " + path + " has 0" + expected);
   write(folder.path / "train.bin", record("\1", 0));
   CHECK(message([&] { (void)cifar100(folder.path); }, ErrorKind::data) ==
         "cifar100: " + folder.file("train.bin") +

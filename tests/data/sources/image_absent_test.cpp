@@ -8,7 +8,7 @@ using namespace test_files;
 
 namespace {
 
-std::string says(const std::string& name) {
+std::string error_of(const std::string& name) {
   const Folder folder;
   fs::create_directories(folder.path / "x");
   write(folder.path / "x" / name, read(fs::path(TEST_SOURCE_DIR "/tests/data/sources/recorded/images") / name));
@@ -20,14 +20,14 @@ std::string says(const std::string& name) {
 
 #ifdef TEST_WITHOUT_JPEG
 TEST_CASE("a build without libjpeg names the package at the first JPEG") {
-  CHECK(says("rgb.jpg") ==
+  CHECK(error_of("rgb.jpg") ==
         "decode_jpeg: this build reads no JPEG; install libjpeg-dev and build again (ACCELERATE_WITH_JPEG=ON)");
 }
 #endif
 
 #ifdef TEST_WITHOUT_PNG
 TEST_CASE("a build without libpng names the package at the first PNG") {
-  CHECK(says("rgb.png") ==
+  CHECK(error_of("rgb.png") ==
         "decode_png: this build reads no PNG; install libpng-dev and build again (ACCELERATE_WITH_PNG=ON)");
 }
 #endif

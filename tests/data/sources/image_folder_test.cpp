@@ -172,7 +172,7 @@ TEST_CASE("an image of another size is refused with both sizes and the option") 
 TEST_CASE("an invalid image is refused with its sample, its file and the reason") {
   const Classes classes;
   classes.add("x/a.jpg", "rgb.jpg");
-  const auto says = [&](const std::string& name, const std::string& bytes) {
+  const auto error_of = [&](const std::string& name, const std::string& bytes) {
     write(classes.path / "x" / name, bytes);
     const ImageFolderSource source({.path = classes.path, .size = {{4, 4}}});
     auto error_text = message([&] { (void)source.read(first(2)); }, ErrorKind::data);
@@ -180,15 +180,16 @@ TEST_CASE("an invalid image is refused with its sample, its file and the reason"
     return error_text;
   };
   const auto path = classes.file("x/b.jpg");
-  CHECK(says("b.jpg", "GIF89a") == "image_folder: sample 1, " + path +
-                                       " does not decode: expected ff d8 ff (JPEG) or 89 50 4e 47 (PNG) at its start, "
-                                       "found 47 49 46 38; OnError::skip skips such samples");
-  CHECK(says("b.jpg", "") ==
+  CHECK(error_of("b.jpg", "GIF89a") ==
+        "image_folder: sample 1, " + path +
+            " does not decode: expected ff d8 ff (JPEG) or 89 50 4e 47 (PNG) at its start, "
+            "found 47 49 46 38; OnError::skip skips such samples");
+  CHECK(error_of("b.jpg", "") ==
         "image_folder: sample 1, " + path +
             " does not decode: expected ff d8 ff (JPEG) or 89 50 4e 47 (PNG) at its start, found no "
             "byte; OnError::skip skips such samples");
   const auto whole = read(recorded_images / "rgb.jpg");
-  CHECK(says("b.jpg", whole.substr(0, 700)) ==
+  CHECK(error_of("b.jpg", whole.substr(0, 700)) ==
         "image_folder: sample 1, " + path +
             " does not decode: Premature end of JPEG file; OnError::skip skips such samples");
   CHECK(broken(read(recorded_images / "rgb.png").substr(0, 900)) == "the file ends within the image");

@@ -144,26 +144,26 @@ TEST_CASE("raw files have the given dtype and shape") {
 }
 
 TEST_CASE("arrays that LibTorch cannot map are refused with the call that saves them differently") {
-  const auto says = [](const std::string& name) { return refused(recorded_arrays / (name + ".npy")); };
+  const auto error_of = [](const std::string& name) { return refused(recorded_arrays / (name + ".npy")); };
   const auto path = [](const std::string& name) { return "npy: " + (recorded_arrays / (name + ".npy")).string(); };
-  CHECK(says("fortran") ==
+  CHECK(error_of("fortran") ==
         path("fortran") + " is in Fortran order: expected C order; save it as numpy.ascontiguousarray(array)");
-  CHECK(says("big_endian") ==
+  CHECK(error_of("big_endian") ==
         path("big_endian") + " is big-endian ('>f4'): expected little-endian; save it as array.astype('<f4')");
-  CHECK(says("objects") ==
+  CHECK(error_of("objects") ==
         path("objects") + " holds Python objects: expected numbers; save it as array.astype('float32')");
-  CHECK(says("text") ==
+  CHECK(error_of("text") ==
         path("text") +
             " holds '<U3': expected b1, i1, i2, i4, i8, u1, u2, u4, u8, f2, f4, f8, c8 or c16; save it as "
             "array.astype('float32')");
-  CHECK(says("records") ==
+  CHECK(error_of("records") ==
         path("records") + " holds records of several fields: expected numbers; save each field alone");
 }
 
 TEST_CASE("an invalid .npy file is refused with path, expected and found") {
   const Folder folder;
   const auto path = folder.file("x.npy");
-  const auto says = [&](const std::string& content) {
+  const auto error_of = [&](const std::string& content) {
     write(path, content);
     return refused(path);
   };
@@ -176,42 +176,42 @@ TEST_CASE("an invalid .npy file is refused with path, expected and found") {
   write(path, npy_bytes("{'descr': '<f4', 'fortran_order': False, 'shape': (2L, 3L), }", numbers));
   CHECK(map_npy(path).equal(torch::arange(1, 7, torch::kFloat).view({2, 3})));
 
-  CHECK(says("PK\3\4....") ==
+  CHECK(error_of("PK\3\4....") ==
         "npy: " + path +
             " is not a .npy file: expected the bytes 93 4e 55 4d 50 59 at its start, found 50 4b 03 04 2e 2e");
-  CHECK(says("") ==
+  CHECK(error_of("") ==
         "npy: " + path + " is not a .npy file: expected the bytes 93 4e 55 4d 50 59 at its start, found none");
-  CHECK(says("\x93NUMPY\x01") == "npy: " + path + " is cut off: expected a header of 8 bytes, found 7");
-  CHECK(says(npy_bytes(dict, "").substr(0, 50)) ==
+  CHECK(error_of("\x93NUMPY\x01") == "npy: " + path + " is cut off: expected a header of 8 bytes, found 7");
+  CHECK(error_of(npy_bytes(dict, "").substr(0, 50)) ==
         "npy: " + path + " is cut off: expected a header of 128 bytes, found 50");
-  CHECK(says(std::string("\x93NUMPY\x02\0\xff\xff\xff\xff{", 13)) ==
+  CHECK(error_of(std::string("\x93NUMPY\x02\0\xff\xff\xff\xff{", 13)) ==
         "npy: " + path + " is cut off: expected a header of 4294967307 bytes, found 13");
-  CHECK(says("\x93NUMPY\x09\x01....") == "npy: " + path + " is of version 9.1: expected 1.0, 2.0 or 3.0");
-  CHECK(says(npy_bytes("{'descr': '<f4', 'shape': (2, 3)}", numbers)) ==
+  CHECK(error_of("\x93NUMPY\x09\x01....") == "npy: " + path + " is of version 9.1: expected 1.0, 2.0 or 3.0");
+  CHECK(error_of(npy_bytes("{'descr': '<f4', 'shape': (2, 3)}", numbers)) ==
         "npy: " + path +
             " has a header that is not NumPy's: expected {'descr': ..., 'fortran_order': ..., 'shape': ...}, found "
             "'{'descr': '<f4', 'shape': (2, 3)}'");
-  CHECK(says(npy_bytes(dict, numbers.substr(1))) ==
+  CHECK(error_of(npy_bytes(dict, numbers.substr(1))) ==
         "npy: " + path + " is cut off: expected 24 bytes after the header, [2, 3] float32, found 23");
-  CHECK(says(npy_bytes(dict, numbers + "x")) ==
+  CHECK(error_of(npy_bytes(dict, numbers + "x")) ==
         "npy: " + path + " is too long: expected 24 bytes after the header, [2, 3] float32, found 25");
 }
 
 TEST_CASE("a header with wrong sizes is refused without an allocation") {
   const Folder folder;
   const auto path = folder.file("x.npy");
-  const auto says = [&](const std::string& shape) {
+  const auto error_of = [&](const std::string& shape) {
     write(path, npy_bytes("{'descr': '<f8', 'fortran_order': False, 'shape': (" + shape + "), }", "abc"));
     return refused(path);
   };
-  CHECK(says("1000000000000,") ==
+  CHECK(error_of("1000000000000,") ==
         "npy: " + path +
             " is cut off: expected 8000000000000 bytes after the header, [1000000000000] float64, found 3");
-  CHECK(says("4294967296, 4294967296") ==
+  CHECK(error_of("4294967296, 4294967296") ==
         "npy: " + path + " is damaged: its header has [4294967296, 4294967296] float64, more than any file contains");
   for (const std::string shape : {"-1,", "99999999999999999999,", "1.5,", "1 2", "1,,", "'1',", "1LL,", "1l,", "L,"}) {
     CAPTURE(shape);
-    CHECK(says(shape).starts_with("npy: " + path + " has a header that is not NumPy's: expected "));
+    CHECK(error_of(shape).starts_with("npy: " + path + " has a header that is not NumPy's: expected "));
   }
 }
 
@@ -250,17 +250,17 @@ TEST_CASE("raw files with an incomplete sample, and invalid descriptions, are re
   const auto path = folder.file("x.bin");
   write(path, std::string(50, 'x'));
   using File = accelerate::data::RawFile;
-  const auto says = [](const File& file, ErrorKind kind) { return message([&] { (void)map_raw(file); }, kind); };
-  CHECK(says({.path = path, .sample_shape = {2, 3}}, ErrorKind::data) ==
+  const auto error_of = [](const File& file, ErrorKind kind) { return message([&] { (void)map_raw(file); }, kind); };
+  CHECK(error_of({.path = path, .sample_shape = {2, 3}}, ErrorKind::data) ==
         "map_raw: " + path + " has 50 bytes: expected a multiple of 24, a sample [2, 3] of float32, found 2 more");
-  CHECK(says({.path = path, .header_bytes = 64}, ErrorKind::data) ==
+  CHECK(error_of({.path = path, .header_bytes = 64}, ErrorKind::data) ==
         "map_raw: " + path + " is cut off: expected a header of 64 bytes, found 50");
-  CHECK(says({.path = path, .header_bytes = 2}, ErrorKind::data) ==
+  CHECK(error_of({.path = path, .header_bytes = 2}, ErrorKind::data) ==
         "map_raw: " + path +
             " has its first number at byte 2: expected a multiple of 4, as it is float32; make header_bytes one");
-  CHECK(says({.path = path, .header_bytes = -1}, ErrorKind::usage) ==
+  CHECK(error_of({.path = path, .header_bytes = -1}, ErrorKind::usage) ==
         "map_raw: header_bytes is -1, must be at least 0");
-  CHECK(says({.path = path, .sample_shape = {2, 0}}, ErrorKind::usage) ==
+  CHECK(error_of({.path = path, .sample_shape = {2, 0}}, ErrorKind::usage) ==
         "map_raw: sample_shape is [2, 0], must be the shape of at least one number");
 }
 
@@ -271,19 +271,19 @@ TEST_CASE("inconsistent counts, empty files and labels out of range are refused 
   const auto labels = [&](const std::string& shape, const std::string& numbers, const std::string& descr = "<i8") {
     write(y, npy_bytes("{'descr': '" + descr + "', 'fortran_order': False, 'shape': (" + shape + "), }", numbers));
   };
-  const auto says = [&](std::optional<int64_t> classes, ErrorKind kind) {
+  const auto error_of = [&](std::optional<int64_t> classes, ErrorKind kind) {
     return message([&] { (void)npy({.data = x, .target = y, .classes = classes}); }, kind);
   };
   labels("3,", bytes<int64_t>({0, 1, 2}));
-  CHECK(says({}, ErrorKind::data) == "npy: " + y + " has 3 samples: expected 2, as in " + x);
+  CHECK(error_of({}, ErrorKind::data) == "npy: " + y + " has 3 samples: expected 2, as in " + x);
   labels("2,", bytes<int64_t>({0, 3}));
-  CHECK(says(3, ErrorKind::data) == "npy: " + y + " has label 3 for sample 1: expected a label from 0 to 2");
+  CHECK(error_of(3, ErrorKind::data) == "npy: " + y + " has label 3 for sample 1: expected a label from 0 to 2");
   CHECK(npy({.data = x, .target = y, .classes = 4}).sample_count() == 2);
-  CHECK(says(0, ErrorKind::usage) == "npy: classes is 0, must be at least 1");
+  CHECK(error_of(0, ErrorKind::usage) == "npy: classes is 0, must be at least 1");
   labels("2, 2", bytes<int8_t>({0, 1, 2, -1}), "|i1");
-  CHECK(says(3, ErrorKind::data) == "npy: " + y + " has label -1 for sample 1: expected a label from 0 to 2");
+  CHECK(error_of(3, ErrorKind::data) == "npy: " + y + " has label -1 for sample 1: expected a label from 0 to 2");
   labels("2,", bytes<float>({0, 1}), "<f4");
-  CHECK(says(3, ErrorKind::usage) == "npy: " + y + " holds float32: expected integers, as classes is 3");
+  CHECK(error_of(3, ErrorKind::usage) == "npy: " + y + " holds float32: expected integers, as classes is 3");
 
   CHECK(message([&] { (void)npy({.data = recorded_arrays / "empty.npy"}); }, ErrorKind::data) ==
         "npy: " + (recorded_arrays / "empty.npy").string() + " has 0 samples: expected at least 1");

@@ -157,18 +157,18 @@ TEST_CASE("files shorter than a block or cut within a token, and invalid options
 TEST_CASE("a token outside the vocabulary is refused with its position when its block is read") {
   const Folder folder;
   const auto path = folder.file("x.bin");
-  const auto says = [&](const TokenFile& file, int64_t block) {
+  const auto error_of = [&](const TokenFile& file, int64_t block) {
     const TokenBlocks blocks(file);
     return message([&] { (void)blocks.read(longs({block}, {1})); }, ErrorKind::data);
   };
   write(path, bytes<int64_t>({0, 1, 2, 3, 4, 5, 6, -1}));
   const TokenFile file{.path = path, .block_size = 3, .dtype = torch::kLong, .vocabulary = 6};
   CHECK(TokenBlocks(file).read(longs({0}, {1})).target.equal(longs({1, 2, 3}, {1, 3})));
-  CHECK(says(file, 1) == "text_blocks: " + path + " has token 6 at place 6, in block 1: expected 0 to 5");
+  CHECK(error_of(file, 1) == "text_blocks: " + path + " has token 6 at place 6, in block 1: expected 0 to 5");
   write(path, bytes<int64_t>({-7, 1, 2, 3}));
-  CHECK(says(file, 0) == "text_blocks: " + path + " has token -7 at place 0, in block 0: expected 0 to 5");
+  CHECK(error_of(file, 0) == "text_blocks: " + path + " has token -7 at place 0, in block 0: expected 0 to 5");
   write(path, bytes<int64_t>({0, 1, 2, -1}));
-  CHECK(says(file, 0) == "text_blocks: " + path + " has token -1 at place 3, in block 0: expected 0 to 5");
+  CHECK(error_of(file, 0) == "text_blocks: " + path + " has token -1 at place 3, in block 0: expected 0 to 5");
 }
 
 TEST_CASE("with skip, blocks with a token outside the vocabulary are omitted, counted and logged once") {

@@ -62,16 +62,16 @@ TEST_CASE("bytes that a hook writes between the parameters do not affect gradien
 }
 
 TEST_CASE("a function with a wrong result is reported: other shape, other dtype, undefined; an empty one too") {
-  const std::string told = "; return a tensor like bucket.gradients";
+  const std::string remedy = "; return a tensor like bucket.gradients";
   const std::string bucket = " for bucket 0, which is [8] Double on cpu";
   const std::string prefix =
       "[rank 0 of 1, " + accelerate::base::host_name() + "] backward: the communication hook returned ";
   const auto seen = refusal_of([](const GradientBucket& b, const Group&) { return b.gradients.narrow(0, 0, 3); });
-  CHECK(seen == prefix + "[3] Double on cpu" + bucket + told);
+  CHECK(seen == prefix + "[3] Double on cpu" + bucket + remedy);
   CHECK(refusal_of([](const GradientBucket& b, const Group&) { return b.gradients.to(at::kFloat); }) ==
-        prefix + "[8] Float on cpu" + bucket + told);
+        prefix + "[8] Float on cpu" + bucket + remedy);
   CHECK(refusal_of([](const GradientBucket&, const Group&) { return at::Tensor(); }) ==
-        prefix + "an undefined tensor" + bucket + told);
+        prefix + "an undefined tensor" + bucket + remedy);
   CHECK_THROWS_WITH(comm_hook({}), "comm_hook: the function is empty, must reduce a bucket");
 }
 

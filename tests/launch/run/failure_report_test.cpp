@@ -85,10 +85,10 @@ TEST_CASE("reports about a single worker, and about a requested end, are shorter
 
 TEST_CASE("a failed machine is named by its host without last lines; mpirun and srun are named as such") {
   CHECK(failure_report({.rank = 1, .pid = 12, .cause = "exit code 7", .others_terminated = true},
-                       {.noun = "machine", .host = "gpu-b", .workers = 2, .time = "t", .last_lines = "told\n"}) ==
+                       {.noun = "machine", .host = "gpu-b", .workers = 2, .time = "t", .last_lines = "output\n"}) ==
         "accelerate_launch: machine 1 (gpu-b, t) ended with exit code 7; the others were stopped.\n");
   CHECK(failure_report({.rank = 0, .pid = 12, .cause = "exit code 7"},
-                       {.noun = "mpirun", .host = "a", .time = "t", .last_lines = "told\n"}) ==
+                       {.noun = "mpirun", .host = "a", .time = "t", .last_lines = "output\n"}) ==
         "accelerate_launch: mpirun (a, pid 12, t) ended with exit code 7.\n");
 }
 

@@ -46,20 +46,20 @@ TEST_CASE("options survive a round trip through arguments") {
 
 TEST_CASE("ssh: each host gets its machine rank and the same rendezvous address") {
   Hosts hosts{{"user@gpu-a", 2}, {"gpu-b", 1}};
-  const auto told = options_of_hosts({.hosts = "...", .config_file = "c", .command = {"./train"}}, hosts, "id");
-  REQUIRE(told.size() == 2);
+  const auto host_options = options_of_hosts({.hosts = "...", .config_file = "c", .command = {"./train"}}, hosts, "id");
+  REQUIRE(host_options.size() == 2);
   LaunchOptions expected{.num_machines = 2,
                          .machine_rank = 0,
                          .main_process_ip = "gpu-a",
-                         .main_process_port = told[0].main_process_port,
+                         .main_process_port = host_options[0].main_process_port,
                          .ranks_per_machine = "2,1",
                          .runner = "local",
                          .command = {"./train"}};
-  CHECK(told[0] == expected);
+  CHECK(host_options[0] == expected);
   expected.machine_rank = 1;
-  CHECK(told[1] == expected);
-  CHECK(*told[0].main_process_port >= 20000);
-  CHECK(*told[0].main_process_port < 30000);
+  CHECK(host_options[1] == expected);
+  CHECK(*host_options[0].main_process_port >= 20000);
+  CHECK(*host_options[0].main_process_port < 30000);
 }
 
 TEST_CASE("ssh: a loopback rendezvous address is refused") {
@@ -88,9 +88,9 @@ TEST_CASE("hosts without slots determine their number of ranks unless it is give
 
 TEST_CASE("ssh: a list of ranks is passed unchanged, and is refused together with slots") {
   Hosts hosts{{"a", 0}, {"b", 0}};
-  const auto told = options_of_hosts({.num_processes = 6, .ranks_per_machine = "4,2"}, hosts, "");
-  CHECK(told[0].ranks_per_machine == "4,2");
-  CHECK(told[0].num_processes == 6);
+  const auto host_options = options_of_hosts({.num_processes = 6, .ranks_per_machine = "4,2"}, hosts, "");
+  CHECK(host_options[0].ranks_per_machine == "4,2");
+  CHECK(host_options[0].num_processes == 6);
   Hosts slots{{"a", 0}, {"b", 8}};
   CHECK_THROWS_WITH_AS(options_of_hosts({.ranks_per_machine = "4,2"}, slots, ""),
                        "accelerate_launch: ranks_per_machine is 4,2, and b has 8 slots; use only one of them",

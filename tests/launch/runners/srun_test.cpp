@@ -118,9 +118,9 @@ TEST_CASE("srun: a rank that a signal to the whole step ended before its launche
   REQUIRE(task.wait_for("up\n"));
   std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the rank has ended
   kill(task.pid(), SIGTERM);
-  const Ran told = task.wait();
-  CHECK(told.code == 143);
-  CHECK(told.err == "");
+  const Ran result = task.wait();
+  CHECK(result.code == 143);
+  CHECK(result.err == "");
   const Ran alone = Child(testing::launcher({"--task", "--", "sh", "-c", "kill -TERM $$"})).wait();
   CHECK(alone.code == 143);
   CHECK(alone.err.find(") ended with signal 15 (terminated)") != std::string::npos);
