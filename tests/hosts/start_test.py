@@ -80,6 +80,17 @@ class Mpi(Starts):
         self.check_all((2, launch_modes.launcher_per_task_pmix), (3, launch_modes.launcher_per_task_pmix), (2, launch_modes.launcher_sbatch_pmix),
                        (3, launch_modes.launcher_sbatch_pmix), (3, launch_modes.launcher_sbatch_pmix_labels))
 
+    def test_short_jobs_under_slurm_with_pmix(self):
+        """With Slurm 22.05 and PMIx 4.2.2, MPI_Init and MPI_Finalize do not wait for the ranks of other hosts. Without waits of this library
+        one of eight jobs had a rank with a segmentation fault or was aborted."""
+        with Hosts(3, slurm=True) as hosts:
+            for _ in range(15):
+                job = launch_modes.launcher_per_task_pmix(hosts, [*PROGRAM, "--test-case=the group contains all ranks*"], OMP_NUM_THREADS=1)
+                codes = job.codes(50)
+                self.assertEqual(codes, [0] * len(codes), job.text())
+                self.assertEqual(job.text().count("1 passed"), 6, job.text())
+                self.assertNotIn("MPI_Finalize", job.text())
+
     def test_srun_with_pmix(self):
         self.check_all((2, launch_modes.srun_pmix), (3, launch_modes.srun_pmix))
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/comm/mpi/runtime.hpp"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <csignal>
 #include <cstdlib>
 #include <numeric>
 #include <string>
+#include <thread>
 
 #include "accelerate/base/log.hpp"
 #include "accelerate/comm/core/connection.hpp"
@@ -16,6 +16,7 @@
 #include "accelerate/comm/core/peer_error_text.hpp"
 #include "accelerate/comm/mpi/broken_pipe.hpp"
 #include "accelerate/comm/mpi/network.hpp"
+#include "accelerate/comm/mpi/pmix_client.hpp"
 #include "accelerate/comm/mpi/start_diagnosis.hpp"
 
 namespace accelerate::comm {
@@ -57,9 +58,11 @@ void initialise(const env::ProcessEnv& process, const RankContext& place, std::c
   keep_running_after_broken_pipes();
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   choose_network(process, std::chrono::steady_clock::now() + timeout / 4);  // leaves time for MPI's own start
-  const auto level = run_with_deadline(deadline, [] {
+  const bool has_other_hosts = process.local_world_size != process.world_size;
+  const auto level = run_with_deadline(deadline, [has_other_hosts] {
     int provided = MPI_THREAD_SINGLE;
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
+    if (has_other_hosts) wait_for_all_ranks_of_job();
     return provided;
   });
   if (!level) throw_init_timeout(process, place, timeout);
@@ -91,17 +94,6 @@ void check_job(const env::ProcessEnv& process, const RankContext& place) {
              "MPI has rank {} of {}, the environment has rank {} of {}; start the program with mpirun or "
              "accelerate_launch, or use backend gloo",
              rank, size, process.rank, process.world_size);
-}
-
-/// Announces a deliberate end without MPI_Finalize, which could wait for ranks that never join. Without it, exit code 0
-/// counts as a crash and the other ranks are stopped.
-void exit_without_finalize() noexcept {
-  void* const pmix = ::dlopen("libpmix.so.2", RTLD_NOW | RTLD_NOLOAD);  // null unless this MPI uses PMIx
-  if (pmix == nullptr) return;
-  const auto is_open = reinterpret_cast<int (*)()>(::dlsym(pmix, "PMIx_Initialized"));
-  const auto finalize = reinterpret_cast<int (*)(const void*, size_t)>(::dlsym(pmix, "PMIx_Finalize"));
-  if (is_open == nullptr || finalize == nullptr) return;
-  for (int uses = 0; uses < 8 && is_open() != 0; ++uses) finalize(nullptr, 0);  // PMIx counts its users
 }
 
 /// Returns a communicator's ranks as ranks of another group; MPI_UNDEFINED for ranks that are not in it.
@@ -209,17 +201,34 @@ void MpiRuntime::at_exit(int status, void* runtime) {
   if (status == 0) static_cast<MpiRuntime*>(runtime)->finalize();
 }
 
-/// Announces a normal exit on MPI_COMM_WORLD. Otherwise ranks that wait for a message of this rank would block until
-/// their timeout, because MPI_Finalize waits for them too.
-void MpiRuntime::announce_exit() noexcept {
+/// Announces a normal exit on MPI_COMM_WORLD and waits for the announcements of the other ranks. Without the first,
+/// ranks that wait for a message of this rank would block until their timeout, because MPI_Finalize waits for them too.
+/// The second is needed because MPI_Finalize does not wait for the ranks of other hosts with some versions of Slurm and
+/// PMIx, and Open MPI aborts a job whose rank sends to a rank that has closed its connections.
+bool MpiRuntime::exchange_exits(std::chrono::steady_clock::time_point deadline) noexcept {
   int rank = 0;
   int size = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);  // ignores ranks that have already ended
+  std::vector<MPI_Request> announcements;
+  std::vector<int> missing;
   for (int step = 1; step < size; ++step) {
-    MPI_Request sent = MPI_REQUEST_NULL;
-    MPI_Isend(nullptr, 0, MPI_BYTE, (rank + step) % size, kExitTag, MPI_COMM_WORLD, &sent);
+    missing.push_back((rank + step) % size);
+    MPI_Isend(nullptr, 0, MPI_BYTE, missing.back(), kExitTag, MPI_COMM_WORLD,
+              &announcements.emplace_back(MPI_REQUEST_NULL));
+  }
+  while (true) {
+    int all_sent = 0;
+    MPI_Testall(static_cast<int>(announcements.size()), announcements.data(), &all_sent, MPI_STATUSES_IGNORE);
+    std::erase_if(missing, [](int other) {
+      int announced = 0;
+      MPI_Iprobe(other, kExitTag, MPI_COMM_WORLD, &announced, MPI_STATUS_IGNORE);
+      return announced != 0;
+    });
+    if (all_sent != 0 && missing.empty()) return true;
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
@@ -231,9 +240,9 @@ bool MpiRuntime::has_ended(int64_t job_rank) {
 
 void MpiRuntime::finalize() noexcept {
   if (finalized()) return;
+  const auto deadline = std::chrono::steady_clock::now() + timeout_;
   try {
-    if (!skip_) announce_exit();
-    if (!skip_ && run_with_deadline(std::chrono::steady_clock::now() + timeout_, [] { return MPI_Finalize(); })) return;
+    if (!skip_ && exchange_exits(deadline) && run_with_deadline(deadline, [] { return MPI_Finalize(); })) return;
     if (!skip_) {
       base::log(base::LogLevel::warning, place_, "MPI_Finalize: waited {:g} s for the other ranks; left without them",
                 seconds(timeout_));

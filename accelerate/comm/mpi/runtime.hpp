@@ -60,7 +60,8 @@ class MpiRuntime {
  private:
   MpiRuntime() = default;
   void finalize() noexcept;
-  static void announce_exit() noexcept;
+  /// \returns whether all ranks have announced their exit before the deadline.
+  static bool exchange_exits(std::chrono::steady_clock::time_point deadline) noexcept;
   static void at_exit(int status, void* runtime);
 
   std::atomic<bool> skip_ = false;
