@@ -82,7 +82,7 @@ class Mpi(Starts):
 
     def test_short_jobs_under_slurm_with_pmix(self):
         """With Slurm 22.05 and PMIx 4.2.2, MPI_Init and MPI_Finalize do not wait for the ranks of other hosts. Without waits of this library
-        one of eight jobs had a rank with a segmentation fault or was aborted."""
+        one of ten jobs of a plain MPI program had a rank with a segmentation fault or was aborted."""
         with Hosts(3, slurm=True) as hosts:
             for _ in range(15):
                 job = launch_modes.launcher_per_task_pmix(hosts, [*PROGRAM, "--test-case=the group contains all ranks*"], OMP_NUM_THREADS=1)
