@@ -325,7 +325,7 @@ ValidatedLoad validate_content(AcceleratorState& shared, const std::vector<Custo
       const auto* own_tensors = std::get_if<checkpoint::NamedTensors>(&own);
       if (own_tensors != nullptr) keep_own_stage(shared, *own_tensors, *tensors);
     }
-    take_own_parts(customs[i], saved, fit.read.elements);
+    take_own_parts(customs[i], saved, fit.read.elements, shared.place);
     customs[i].check(saved);
   }
   if (fit.read.has_random_states) {

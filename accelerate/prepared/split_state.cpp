@@ -53,7 +53,7 @@ void for_split_states(const OptimizerCore& optimizer, state::OptimizerState& sta
   }
 }
 
-/// Calls change(parameter, tensor) for the tensors of a registered object that have the shape `like(parameter)`.
+/// Calls change(name, parameter, tensor) for the tensors of a registered object that have the shape `like(parameter)`.
 template <typename Like, typename Change>
 void for_split_tensors(const CustomObject& object, checkpoint::CustomState& state, const Like& like,
                        const Change& change) {
@@ -67,11 +67,11 @@ void for_split_tensors(const CustomObject& object, checkpoint::CustomState& stat
     const auto parameter = split.find(name);
     if (parameter == split.end()) continue;
     const auto sizes = like(parameter->second).sizes().vec();
-    if (tensor.sizes() == at::IntArrayRef(sizes)) change(parameter->second, tensor);
+    if (tensor.sizes() == at::IntArrayRef(sizes)) change(name, parameter->second, tensor);
   }
 }
 
-const at::Tensor& itself(const at::Tensor& parameter) { return parameter; }
+at::Tensor itself(const at::Tensor& parameter) { return parameter; }
 
 /// Returns true if the tensor belongs to no parameter, neither as a part nor whole. Rounding may differ between ranks,
 /// and a model's own replicated parameters are saved without a comparison, too.
@@ -142,8 +142,9 @@ void PartJoiner::join(const OptimizerCore& optimizer, state::OptimizerState& sta
 }
 
 void PartJoiner::join(const CustomObject& object, checkpoint::CustomState& state) {
-  for_split_tensors(object, state, itself,
-                    [&](const at::Tensor& parameter, at::Tensor& tensor) { tensor = whole(parameter, tensor); });
+  for_split_tensors(object, state, itself, [&](const std::string&, const at::Tensor& parameter, at::Tensor& tensor) {
+    tensor = whole(parameter, tensor);
+  });
 }
 
 void check_can_be_joined(AcceleratorState& shared, const checkpoint::CheckpointContent& content) {
@@ -227,10 +228,22 @@ void take_own_parts(const OptimizerCore& optimizer, state::OptimizerState& saved
   });
 }
 
-void take_own_parts(const CustomObject& object, checkpoint::CustomState& saved, const state::ReadElements& read) {
-  for_split_tensors(object, saved, whole_shape_of, [&](const at::Tensor& parameter, at::Tensor& tensor) {
-    tensor = own_part_of(parameter, tensor, read);
-  });
+void take_own_parts(const CustomObject& object, checkpoint::CustomState& saved, const state::ReadElements& read,
+                    const RankContext& place) {
+  const auto refuse_part = [&](const std::string& name, const at::Tensor& parameter, const at::Tensor& tensor) {
+    const at::Tensor whole = whole_shape_of(parameter);
+    if (tensor.sizes() == whole.sizes()) return;
+    base::fail(ErrorKind::data, place, "load_state",
+               "{} of a registered object is [{}], the part of one rank of a tensor parallel group, expected the whole "
+               "tensor, [{}]: when the checkpoint was written, the object had no state_parameters(), and the parts of "
+               "the other ranks were not saved; load the checkpoint without this object",
+               name, fmt::join(tensor.sizes(), ", "), fmt::join(whole.sizes(), ", "));
+  };
+  for_split_tensors(object, saved, itself, refuse_part);
+  for_split_tensors(object, saved, whole_shape_of,
+                    [&](const std::string&, const at::Tensor& parameter, at::Tensor& tensor) {
+                      tensor = own_part_of(parameter, tensor, read);
+                    });
 }
 
 }  // namespace accelerate::prepared

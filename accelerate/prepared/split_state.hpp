@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "accelerate/base/error.hpp"
 #include "accelerate/checkpoint/checkpoint_content.hpp"
 #include "accelerate/prepared/accelerator_state.hpp"
 #include "accelerate/prepared/custom_state.hpp"
@@ -65,6 +66,9 @@ void check_can_be_joined(AcceleratorState& shared, const checkpoint::CheckpointC
 /// Replaces the whole tensors of split parameters by this rank's parts.
 void take_own_parts(const OptimizerCore& optimizer, state::OptimizerState& saved, const state::ReadElements& read);
 /// The same for the tensors of a registered object.
-void take_own_parts(const CustomObject& object, checkpoint::CustomState& saved, const state::ReadElements& read);
+/// \throws Error (data) if a tensor is only one rank's part, because the object could not name its parameters when the
+///         checkpoint was written.
+void take_own_parts(const CustomObject& object, checkpoint::CustomState& saved, const state::ReadElements& read,
+                    const RankContext& place);
 
 }  // namespace accelerate::prepared

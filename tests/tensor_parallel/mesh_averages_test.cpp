@@ -205,6 +205,30 @@ TEST_CASE("a registered object names the parameters of its tensors, or must be e
   });
 }
 
+TEST_CASE("a saved part of one rank of a tensor parallel group is refused") {
+  run_threads(2, [](const Group& world) {
+    const testing::SharedFolder folder(world);
+    {
+      Accelerator accelerator = on_mesh(world, {{.tp_size = 2}});
+      auto training = split(accelerator);
+      Updates unnamed(training.module);
+      for (auto& item : unnamed.last) item.value().zero_();
+      accelerator.register_for_checkpointing(unnamed);
+      accelerator.save_state(folder.path / "c");
+    }
+    Accelerator accelerator = on_mesh(world, {{.tp_size = 2}});
+    auto training = split(accelerator);
+    NamedUpdates named(training.module);
+    const State before = named.last;
+    accelerator.register_for_checkpointing(named);
+    CHECK(refused([&] { accelerator.load_state(folder.path / "c"); }) ==
+          "load_state: up.weight of a registered object is [4, 6], the part of one rank of a tensor parallel group, "
+          "expected the whole tensor, [8, 6]: when the checkpoint was written, the object had no state_parameters(), "
+          "and the parts of the other ranks were not saved; load the checkpoint without this object");
+    check_same(named.last, before, 0);
+  });
+}
+
 TEST_CASE("values of a registered object that belong to replicated parameters may differ by rounding") {
   run_threads(2, [](const Group& world) {
     const testing::SharedFolder folder(world);
