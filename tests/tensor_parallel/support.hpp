@@ -54,11 +54,12 @@ inline bool close(const at::Tensor& seen, const at::Tensor& expected, double tol
 }
 
 /// Text of an Error after its place, or "no error".
-inline std::string refused(const std::function<void()>& call) {
+inline std::string refused(const std::function<void()>& call,
+                           accelerate::ErrorKind kind = accelerate::ErrorKind::usage) {
   try {
     call();
   } catch (const accelerate::Error& error) {
-    CHECK((error.kind() == accelerate::ErrorKind::usage));
+    CHECK((error.kind() == kind));
     const std::string text = error.what();
     const size_t end = text.find("] ");
     return end == std::string::npos || text[0] != '[' ? text : text.substr(end + 2);
