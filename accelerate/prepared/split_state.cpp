@@ -53,10 +53,9 @@ void for_split_states(const OptimizerCore& optimizer, state::OptimizerState& sta
   }
 }
 
-/// Calls change(name, parameter, tensor) for the tensors of a registered object that have the shape `like(parameter)`.
-template <typename Like, typename Change>
-void for_split_tensors(const CustomObject& object, checkpoint::CustomState& state, const Like& like,
-                       const Change& change) {
+/// Calls change(name, parameter, tensor) for the tensors of a registered object that belong to split parameters.
+template <typename Change>
+void for_split_tensors(const CustomObject& object, checkpoint::CustomState& state, const Change& change) {
   auto* tensors = std::get_if<NamedTensors>(&state);
   if (tensors == nullptr || !object.parameters) return;
   std::unordered_map<std::string, at::Tensor> split;
@@ -65,9 +64,7 @@ void for_split_tensors(const CustomObject& object, checkpoint::CustomState& stat
   }
   for (auto& [name, tensor] : *tensors) {
     const auto parameter = split.find(name);
-    if (parameter == split.end()) continue;
-    const auto sizes = like(parameter->second).sizes().vec();
-    if (tensor.sizes() == at::IntArrayRef(sizes)) change(name, parameter->second, tensor);
+    if (parameter != split.end()) change(name, parameter->second, tensor);
   }
 }
 
@@ -142,8 +139,8 @@ void PartJoiner::join(const OptimizerCore& optimizer, state::OptimizerState& sta
 }
 
 void PartJoiner::join(const CustomObject& object, checkpoint::CustomState& state) {
-  for_split_tensors(object, state, itself, [&](const std::string&, const at::Tensor& parameter, at::Tensor& tensor) {
-    tensor = whole(parameter, tensor);
+  for_split_tensors(object, state, [&](const std::string&, const at::Tensor& parameter, at::Tensor& tensor) {
+    if (tensor.sizes() == parameter.sizes()) tensor = whole(parameter, tensor);
   });
 }
 
@@ -230,20 +227,19 @@ void take_own_parts(const OptimizerCore& optimizer, state::OptimizerState& saved
 
 void take_own_parts(const CustomObject& object, checkpoint::CustomState& saved, const state::ReadElements& read,
                     const RankContext& place) {
-  const auto refuse_part = [&](const std::string& name, const at::Tensor& parameter, const at::Tensor& tensor) {
+  for_split_tensors(object, saved, [&](const std::string& name, const at::Tensor& parameter, at::Tensor& tensor) {
     const at::Tensor whole = whole_shape_of(parameter);
-    if (tensor.sizes() == whole.sizes()) return;
+    if (tensor.sizes() == whole.sizes()) {
+      tensor = own_part_of(parameter, tensor, read);
+      return;
+    }
+    if (tensor.sizes() != parameter.sizes()) return;  // the object checks it
     base::fail(ErrorKind::data, place, "load_state",
                "{} of a registered object is [{}], the part of one rank of a tensor parallel group, expected the whole "
                "tensor, [{}]: when the checkpoint was written, the object had no state_parameters(), and the parts of "
                "the other ranks were not saved; load the checkpoint without this object",
                name, fmt::join(tensor.sizes(), ", "), fmt::join(whole.sizes(), ", "));
-  };
-  for_split_tensors(object, saved, itself, refuse_part);
-  for_split_tensors(object, saved, whole_shape_of,
-                    [&](const std::string&, const at::Tensor& parameter, at::Tensor& tensor) {
-                      tensor = own_part_of(parameter, tensor, read);
-                    });
+  });
 }
 
 }  // namespace accelerate::prepared
