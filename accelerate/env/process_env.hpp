@@ -40,6 +40,8 @@ struct ProcessEnv {
   /// TORCHELASTIC_RUN_ID, Slurm's job and step, PMIx's namespace. "" if none is available.
   std::string job_id{};
 
+  /// True if processes of the job are on other machines.
+  [[nodiscard]] bool spans_machines() const { return local_world_size != world_size; }
   bool operator==(const ProcessEnv&) const = default;
 };
 

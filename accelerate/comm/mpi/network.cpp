@@ -45,7 +45,7 @@ std::optional<std::string> network_between_machines(std::span<const std::string>
 }
 
 void choose_network(const env::ProcessEnv& process, Deadline deadline) {
-  if (process.local_world_size == process.world_size || set_by_user()) return;
+  if (!process.spans_machines() || set_by_user()) return;
   if (const auto name = network_between_machines(own_addresses(process, deadline), interfaces())) {
     ::setenv("OMPI_MCA_btl_tcp_if_include", name->c_str(), 0);
     base::log(base::LogLevel::debug, {}, "connect: MPI uses the network of {}", *name);

@@ -29,7 +29,7 @@ constexpr int kExitTag = 32766;
 /// On a single machine MPI needs only shared memory. Without the search for networks its start takes a third of the
 /// time. Values that the user has set are kept.
 void prefer_shared_memory_transport(const env::ProcessEnv& process) {
-  if (process.local_world_size != process.world_size) return;
+  if (process.spans_machines()) return;
   if (std::getenv("OMPI_MCA_pml") != nullptr || std::getenv("OMPI_MCA_btl") != nullptr) return;
   ::setenv("OMPI_MCA_pml", "ob1", 0);
   ::setenv("OMPI_MCA_btl", "vader,self", 0);
@@ -58,11 +58,10 @@ void initialise(const env::ProcessEnv& process, const RankContext& place, std::c
   keep_running_after_broken_pipes();
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   choose_network(process, std::chrono::steady_clock::now() + timeout / 4);  // leaves time for MPI's own start
-  const bool has_other_hosts = process.local_world_size != process.world_size;
-  const auto level = run_with_deadline(deadline, [has_other_hosts] {
+  const auto level = run_with_deadline(deadline, [spans_machines = process.spans_machines()] {
     int provided = MPI_THREAD_SINGLE;
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
-    if (has_other_hosts) wait_for_all_ranks_of_job();
+    if (spans_machines) wait_for_all_ranks_of_job();
     return provided;
   });
   if (!level) throw_init_timeout(process, place, timeout);
@@ -204,8 +203,8 @@ void MpiRuntime::at_exit(int status, void* runtime) {
 /// Announces a normal exit on MPI_COMM_WORLD and waits for the announcements of the other ranks. Without the first,
 /// ranks that wait for a message of this rank would block until their timeout, because MPI_Finalize waits for them too.
 /// The second is needed because MPI_Finalize does not wait for the ranks of other hosts with some versions of Slurm and
-/// PMIx, and Open MPI aborts a job whose rank sends to a rank that has closed its connections.
-bool MpiRuntime::exchange_exits(std::chrono::steady_clock::time_point deadline) noexcept {
+/// PMIx, and Open MPI aborts the job if a rank sends to another one that has closed its connections.
+bool MpiRuntime::exchange_exits(std::chrono::steady_clock::time_point deadline) {
   int rank = 0;
   int size = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -247,7 +246,7 @@ void MpiRuntime::finalize() noexcept {
       base::log(base::LogLevel::warning, place_, "MPI_Finalize: waited {:g} s for the other ranks; left without them",
                 seconds(timeout_));
     }
-  } catch (const std::exception&) {  // no thread could be created; the process ends anyway
+  } catch (const std::exception&) {  // no thread or memory; the process ends anyway
   }
   exit_without_finalize();
 }

@@ -61,7 +61,7 @@ class MpiRuntime {
   MpiRuntime() = default;
   void finalize() noexcept;
   /// \returns whether all ranks have announced their exit before the deadline.
-  static bool exchange_exits(std::chrono::steady_clock::time_point deadline) noexcept;
+  static bool exchange_exits(std::chrono::steady_clock::time_point deadline);
   static void at_exit(int status, void* runtime);
 
   std::atomic<bool> skip_ = false;

@@ -97,7 +97,7 @@ void query_rank(const Endpoint& place, const env::ProcessEnv& process, FileDescr
 }  // namespace
 
 std::optional<Endpoint> diagnosis_address(const env::ProcessEnv& process, const env::Variables& variables) {
-  if (process.local_world_size == process.world_size) return std::nullopt;
+  if (!process.spans_machines()) return std::nullopt;
   if (process.master_addr && process.master_port) return Endpoint{*process.master_addr, *process.master_port};
   const auto uri = variables.find("OMPI_MCA_orte_hnp_uri");
   if (process.master_addr || uri == variables.end()) return std::nullopt;

@@ -29,8 +29,6 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 /// Maximum response time of a working store.
 constexpr Milliseconds kAnswerTime{2'000};
 
-bool spans_machines(const env::ProcessEnv& process) { return process.local_world_size != process.world_size; }
-
 /// Deadline of this rank, and the original timeout for messages.
 struct StoreDeadlines {
   explicit StoreDeadlines(Milliseconds given) : timeout(given), deadline(Clock::now() + given) {}
@@ -62,7 +60,7 @@ void wait_for_server(const Endpoint& endpoint, const RankContext& place, const S
 
 Endpoint endpoint_of(const env::ProcessEnv& process, const RankContext& place) {
   // A job on one machine needs no address.
-  if (!process.master_addr && spans_machines(process)) {
+  if (!process.master_addr && process.spans_machines()) {
     base::fail(ErrorKind::environment, place, "connect",
                "MASTER_ADDR is not set, and the job spans machines; set it to the address of rank 0's");
   }
@@ -239,7 +237,7 @@ void refuse_loopback(const Endpoint& endpoint, const FileDescriptor& listening, 
 FileDescriptor listen_for(const env::ProcessEnv& process, const Endpoint& endpoint, const RankContext& place,
                           Deadline deadline) {
   FileDescriptor socket = listen_on(endpoint, place, deadline);
-  if (spans_machines(process)) refuse_loopback(endpoint, socket, place);
+  if (process.spans_machines()) refuse_loopback(endpoint, socket, place);
   return socket;
 }
 
@@ -276,7 +274,7 @@ StorePtr next_connection(const env::ProcessEnv& process, const Endpoint& endpoin
 
 Endpoint free_endpoint(const env::ProcessEnv& process, const RankContext& place, Deadline deadline) {
   if (process.master_addr) return {*process.master_addr, 0};
-  if (!spans_machines(process)) return {"127.0.0.1", 0};
+  if (!process.spans_machines()) return {"127.0.0.1", 0};
   return {address_for_others(addresses_of_own_name(deadline), interfaces(), place), 0};
 }
 
