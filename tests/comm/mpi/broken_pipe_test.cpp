@@ -10,19 +10,17 @@
 #include <cerrno>
 #include <csignal>
 
+#include "tests/comm/mpi/child_status.hpp"
+
 namespace {
 
-/// Status of a child process that runs the function and exits with the code that it returns.
+/// Status of a child process in which SIGPIPE has its default effect at first.
 template <typename Function>
-int status_of_child(const Function& function) {
-  const pid_t child = fork();
-  if (child == 0) {
+int status_with_default_signal(const Function& function) {
+  return testing::status_of_child([&] {
     signal(SIGPIPE, SIG_DFL);
-    _exit(function());
-  }
-  int status = 0;
-  REQUIRE(waitpid(child, &status, 0) == child);
-  return status;
+    return function();
+  });
 }
 
 /// Returns the errno of a write to a socket that the other side has closed, or 0.
@@ -45,9 +43,9 @@ int write_to_closed_output() {
 }  // namespace
 
 TEST_CASE("a write to the socket of an ended rank fails and does not end this rank") {
-  const int alone = status_of_child(write_to_closed_socket);
+  const int alone = status_with_default_signal(write_to_closed_socket);
   CHECK((WIFSIGNALED(alone) && WTERMSIG(alone) == SIGPIPE));
-  const int status = status_of_child([] {
+  const int status = status_with_default_signal([] {
     accelerate::comm::keep_running_after_broken_pipes();
     return write_to_closed_socket();
   });
@@ -55,7 +53,7 @@ TEST_CASE("a write to the socket of an ended rank fails and does not end this ra
 }
 
 TEST_CASE("a closed standard output ends the rank with SIGPIPE") {
-  const int status = status_of_child([] {
+  const int status = status_with_default_signal([] {
     accelerate::comm::keep_running_after_broken_pipes();
     return write_to_closed_output();
   });
@@ -63,7 +61,7 @@ TEST_CASE("a closed standard output ends the rank with SIGPIPE") {
 }
 
 TEST_CASE("a program that ignores or handles SIGPIPE keeps its disposition") {
-  const int status = status_of_child([] {
+  const int status = status_with_default_signal([] {
     signal(SIGPIPE, SIG_IGN);
     accelerate::comm::keep_running_after_broken_pipes();
     return write_to_closed_output();

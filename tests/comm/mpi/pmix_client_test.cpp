@@ -3,19 +3,15 @@
 
 #include <dlfcn.h>
 #include <doctest/doctest.h>
-#include <sys/wait.h>
-#include <unistd.h>
+
+#include "tests/comm/mpi/child_status.hpp"
 
 namespace {
 
 /// Returns true if the function returns true in a child process, in which it may load a PMIx.
 template <typename Function>
 bool holds_in_child(const Function& function) {
-  const pid_t child = fork();
-  if (child == 0) _exit(function() ? 0 : 1);
-  int status = 0;
-  REQUIRE(waitpid(child, &status, 0) == child);
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  return testing::status_of_child([&] { return function() ? 0 : 1; }) == 0;
 }
 
 /// The counters of a loaded fake_pmix_client.c.
