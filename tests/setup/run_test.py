@@ -94,7 +94,7 @@ class Commands(OnAMachine):
 
     def test_options_that_it_does_not_know_are_named_before_anything_is_installed(self):
         for words, error in ((["format", "--chek"], "format takes --check or nothing, not '--chek'"),
-                            (["bench", "speed"], "there is no bench 'speed'; bench/README.md lists them")):
+                             (["bench", "speed"], "there is no bench 'speed'; bench/README.md lists them")):
             result = self.machine.run("run", *words)
             self.assertEqual((result.returncode, result.stderr), (1, f"run: {error}\n"))
 
