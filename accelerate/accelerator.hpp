@@ -435,7 +435,8 @@ class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacad
 
 /// Runs main on num_processes threads, one rank each, to simulate a job in one process for tests and experiments. An
 /// Accelerator created inside main belongs to that thread's rank. Returns after all threads have ended, and rethrows
-/// the first exception.
+/// the first exception. The ranks share LibTorch's default generators: which numbers a rank draws depends on timing,
+/// also after set_seed().
 using job::simulate;
 
 /// Detection of preemption signals, and the exit code that requests a restart.

@@ -43,7 +43,8 @@ void launch_workers(const std::function<void()>& rank_main, int64_t num_processe
 void launch_workers(const std::function<void(const std::string& argument)>& rank_main, int64_t num_processes,
                     const WorkerOptions& options = {});
 
-/// Runs rank_main on num_processes threads, as simulate() does. The ranks share this process and all its objects.
+/// Runs rank_main on num_processes threads, as simulate() does. The ranks share this process and all its objects,
+/// also LibTorch's default generators.
 void run_threads(const std::function<void()>& rank_main, int64_t num_processes);
 
 }  // namespace accelerate
