@@ -12,8 +12,9 @@
 namespace accelerate::gradient {
 
 struct BucketOptions {
-  /// Maximum size of a bucket in bytes; a larger parameter has its own bucket. Small buckets overlap earlier, large
-  /// ones use the network better.
+  /// Maximum size of a bucket in bytes. Small buckets overlap earlier, large ones use the network better. A model with
+  /// fewer than eight such buckets has smaller ones, of an eighth of its gradients, at least 4 MiB. A larger parameter
+  /// has its own bucket, which may also contain the parameters before it up to an eighth of the maximum.
   int64_t cap_bytes = 25 << 20;
   /// Maximum size of the first bucket in bytes; small, so that the first all-reduce starts early.
   int64_t first_cap_bytes = 1 << 20;

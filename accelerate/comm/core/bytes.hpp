@@ -16,7 +16,10 @@ inline char* at_byte(const at::Tensor& tensor, int64_t byte) {
 }
 
 /// Returns a contiguous tensor with conjugation and negation bits resolved, so that its memory contains its values.
-inline at::Tensor dense_of(const at::Tensor& tensor) { return tensor.contiguous().resolve_conj().resolve_neg(); }
+inline at::Tensor dense_of(const at::Tensor& tensor) {
+  if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return tensor;  // three dispatched calls less
+  return tensor.contiguous().resolve_conj().resolve_neg();
+}
 
 /// Returns a flat view of the same memory. Tensors with at most one element count as contiguous for any stride.
 inline at::Tensor as_bytes(const at::Tensor& tensor) {

@@ -39,24 +39,48 @@ class MpiAllReduce {
 
   /// One Part per rank; a part becomes complete on its rank.
   using Parts = std::vector<Part>;
+  /// Slices of a tensor that fit into the cache.
+  using Slices = std::vector<Parts>;
+
+  /// Steps of a slice: each part passes all other ranks once while it is added up, then once more while it is copied.
+  struct Steps {
+    int begin;
+    int end;
+  };
+  [[nodiscard]] Steps sum_steps() const { return {0, size_ - 1}; }
+  [[nodiscard]] Steps copy_steps() const { return {size_ - 1, 2 * (size_ - 1)}; }
+
+  /// The messages of one slice. Several lanes take the slices in turn.
+  struct Lane {
+    MpiRequests requests;
+    std::vector<char> received{};
+  };
 
   /// Adds up the parts of all ranks in rank order, on every rank.
   void sum_all(Part own);
-  /// Each of these is one round of the ring.
-  void sum_parts(const Parts& parts, const TaskContext& call_context);
-  void copy_parts(const Parts& parts, const TaskContext& call_context);
-  /// Calls each(parts) for slices of the parts that fit into the cache.
-  template <typename Each>
-  void in_slices(const at::Tensor& tensor, const Each& each) const;
+  /// Takes all slices through the steps.
+  void run_ring(const Slices& slices, Steps steps, const TaskContext& call_context);
+  /// Sends one part to the next rank and receives another from the previous one.
+  void begin_step(Lane& lane, const Parts& parts, int step);
+  void end_step(Lane& lane, const Parts& parts, int step, const TaskContext& call_context);
+  [[nodiscard]] bool sums(int step) const { return step < size_ - 1; }
+  /// The part that a rank receives in a step; the next step sends it on.
+  [[nodiscard]] Part received_part(const Parts& parts, int step) const { return parts[index(rank_ - step - 2)]; }
+
+  [[nodiscard]] Slices slices_of(Part whole) const;
+  /// \param tensor  P equal parts in sequence.
+  [[nodiscard]] Slices slices_of_rows(const at::Tensor& tensor) const;
   [[nodiscard]] Parts split_into_parts(Part whole) const;
+  /// Calls each(begin, bytes) for slices of about equal size.
+  template <typename Each>
+  void in_slices(int64_t bytes, const Each& each) const;
   [[nodiscard]] size_t index(int rank) const { return static_cast<size_t>((rank % size_ + size_) % size_); }
   void reduce_into(char* into, const char* from, int64_t bytes) const;
 
   std::shared_ptr<MpiHandshake> handshake_;
-  MpiRequests requests_;
+  std::vector<Lane> lanes_;
   int rank_ = 0;
   int size_ = 1;
-  std::vector<char> scratch_;
   // Dtype and reduction of the pending operation.
   at::ScalarType dtype_ = at::kFloat;
   ReduceOp op_ = ReduceOp::sum;

@@ -244,14 +244,14 @@ class MpiBackend : public c10d::Backend {
   template <typename F>
   WorkPtr submit(OpType type, Tensors tensors, AnnouncedCall call, By by, F execute) {
     auto work = c10::make_intrusive<CallerRunsWork>(type, std::move(tensors), worker_, by != By::thread, timeout_);
-    const auto job = [work, shared = shared_, call = std::move(call),
-                      execute = std::move(execute)](TaskContext call_context) {
+    auto job = [work, shared = shared_, call = std::move(call),
+                execute = std::move(execute)](TaskContext call_context) {
       work->end(error_of(*shared, call_context, [&] {
         execute(*shared, work->tensors(), MpiCallContext{call, call_context});
       }));
       if (call_context.should_run && shared->failure) leak_until_exit(shared, work->tensors());
     };
-    work->set_number(worker_->push(job, by));
+    work->set_number(worker_->push(std::move(job), by));
     return work;
   }
 
