@@ -30,6 +30,8 @@ class ParameterSharding;
 
 namespace accelerate::prepared {
 
+class ModelCore;
+
 class OptimizerCore : public Entry {
  public:
   static constexpr Kind kEntryKind = Kind::optimizer;
