@@ -16,36 +16,43 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Without a driver: seven rounds of every case in turn, medians on stderr. All ranks run the same number of steps,
-/// independent of their clocks.
+/// Without a driver: seven rounds of each case, medians on stderr. The cases run one after another, because not all of
+/// them fit into the memory of a GPU. All ranks run the same number of steps, independent of their clocks.
 int by_hand(int64_t rank, const std::string& about, const std::vector<Case>& cases) {
   constexpr int64_t iterations = 20;
-  std::vector<std::vector<double>> rounds(cases.size());
-  for (int round = 0; round < 8; ++round) {
-    for (size_t i = 0; i < cases.size(); ++i) {
-      const double value = cases[i].round(iterations);
-      if (round > 0) rounds[i].push_back(value);
-    }
+  if (rank == 0) {
+    fmt::print(stderr, "{}; medians of 7 rounds of {} steps, alone; bench/run compares\n", about, iterations);
   }
-  if (rank != 0) return 0;
-  fmt::print(stderr, "{}; medians of 7 rounds of {} steps, alone; bench/run compares\n", about, iterations);
-  for (size_t i = 0; i < cases.size(); ++i) {
-    std::nth_element(rounds[i].begin(), rounds[i].begin() + 3, rounds[i].end());
-    fmt::print(stderr, "  {:30} {:12.9f}\n", cases[i].name, rounds[i][3]);
+  for (const Case& one : cases) {
+    if (one.needs_driver) continue;
+    std::vector<double> rounds;
+    for (int round = 0; round < 8; ++round) {
+      const double value = one.round(iterations);
+      if (round > 0) rounds.push_back(value);
+    }
+    std::nth_element(rounds.begin(), rounds.begin() + 3, rounds.end());
+    if (rank == 0) fmt::print(stderr, "  {:30} {:12.9f}\n", one.name, rounds[3]);
   }
   return 0;
 }
 
-double answer(const std::vector<Case>& cases, const std::string& question) {
+std::string in_one_line(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+/// Returns a number, or "error TEXT".
+std::string answer(const std::vector<Case>& cases, const std::string& question) try {
   std::istringstream words(question);
   std::string name;
   int64_t iterations = 0;
   words >> name >> iterations;
   for (const Case& one : cases) {
-    if (one.name == name) return one.round(iterations);
+    if (one.name == name) return fmt::format("{:.12g}", one.round(iterations));
   }
-  fmt::print(stderr, "bench: there is no case '{}'\n", name);
-  return -1;
+  return fmt::format("error there is no case '{}'", name);
+} catch (const CaseError& error) {
+  return fmt::format("error {}", in_one_line(error.what()));
 }
 
 }  // namespace
@@ -84,8 +91,8 @@ int serve(int64_t rank, const std::string& about, const std::vector<Case>& cases
   std::ifstream in(fmt::format("{}/{}.in", folder, rank));
   std::string question;
   while (std::getline(in, question)) {
-    const double value = answer(cases, question);
-    if (rank == 0) out << fmt::format("{:.12g}", value) << std::endl;
+    const auto value = answer(cases, question);
+    if (rank == 0) out << value << std::endl;
   }
   return 0;
 }

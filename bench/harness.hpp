@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,14 @@ struct Case {
   std::string name;
   /// Runs one round: returns the mean of `iterations` steps in seconds, or in the case's own unit.
   std::function<double(int64_t iterations)> round;
+  /// If true, the case is omitted without a driver.
+  bool needs_driver = false;
+};
+
+/// An error of one case. The driver reports it and continues with the next row; after any other exception the program
+/// ends. Only jobs of one rank may throw it, because other ranks would wait in the collectives of the case.
+struct CaseError : std::runtime_error {
+  using std::runtime_error::runtime_error;
 };
 
 /// A case that measures seconds per step. Two untimed steps precede each round and synchronise the ranks; a round of

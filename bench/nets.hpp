@@ -4,6 +4,7 @@
 
 #include <accelerate/accelerate.hpp>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,8 @@ struct TransformerOptions {
   /// torch::linear, which adds the bias within the product, as PyTorch's nn.Linear does; LibTorch's adds it in a pass
   /// of its own where its input is no matrix.
   bool fused_bias = false;
+  /// If set, every block is a module of this package of a Block, and fused_bias has no effect.
+  std::optional<accelerate::nn::CompiledPackage> compiled_block{};
 };
 
 /// x + attention(norm(x)), then x + mlp(norm(x)): [B, T, W] -> [B, T, W]; a token sees those before it.
@@ -88,22 +91,24 @@ struct TransformerImpl : torch::nn::Module {
   explicit TransformerImpl(const TransformerOptions& options)
       : token(register_module("token", torch::nn::Embedding(options.vocabulary, options.width))),
         position(register_module("position", torch::nn::Embedding(options.length, options.width))),
-        blocks(register_module("blocks", torch::nn::ModuleList())),
+        blocks(register_module("blocks", torch::nn::Sequential())),
         norm(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({options.width})))) {
     for (int64_t i = 0; i < options.layers; ++i) {
-      blocks->push_back(Block(options.width, options.heads, options.fused_bias));
+      if (options.compiled_block) {
+        blocks->push_back(options.compiled_block->module());
+      } else {
+        blocks->push_back(Block(options.width, options.heads, options.fused_bias));
+      }
     }
     for (const auto& table : {token, position}) torch::nn::init::normal_(table->weight, 0.0, 0.02);
   }
   torch::Tensor forward(const torch::Tensor& tokens) { return torch::linear(hidden(tokens), token->weight); }
   /// The input of the output layer, [B, T, width].
   torch::Tensor hidden(const torch::Tensor& tokens) {
-    auto x = token(tokens) + position->weight.narrow(0, 0, tokens.size(1));
-    for (const auto& block : *blocks) x = block->as<Block>()->forward(x);
-    return norm(x);
+    return norm(blocks->forward(token(tokens) + position->weight.narrow(0, 0, tokens.size(1))));
   }
   torch::nn::Embedding token, position;
-  torch::nn::ModuleList blocks;
+  torch::nn::Sequential blocks;
   torch::nn::LayerNorm norm;
 };
 TORCH_MODULE(Transformer);

@@ -1,28 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/gpu.cpp with Hugging Face Accelerate or Lightning Fabric: gpu.py accelerate | fabric."""
+"""bench/gpu.cpp in Python: gpu.py accelerate | fabric | inductor | compile | reduce-overhead."""
+import functools
+import gc
 import os
 import sys
 
+import gpu_models as models
 import torch
-import torch.nn.functional as F
-import torchvision
-from nets import BasicNet, Transformer
-from serve import serve
+from serve import CaseError, answer, seconds_per_step
+
+LOSSES = 8  # as in bench/gpu.cpp: these steps also compile and warm up
+RANKS = int(os.environ.get("WORLD_SIZE", "1"))
 
 
 class WithAccelerate:
-    def __init__(self):
+    def __init__(self, **options):
         import accelerate
-        from accelerate.utils import DistributedDataParallelKwargs
 
-        ddp = DistributedDataParallelKwargs(gradient_as_bucket_view=True, static_graph=True)
-        self.accelerator = accelerate.Accelerator(kwargs_handlers=[ddp])
-        self.device, self.name = self.accelerator.device, f"accelerate {accelerate.__version__}"
+        self.accelerate, self.options, self.accelerator = accelerate, options, None
+        self.new_accelerator(False)
+        self.name = ", ".join([f"accelerate {accelerate.__version__}", *(f"{key}={value}" for key, value in options.items())])
 
-    def prepare(self, net, optimizer, bf16):
+    def new_accelerator(self, bf16):
+        """A process has one mixed_precision, but the models need two."""
+        if self.accelerator is not None:
+            self.accelerator.free_memory()
+        ddp = self.accelerate.DistributedDataParallelKwargs(gradient_as_bucket_view=True, static_graph=True)
+        self.accelerate.state.AcceleratorState._reset_state()
+        self.accelerator = self.accelerate.Accelerator(mixed_precision="bf16" if bf16 else "no", kwargs_handlers=[ddp], **self.options)
+
+    def prepare(self, net, optimizer, loss, bf16):
+        self.new_accelerator(bf16)
         net, optimizer = self.accelerator.prepare(net, optimizer)
-        autocast = torch.autocast("cuda", torch.bfloat16, enabled=bf16)  # one process has one mixed_precision, but the models need two
-        return net, optimizer, self.accelerator.backward, autocast
+        return functools.partial(loss, net), optimizer, self.accelerator.backward
 
 
 class WithFabric:
@@ -30,46 +40,111 @@ class WithFabric:
         import lightning
         from lightning.fabric.strategies import DDPStrategy
 
-        ranks = int(os.environ.get("WORLD_SIZE", "1"))
-        strategy = DDPStrategy(gradient_as_bucket_view=True, static_graph=True) if ranks > 1 else "auto"
-        self.fabric = lightning.Fabric(accelerator="cuda", devices=ranks, strategy=strategy)
+        strategy = DDPStrategy(gradient_as_bucket_view=True, static_graph=True) if RANKS > 1 else "auto"
+        self.fabric = lightning.Fabric(accelerator="cuda", devices=RANKS, strategy=strategy)
         self.fabric.launch()
-        self.device, self.name = self.fabric.device, f"lightning {lightning.__version__}"
+        self.name = f"lightning {lightning.__version__}"
 
-    def prepare(self, net, optimizer, bf16):
+    def prepare(self, net, optimizer, loss, bf16):
         net, optimizer = self.fabric.setup(net, optimizer)
-        return net, optimizer, self.fabric.backward, torch.autocast("cuda", torch.bfloat16, enabled=bf16)
+
+        def forward(x):  # as Fabric with precision="bf16-mixed": the model runs within autocast and returns float32
+            with torch.autocast(models.DEVICE.type, torch.bfloat16, enabled=bf16):
+                return net(x).float()
+
+        return functools.partial(loss, forward), optimizer, self.fabric.backward
 
 
-framework = {"accelerate": WithAccelerate, "fabric": WithFabric}[sys.argv[1]]()
-torch.manual_seed(1)
+class WithCompile:
+    """torch.compile of the network with its loss."""
+
+    def __init__(self, mode):
+        self.mode = mode
+        self.name = f"torch.compile, mode {mode}"
+
+    def prepare(self, net, optimizer, loss, bf16):
+        def with_loss(x, y):
+            return loss(lambda part: net(part).float(), x, y)
+
+        compiled = torch.compile(with_loss, mode=self.mode)
+
+        def step_loss(x, y):
+            torch.compiler.cudagraph_mark_step_begin()
+            # Autocast's cache of weights in bf16 would be an input that changes between steps.
+            with torch.autocast(models.DEVICE.type, torch.bfloat16, enabled=bf16, cache_enabled=False):
+                return compiled(x, y)
+
+        return step_loss, optimizer, torch.Tensor.backward
 
 
-def training_step(net, x, loss, bf16=False):
-    net = net.to(framework.device)
-    net, optimizer, backward, autocast = framework.prepare(net, torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True), bf16)
-    x = x.to(framework.device)
+class Training:
+    def __init__(self, make_net, batch, loss, bf16=False, memory_format=torch.contiguous_format):
+        net = make_net().to(memory_format=memory_format)
+        self.x, self.y = models.on_device(batch(), memory_format)
+        adamw = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
+        self.loss, self.optimizer, self.backward = framework.prepare(net, adamw, loss, bf16)
+        self.losses = [self.step().clone() for _ in range(LOSSES)]
 
-    def forward(part):  # as in both frameworks: the model runs within autocast and returns float32
-        with autocast:
-            return net(part).float()
-
-    def step():
-        optimizer.zero_grad()
-        backward(loss(forward, x))
-        optimizer.step()
-
-    return step
-
-
-def of_tokens(net, tokens):
-    return F.cross_entropy(net(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+    def step(self):
+        self.optimizer.zero_grad()
+        loss = self.loss(self.x, self.y)
+        self.backward(loss)
+        self.optimizer.step()
+        return loss.detach()
 
 
-classes, digits = (torch.randint(n, (64,)).to(framework.device) for n in (1000, 10))
-serve(f"{framework.name}, torch {torch.__version__}, AdamW(fused=True), {framework.device}", {
-    "gpt2": training_step(Transformer(50257, 1024, 12, 12, 768), torch.randint(50257, (8, 1025)), of_tokens, bf16=True),
-    "resnet18": training_step(torchvision.models.resnet18(), torch.randn(64, 3, 224, 224), lambda net, x: F.cross_entropy(net(x), classes)),
-    "cnn": training_step(BasicNet(), torch.randn(64, 1, 28, 28), lambda net, x: F.nll_loss(net(x), digits))})
+class Trainings:
+    """Keeps the training that was used last. bench/run uses them one after another."""
+
+    def __init__(self, makers):
+        self.makers, self.name, self.training, self.peak = makers, None, None, 0
+
+    def get(self, name):
+        if name != self.name:
+            self.name = self.training = None
+            torch._dynamo.reset()
+            gc.collect()
+            if models.DEVICE.type == "cuda":
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
+            self.training = self.makers[name]()
+            self.peak = torch.cuda.max_memory_allocated() if models.DEVICE.type == "cuda" else 0
+            self.name = name
+        return self.training
+
+    def peak_of(self, name):
+        self.get(name)
+        return self.peak
+
+    def cases(self):
+        """NAME (seconds), NAME/loss (the loss of a step from 1 to LOSSES), and NAME/peak (bytes)."""
+        cases = {}
+        for name in self.makers:
+            cases |= {name: lambda count, name=name: seconds_per_step(count, self.get(name).step),
+                      f"{name}/loss": lambda step, name=name: self.get(name).losses[step - 1].item(),
+                      f"{name}/peak": lambda _, name=name: self.peak_of(name)}
+        return {name: or_case_error(measure) for name, measure in cases.items()}
+
+
+def or_case_error(measure):
+    def checked(count):
+        try:
+            return measure(count)
+        except Exception as error:
+            if RANKS > 1:
+                raise
+            raise CaseError(f"{type(error).__name__}: {error}") from error
+
+    return checked
+
+
+frameworks = {"accelerate": WithAccelerate, "fabric": WithFabric, "inductor": functools.partial(WithAccelerate, dynamo_backend="inductor"),
+              "compile": functools.partial(WithCompile, "default"), "reduce-overhead": functools.partial(WithCompile, "reduce-overhead")}
+framework = frameworks[sys.argv[1]]()
+answer(f"{framework.name}, torch {torch.__version__}, AdamW(fused=True), {models.DEVICE}", Trainings({
+    "gpt2": lambda: Training(models.gpt2, models.tokens, models.loss_of_tokens, bf16=True),
+    "resnet18": lambda: Training(models.resnet, models.images, models.cross_entropy),
+    "resnet18-channels-last": lambda: Training(models.resnet, models.images, models.cross_entropy, memory_format=torch.channels_last),
+    "cnn": lambda: Training(models.cnn, models.digits, models.nll)}).cases())
 if torch.distributed.is_initialized():
     torch.distributed.destroy_process_group()

@@ -30,6 +30,17 @@ def serve(about, cases):
     answer(about, {name: functools.partial(seconds_per_step, step=step) for name, step in cases.items()})
 
 
+class CaseError(Exception):
+    """An error of one case. bench/run reports it and continues with the next row. Only for jobs of one rank."""
+
+
+def measured(measure, iterations):
+    try:
+        return measure(iterations)
+    except CaseError as error:
+        return "error " + " ".join(str(error).split())
+
+
 def answer(about, cases):
     """cases: name -> a function that takes the number of steps and returns the measured value."""
     folder = os.environ["ACCELERATE_BENCH_PIPES"]
@@ -41,6 +52,6 @@ def answer(about, cases):
     with open(f"{folder}/{rank}.in") as questions:
         while question := questions.readline():
             name, iterations = question.split()
-            value = cases[name](int(iterations))
+            value = measured(cases[name], int(iterations))
             if out:
                 print(value, file=out)

@@ -91,6 +91,32 @@ class RunTest(unittest.TestCase):
         bench.sides = self.sides(["die"], ["step=1"])
         self.assertEqual(self.call(bench, "fake")[0], "bench/run: ours ended with code 3")
 
+    def test_a_case_that_a_side_cannot_measure_is_reported_and_the_other_rows_are_measured(self):
+        bench = self.fake()
+        bench.sides = self.sides(["step=error no package", "other=0.001"], ["step=0.005", "other=0.002"])
+        bench.rows.append(self.bench.Row("another row", ("ours", "other"), ("peer", "other")))
+        code, lines, table = self.call(bench, "--rounds", "1", "fake")
+        self.assertEqual((code, [json.loads(line)["row"] for line in lines]), (1, ["another row"]))
+        self.assertTrue(table.endswith("bench/run: a row: ours: step: no package\n"))
+
+    def test_first_losses_that_differ_by_more_than_the_tolerance_are_a_failure(self):
+        for theirs, code in ((2.004, 0), (2.02, 1)):
+            bench = self.fake()
+            bench.sides = self.sides(["step=0.002", "step/loss=2"], ["step=0.005", f"step/loss={theirs}"])
+            bench.rows[0].tolerance, bench.check = 0.01, self.bench.first_losses
+            ended, lines, table = self.call(bench, "--rounds", "1", "fake")
+            self.assertEqual((ended, len(lines)), (code, 1))
+            text = "bench/run: a row: the loss of step 8 is 2, the peer's 2.02; must differ by less than 0.01\n"
+            self.assertEqual(table.endswith(text), code == 1)
+
+    def test_a_failed_script_of_data_is_a_failure_and_the_rows_are_measured(self):
+        bench = self.fake()
+        bench.data = "no_such_script.py"
+        with unittest.mock.patch.dict(os.environ, ACCELERATE_BENCH_PYTHON=sys.executable):
+            code, lines, table = self.call(bench, "--rounds", "1", "fake")
+        self.assertEqual((code, len(lines)), (1, 1))
+        self.assertTrue(table.endswith("bench/run: no_such_script.py ended with code 2\n"))
+
     def test_an_unknown_bench_is_refused_with_the_known_ones(self):
         self.assertEqual(self.call(self.fake(), "fast")[0], "bench/run: there is no bench 'fast'; there are fake")
 
@@ -124,6 +150,20 @@ class RunTest(unittest.TestCase):
         self.assertIn("MLP, 2 GPUs, nccl, vs torchrun+Accelerate", two)
         self.assertIn("BasicNet, 2 ranks, vs 1 rank", two)
         self.assertEqual([name for name in four if "vs 1 rank" in name], [])
+
+    def test_torch_compile_is_a_peer_of_every_row_on_one_gpu(self):
+        one, two = (self.rows_on(gpus) for gpus in (1, 2))
+        of = {other: {name.removesuffix(f", vs {other}") for name in one if name.endswith(f", vs {other}")}
+              for other in ("Lightning Fabric", "Accelerate inductor", "torch.compile", "torch.compile reduce-overhead")}
+        self.assertEqual([other for other, names in of.items() if names != of["torch.compile"]], [])
+        for name in ("GPT-2 124M, linear_cross_entropy, graphed_step, 1 GPU", "GPT-2 124M, compiled blocks, graphed_step, 1 GPU",
+                     "GPT-2 124M, compiled blocks, graphed_step, peak memory, 1 GPU",
+                     "ResNet-18, 64 x 224x224, channels_last, compiled, 1 GPU", "BasicNet, graphed_step, 1 GPU"):
+            self.assertIn(name, of["torch.compile"])
+        self.assertEqual([name for name in two if "torch.compile" in name or "inductor" in name], [])
+
+    def test_rows_without_a_gpu_do_not_have_the_names_of_published_rows(self):
+        self.assertEqual([name for name in self.rows_on(0) if "124M" in name or "ResNet-18" in name or "GPU" in name or "Fabric" in name], [])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gpu_packages.py FOLDER: exports the compiled models that bench/gpu.cpp trains, each in a process of its own.
+
+gpu_packages.py FOLDER NAME exports one of them.
+"""
+import glob
+import os
+import subprocess
+import sys
+import tempfile
+
+import torch
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "..", "..", "tools")]
+import gpu_models as models
+from export_compiled import export
+
+# Reduces the compile time of the code around the kernels, which matters on a CPU with few cores.
+OPTIONS = {"aot_inductor.compile_wrapper_opt_level": "O0"} if models.SMALL else None
+
+
+class WithLoss(torch.nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, tokens):
+        return models.loss_of_tokens(lambda x: self.net(x).float(), tokens, None)
+
+
+def gpt2_block(path):
+    export(models.gpt2().blocks[0], models.hidden_states(), path, autocast=torch.bfloat16, evaluation=False, options=OPTIONS)
+
+
+def gpt2(path):
+    tokens, _ = models.on_device(models.tokens())
+    export(WithLoss(models.gpt2()), tokens, path, autocast=torch.bfloat16, evaluation=False, options=OPTIONS)
+
+
+def resnet18_channels_last(path):
+    x, _ = models.on_device(models.images(), torch.channels_last)
+    export(models.resnet().to(memory_format=torch.channels_last), x, path, evaluation=False, options=OPTIONS)
+
+
+PACKAGES = {"gpt2-block": gpt2_block, "gpt2": gpt2, "resnet18-channels-last": resnet18_channels_last}
+
+
+def link_libraries_of_cuda(folder):
+    """AOTInductor links with libcuda.so and libcudart.so. Without a CUDA toolkit only files with a version number exist."""
+    site_packages = os.path.dirname(os.path.dirname(torch.__file__))
+    wanted = {"libcuda.so": ["/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1"],
+              "libcudart.so": glob.glob(f"{site_packages}/nvidia/cu*/lib/libcudart.so.*")}
+    for name, paths in wanted.items():
+        found = [path for path in paths if os.path.exists(path)]
+        if found:
+            os.symlink(found[0], f"{folder}/{name}")
+    os.environ["LIBRARY_PATH"] = ":".join(filter(None, [os.environ.get("LIBRARY_PATH"), folder]))
+
+
+def export_all(folder):
+    with tempfile.TemporaryDirectory(prefix="accelerate-link-") as links:
+        if models.DEVICE.type == "cuda":
+            link_libraries_of_cuda(links)
+        started = {name: subprocess.Popen([sys.executable, os.path.abspath(__file__), folder, name]) for name in PACKAGES}
+        failed = [name for name, process in started.items() if process.wait() != 0]
+    if failed:
+        sys.exit(f"gpu_packages.py: the export of {', '.join(failed)} failed")
+
+
+if len(sys.argv) > 2:
+    PACKAGES[sys.argv[2]](f"{sys.argv[1]}/{sys.argv[2]}.pt2")
+else:
+    export_all(sys.argv[1])
