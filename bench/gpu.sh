@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # For a machine with NVIDIA GPUs: builds, runs the tests that can run on a GPU, and runs the benches against Accelerate
-# 1.15 and Lightning Fabric. Results are written to bench/results/, in files with the machine's name.
-#   bench/gpu.sh [--bin FOLDER] [--results FOLDER] [--dry-run] [tests | one_gpu | benches]
+# 1.15, Lightning Fabric and torch.compile. Results are written to bench/results/, in files with the machine's name.
+#   bench/gpu.sh [--bin FOLDER] [--results FOLDER] [--rows REGEX] [--dry-run] [tests | one_gpu | benches]
 #   tests includes one_gpu: several ranks on one GPU over NCCL (bench/ranks_on_one_gpu.sh).
-#   --dry-run: only one_gpu, over gloo on the CPU. Tests this script on a machine without a GPU.
+#   --rows: only the bench gpu, and in it only rows with a name that the regular expression matches.
+#   --dry-run: only one_gpu, over gloo on the CPU, or with "benches" the bench gpu with small models on the CPU. Tests this
+#     script on a machine without a GPU.
 #   --bin: uses programs from this folder and builds nothing, for a machine on which nothing can be installed. python3
 #     must have torch and the peers.
 # With one GPU, a process group of one rank is created; with several GPUs, there is one rank per GPU.
@@ -14,22 +16,25 @@ called_from=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source cmake/setup/log.sh
 
-bin="" results=$PWD/bench/results part=all backend=nccl
+bin="" results=$PWD/bench/results part=all backend=nccl rows="" dry=""
 while [ $# -gt 0 ]; do
   case $1 in
     --bin) bin=$(cd "$called_from" && realpath "$2") && shift 2 ;;
     --results) results=$(cd "$called_from" && realpath -m "${2:?a folder}") && shift 2 ;;
-    --dry-run) backend=gloo part=one_gpu && shift ;;
+    --rows) rows=${2:?a regular expression} && shift 2 ;;
+    --dry-run) dry=yes backend=gloo && shift ;;
     tests | one_gpu | benches) part=$1 && shift ;;
-    *) log_line "bench/gpu.sh: what is '$1'? --bin FOLDER, --results FOLDER, --dry-run, tests, one_gpu or benches" && exit 2 ;;
+    *) log_line "bench/gpu.sh: what is '$1'? --bin FOLDER, --results FOLDER, --rows REGEX, --dry-run, tests, one_gpu or benches" && exit 2 ;;
   esac
 done
+[ -z "$dry" ] || [ $part = benches ] || part=one_gpu
 
 gpus=0
-[ $backend = gloo ] || gpus=$(nvidia-smi --list-gpus | wc -l)
-[ $backend = gloo ] || [ "$gpus" -ge 1 ] || { echo "bench/gpu.sh: nvidia-smi lists no GPU" >&2; exit 1; }
+[ -n "$dry" ] || gpus=$(nvidia-smi --list-gpus | wc -l)
+[ -n "$dry" ] || [ "$gpus" -ge 1 ] || { echo "bench/gpu.sh: nvidia-smi lists no GPU" >&2; exit 1; }
 python=$(command -v python3)
-if [ -z "$bin" ] && [ $backend = gloo ]; then
+[ -z "$dry" ] || python=${ACCELERATE_BENCH_PYTHON-}   # if unset, bench/run searches for a Python with torch
+if [ -z "$bin" ] && [ -n "$dry" ]; then
   bin=$PWD/build/bin   # the output folder of ./run build
 elif [ -z "$bin" ]; then
   bin=$PWD/build/bin
@@ -45,6 +50,9 @@ fi
 export ACCELERATE_BENCH_BIN=$bin ACCELERATE_BENCH_PYTHON=$python
 
 failed=()
+if [ -n "$dry" ] && [ $part = benches ] && [ "$results" = "$PWD/bench/results" ]; then
+  results=$(mktemp -d)   # bench/results contains measurements only
+fi
 logs=$results/logs
 [ "$part" = benches ] || { rm -rf "$logs" && mkdir -p "$logs"; }
 
@@ -126,13 +134,20 @@ say_results() {
 
 benches() {
   mkdir -p "$results"
-  local name to bench
-  name=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1 | tr ' /' '--')
+  local name to bench list=(gpu step_overhead ddp) options=()
+  if [ -n "$dry" ]; then
+    name=dry-run list=(gpu) options=(--rounds 1)
+  else
+    name=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1 | tr ' /' '--')
+  fi
+  [ -z "$rows" ] || { list=(gpu) && options+=(--rows "$rows"); }
   to=$results/$(date +%Y-%m-%d)-$gpus-$name
-  { git rev-parse HEAD || true; nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv; "$python" -m pip freeze || true; } > "$to.txt"
+  { git rev-parse HEAD || true
+    [ -n "$dry" ] || nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv
+    [ -n "$dry" ] || "$python" -m pip freeze || true; } > "$to.txt"
   log_line "benches on $gpus GPU(s), into $to.jsonl"
-  for bench in gpu step_overhead ddp; do
-    ACCELERATE_BENCH_GPUS=$gpus "$python" bench/run "$bench" || failed+=("bench $bench")
+  for bench in "${list[@]}"; do
+    ACCELERATE_BENCH_GPUS=$gpus "${python:-python3}" bench/run "$bench" ${options[@]+"${options[@]}"} || failed+=("bench $bench")
   done > "$to.jsonl"
 }
 

@@ -5,10 +5,10 @@ run_tests() {
   set_up "$packages_build $packages_test"
   [[ ${1-} != full ]] || set_up_packages "$packages_pages $packages_clang"
   need_test_python
-  local strict=OFF
-  [[ ${1-} != full ]] || strict=ON
+  local strict=OFF benches=()
+  [[ ${1-} != full ]] || { strict=ON && benches=(-DACCELERATE_BUILD_BENCHES=ON); }   # bench/gpu_test needs bench_gpu
   [[ ${1-} == full && $# -gt 1 && " $* " != *" release "* ]] ||
-    build_all release "-DACCELERATE_TEST_PYTHON=$venv/bin/python" "-DCMAKE_COMPILE_WARNING_AS_ERROR=$strict"
+    build_all release "-DACCELERATE_TEST_PYTHON=$venv/bin/python" "-DCMAKE_COMPILE_WARNING_AS_ERROR=$strict" "${benches[@]}"
   case ${1-} in
     "") test_in build -LE full ;;
     full)
