@@ -97,9 +97,11 @@ class Trainings:
     """Keeps the training that was used last. bench/run uses them one after another."""
 
     def __init__(self, makers):
-        self.makers, self.name, self.training, self.peak = makers, None, None, 0
+        self.makers, self.name, self.training, self.peak, self.errors = makers, None, None, 0, {}
 
     def get(self, name):
+        if name in self.errors:  # another attempt would compile for minutes again
+            raise RuntimeError(self.errors[name])
         if name != self.name:
             self.name = self.training = None
             torch._dynamo.reset()
@@ -107,7 +109,11 @@ class Trainings:
             if models.DEVICE.type == "cuda":
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats()
-            self.training = self.makers[name]()
+            try:
+                self.training = self.makers[name]()
+            except Exception as error:
+                self.errors[name] = f"{type(error).__name__}: {error}"
+                raise
             self.peak = torch.cuda.max_memory_allocated() if models.DEVICE.type == "cuda" else 0
             self.name = name
         return self.training
