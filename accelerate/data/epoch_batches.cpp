@@ -176,15 +176,13 @@ uint64_t EpochBatches::checksum() const {
 }
 
 at::Tensor EpochBatches::batch(int64_t number) const {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;  // numbers need no record of the view
   if (dealt_) {
     const Slice& slice = (*dealt_)[static_cast<size_t>(number)];
     return order_.narrow(0, slice.first, slice.count);
   }
   const BatchRange range = plan_.batch(number);
-  if (range.padding_rows == 0 && range.stride == 1) {
-    const at::AutoDispatchBelowADInplaceOrView no_autograd;  // numbers need no record of the view
-    return order_.narrow(0, range.first, range.real);
-  }
+  if (range.padding_rows == 0 && range.stride == 1) return order_.narrow(0, range.first, range.real);
   auto filled = at::empty({range.real + range.padding_rows}, order_.options());
   const auto* from = order_.const_data_ptr<int64_t>();
   auto* to = filled.mutable_data_ptr<int64_t>();

@@ -48,7 +48,7 @@ class MpiAllReduce {
     int end;
   };
   [[nodiscard]] Steps sum_steps() const { return {0, size_ - 1}; }
-  [[nodiscard]] Steps copy_steps() const { return {size_ - 1, 2 * (size_ - 1)}; }
+  [[nodiscard]] Steps copy_steps() const { return {sum_steps().end, 2 * sum_steps().end}; }
 
   /// The messages of one slice. Several lanes take the slices in turn.
   struct Lane {
@@ -63,7 +63,7 @@ class MpiAllReduce {
   /// Sends one part to the next rank and receives another from the previous one.
   void begin_step(Lane& lane, const Parts& parts, int step);
   void end_step(Lane& lane, const Parts& parts, int step, const TaskContext& call_context);
-  [[nodiscard]] bool sums(int step) const { return step < size_ - 1; }
+  [[nodiscard]] bool sums(int step) const { return step < sum_steps().end; }
   /// The part that a rank receives in a step; the next step sends it on.
   [[nodiscard]] Part received_part(const Parts& parts, int step) const { return parts[index(rank_ - step - 2)]; }
 

@@ -7,7 +7,6 @@
 
 namespace {
 
-using accelerate::comm::AnnouncedCall;
 using accelerate::comm::MpiAllReduce;
 using accelerate::comm::MpiHandshake;
 
