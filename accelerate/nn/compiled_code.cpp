@@ -11,6 +11,7 @@
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -40,6 +41,8 @@ class LoadedGraphs {
   using Loader = torch::inductor::AOTIModelPackageLoader;
 
   static std::unique_ptr<Loader> load(const PackageFile& file, const std::string& graph, c10::Device device) {
+    static std::mutex mutex;  // LibTorch reads the metadata of all packages into one static object
+    const std::lock_guard lock(mutex);
     // "cpu" has no index.
     return std::make_unique<Loader>(file.origin.path, graph, /*run_single_threaded=*/true, /*num_runners=*/1,
                                     device.is_cpu() ? c10::DeviceIndex{-1} : device.index());

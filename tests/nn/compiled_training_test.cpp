@@ -83,3 +83,13 @@ TEST_CASE("a checkpoint continues the training bit for bit; averages hold the sa
   train(accelerator, model, optimizer, kTrainingSteps);
   CHECK(largest_difference(values_of(*net), expected) == 0);
 }
+
+TEST_CASE("threads load packages at the same time") {
+  for (int round = 0; round < 10; ++round) {
+    CAPTURE(round);
+    accelerate::simulate(4, [] {
+      const auto batch = part_of_batch(0, 0);
+      CHECK(difference(compiled_mlp()->forward(batch), compiled_mlp()->forward(batch)) == 0);
+    });
+  }
+}
