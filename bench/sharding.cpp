@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench_sharding STRATEGY MODEL: a training step of one model with one sharding strategy, and the memory of a rank.
+// bench_sharding STRATEGY MODEL [GB/s]: a training step of one model with one sharding strategy, and the memory of a
+// rank. With a bandwidth, the process is one rank of two over a simulated wire.
 // A process measures one model only, because a later one could reuse memory that an earlier one freed.
 #include <accelerate/accelerate.hpp>
 #include <cmath>
@@ -7,6 +8,7 @@
 #include "bench/harness.hpp"
 #include "bench/nets.hpp"
 #include "bench/resident.hpp"
+#include "bench/simulated_wire.hpp"
 
 namespace {
 
@@ -91,6 +93,7 @@ int main(int argc, char** argv) {
   const std::string strategy_name = argc > 1 ? argv[1] : "full_shard";
   const auto strategy = strategy_of(strategy_name);
   const std::string model = argc > 2 ? argv[2] : "mlp";
+  if (argc > 3) bench::simulate_wire(std::stod(argv[3]));
   const Accelerator accelerator({.cpu = true});
   const auto over_ranks = [&accelerator](double value, accelerate::comm::ReduceOp op) {
     const auto result = torch::tensor(value, torch::kFloat64);
