@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "accelerate/base/error.hpp"
 
@@ -17,14 +18,20 @@ namespace accelerate::comm {
 
 /// Runs a collective for the user's call `call`, and returns its result. `collective` must not contain user code,
 /// because its errors are renamed.
-template <typename Collective>
-auto with_operation_context(std::string_view call, std::string_view what, const RankContext& place,
+///
+/// \param what  A text, or a function that returns it, which is called for an error only.
+template <typename What, typename Collective>
+auto with_operation_context(std::string_view call, const What& what, const RankContext& place,
                             const Collective& collective) {
   try {
     return collective();
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::peer) throw;
-    throw with_context(call, what, place, error);
+    if constexpr (std::is_invocable_v<What>) {
+      throw with_context(call, what(), place, error);
+    } else {
+      throw with_context(call, what, place, error);
+    }
   }
 }
 

@@ -3,8 +3,6 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/as_strided.h>
-#include <ATen/ops/mul.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/Storage.h>
 #include <fmt/format.h>
@@ -72,14 +70,14 @@ void ParameterState::mark_synchronized() {
   if (used() && !view.defined()) kept.emplace(gradient().getIntrusivePtr());
 }
 
-void ParameterState::attach(const at::Tensor& factor) {
+void ParameterState::attach(const device::Factor* factor) {
   at::Tensor& now = gradient();
   if (!inside()) {
     release_view();
     at::Tensor dense = now.is_sparse() ? now.to_dense() : now;
     // the copy may be the view itself
     if (dense.is_conj() || dense.is_neg()) dense = dense.resolve_conj().resolve_neg();
-    factor.defined() ? at::mul_out(view, dense, factor) : view.copy_(dense, true);
+    factor != nullptr ? factor->multiply(dense, view) : void(view.copy_(dense, true));
   }
   now = view;
   view_is_zero = false;
@@ -123,12 +121,6 @@ void ParameterState::detach_from_bucket() {
   writes.disarm();
   if (used()) gradient() = gradient().to(parameter.device(), parameter.scalar_type());
   if (settled) mark_synchronized();
-}
-
-at::Tensor number(double value) {
-  at::Tensor tensor = at::scalar_tensor(value, at::kDouble);
-  tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
-  return tensor;
 }
 
 std::string bucket_key(const at::Tensor& tensor) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "accelerate/device/factor.hpp"
 #include "accelerate/gradient/bucket_plan.hpp"
 #include "accelerate/gradient/bucket_reducer.hpp"
 #include "accelerate/gradient/write_stamp.hpp"
@@ -54,9 +55,9 @@ struct ParameterState {
   [[nodiscard]] bool in_place() const;
   /// Marks the current gradient as equal on all ranks.
   void mark_synchronized();
-  /// Makes the view the gradient, with the current values. Values from outside the bucket are multiplied by factor (a
-  /// number, or undefined for 1). A sparse gradient is densified.
-  void attach(const at::Tensor& factor = {});
+  /// Makes the view the gradient, with the current values. Values from outside the bucket are multiplied by factor,
+  /// if there is one. A sparse gradient is densified.
+  void attach(const device::Factor* factor = nullptr);
   /// Zeroes the view unless it is known to be zero; the gradient is unchanged.
   void zero_view();
   /// True if other code (a kept gradient, a graph) holds the view or an alias of it.
@@ -77,9 +78,6 @@ struct FlatBucket : GradientBucket {
   int64_t pending = 0;             ///< number of members without a gradient in this reduction so far
   bool exposed_to_hook = false;    ///< user code received the whole bucket and may have written to the gaps
 };
-
-/// A factor for ParameterState::attach(). Like a literal, it does not promote the dtype of its operand.
-at::Tensor number(double value);
 
 /// Returns "Float cpu". Tensors with equal keys may share a bucket.
 std::string bucket_key(const at::Tensor& tensor);

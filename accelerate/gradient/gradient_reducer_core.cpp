@@ -159,9 +159,9 @@ void GradientReducer::Core::launch() {
 }
 
 void GradientReducer::Core::divide_by(int64_t ranks) {
-  if (ranks == divisor_ && share_.defined()) return;
+  if (ranks == divisor_) return;
   divisor_ = ranks;
-  share_ = number(1.0 / static_cast<double>(ranks));
+  share_ = device::Factor(1.0 / static_cast<double>(ranks));
 }
 
 // Divides before the sum, as PyTorch does, because float16 then overflows later. The copy into the bucket divides
@@ -178,9 +178,9 @@ void GradientReducer::Core::fill(FlatBucket& bucket) {
   }
   for (const int64_t i : bucket.members) {
     ParameterState& state = states[static_cast<size_t>(i)];
-    state.contributes ? state.attach(accumulated ? at::Tensor() : share_) : state.zero_view();
+    state.contributes ? state.attach(accumulated ? nullptr : &share_) : state.zero_view();
   }
-  if (accumulated) bucket.gradients.mul_(share_);
+  if (accumulated) bucket.gradients.mul_(share_.tensor());
   // User code that multiplied the whole bucket by infinity or NaN wrote NaN to the gaps.
   if (std::exchange(bucket.exposed_to_hook, false) && !bucket.gaps.empty()) at::_foreach_zero_(bucket.gaps);
 }

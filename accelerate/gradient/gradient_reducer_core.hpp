@@ -19,6 +19,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "accelerate/device/factor.hpp"
 #include "accelerate/gradient/flat_buckets.hpp"
 #include "accelerate/gradient/gradient_reducer.hpp"
 #include "accelerate/gradient/join_coordinator.hpp"
@@ -120,7 +121,7 @@ struct GradientReducer::Core : std::enable_shared_from_this<GradientReducer::Cor
   bool early_ = true;                   ///< buckets may be launched before backward ends
   size_t next_ = 0;                     ///< first bucket not yet launched
   int64_t divisor_ = 1;
-  at::Tensor share_;            ///< 1 / divisor_
+  device::Factor share_{1.0};   ///< 1 / divisor_
   std::vector<int64_t> order_;  ///< order of arrival in the first reduction
 };
 

@@ -46,7 +46,9 @@ class OffloadedUnits : public std::enable_shared_from_this<OffloadedUnits> {
 
   /// One parameter of a unit.
   struct Member final : units::GatherOnUse {
-    void before_operator(const std::string& operation, bool writes) override { parent->use(*this, operation, writes); }
+    void before_operator(const units::GatheredParameter& used, bool writes) override {
+      parent->use(*this, used.name, writes);
+    }
     void after_operator() noexcept override { parent->release(*unit); }
     [[nodiscard]] std::optional<c10::Device> execution_device() const override {
       return parent->device_.is_cpu() ? std::nullopt : std::optional(parent->device_);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "accelerate/deferred/deferred_tensor.hpp"
 #include "accelerate/deferred/init_empty_weights.hpp"
 #include "accelerate/offload/absent_tensor.hpp"
 #include "accelerate/units/gather_on_use.hpp"
@@ -19,7 +20,7 @@ constexpr units::MemoryErrors kResidentErrors{.operation = "dispatch_model",
                                               .key_in_use = "use one device"};
 
 struct ResidentTensor final : units::GatherOnUse {
-  void before_operator(const std::string&, bool) override {}
+  void before_operator(const units::GatheredParameter&, bool) override {}
   void after_operator() noexcept override {}
   [[nodiscard]] std::optional<c10::Device> execution_device() const override { return values.device(); }
 

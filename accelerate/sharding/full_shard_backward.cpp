@@ -22,6 +22,10 @@ constexpr int64_t kBitsPerWord = 62;
 // What a rank sends before a step: these words, and a bit for each parameter that has a gradient.
 constexpr int64_t kOrder = 0, kReductionOrder = 1, kReplica = 2, kHasProblem = 3, kFirstBits = 4;
 
+auto not_reduced(const ShardedUnit& unit) {
+  return [&unit] { return fmt::format("the gradients of {} are not reduced", unit.name()); };
+}
+
 }  // namespace
 
 void FullyShardedParameters::Core::register_hooks() {
@@ -79,12 +83,11 @@ void FullyShardedParameters::Core::arrived(ShardedUnit& unit, size_t member) {
   const at::NoGradGuard no_grad;
   begin_backward();
   if (unit.is_reducing()) {  // reached again by a nested backward
-    comm::with_operation_context("backward", fmt::format("the gradients of {} are not reduced", unit.name()),
-                                 mesh.world.place(), [&] { finish_reduction(unit); });
+    comm::with_operation_context("backward", not_reduced(unit), mesh.world.place(), [&] { finish_reduction(unit); });
   }
   at::Tensor& gradient = unit.members()[member].parameter.mutable_grad();
   if (gradient.defined()) {  // a custom function may return none
-    unit.add_gradient(member, gradient, 1.0 / static_cast<double>(mesh.world.size()));
+    unit.add_gradient(member, gradient, share_);
     gradient.reset();
     ++unit.members()[member].arrivals;
   }
@@ -119,12 +122,11 @@ void FullyShardedParameters::Core::reduce_in_order(bool all) {
 }
 
 void FullyShardedParameters::Core::reduce(ShardedUnit& unit) {
-  comm::with_operation_context("backward", fmt::format("the gradients of {} are not reduced", unit.name()),
-                               mesh.world.place(), [&] {
-                                 unit.start_reduction(mesh.shard);
-                                 order_.record_reduction(unit.index());
-                                 advance_reductions(&unit);
-                               });
+  comm::with_operation_context("backward", not_reduced(unit), mesh.world.place(), [&] {
+    unit.start_reduction(mesh.shard);
+    order_.record_reduction(unit.index());
+    advance_reductions(&unit);
+  });
   unit.is_reduced_in_forward = true;
 }
 

@@ -34,7 +34,10 @@ int64_t largest_unit_bytes(const ShardPlan& plan, const std::vector<state::Param
 }  // namespace
 
 FullyShardedParameters::Core::Core(comm::Group gather_group, ShardMesh the_mesh, const FullShardOptions& the_options)
-    : gathers(std::move(gather_group)), mesh(std::move(the_mesh)), options(the_options) {}
+    : gathers(std::move(gather_group)),
+      mesh(std::move(the_mesh)),
+      options(the_options),
+      share_(1.0 / static_cast<double>(mesh.world.size())) {}
 
 void FullyShardedParameters::Core::adopt(const ShardPlan& plan, const std::vector<state::ParameterShard>& parameters,
                                          const BeforeUnit& before_unit) {
@@ -119,10 +122,10 @@ std::string FullyShardedParameters::Core::moved_parameter() const {
   return {};
 }
 
-void FullyShardedParameters::Core::use(ShardedUnit& unit, const std::string& parameter, bool writes) {
+void FullyShardedParameters::Core::use(ShardedUnit& unit, const units::GatheredParameter& parameter, bool writes) {
   const std::lock_guard lock(mutex);
-  check_scope(parameter);
-  unit.record_use(parameter);
+  check_scope(parameter.name);
+  unit.record_use(parameter.member);
   ++unit.users;
   if (!unit.is_whole()) {
     try {
@@ -149,7 +152,8 @@ void FullyShardedParameters::Core::release(ShardedUnit& unit) noexcept {
 }
 
 void FullyShardedParameters::Core::gather(ShardedUnit& unit) {
-  comm::with_operation_context(current_call(), fmt::format("{} is not gathered", unit.name()), gathers.place(), [&] {
+  const auto problem = [&unit] { return fmt::format("{} is not gathered", unit.name()); };
+  comm::with_operation_context(current_call(), problem, gathers.place(), [&] {
     if (!unit.is_under_way()) {
       unit.start_gather(gathers);
       order_.record_gather(unit.index());

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "accelerate/device/factor.hpp"
 #include "accelerate/sharding/fully_sharded_parameters.hpp"
 #include "accelerate/sharding/gather_order.hpp"
 #include "accelerate/sharding/sharded_unit.hpp"
@@ -28,7 +29,7 @@ struct FullyShardedParameters::Core : UnitScheduler, std::enable_shared_from_thi
   void remove_hooks();
   void restore();
 
-  void use(ShardedUnit& unit, const std::string& parameter, bool writes) override;
+  void use(ShardedUnit& unit, const units::GatheredParameter& parameter, bool writes) override;
   void release(ShardedUnit& unit) noexcept override;
   void before_forward(bool learns, bool sync);
   void after_forward() noexcept;
@@ -81,6 +82,7 @@ struct FullyShardedParameters::Core : UnitScheduler, std::enable_shared_from_thi
   void fail_if_different(const std::vector<std::string>& histories, size_t rank, size_t other_rank) const;
 
   std::vector<std::shared_ptr<PartCopies>> copies_;  // of each accelerator, with offload
+  device::Factor share_;                             // of a rank in the mean of the gradients
   std::vector<ShardedUnit*> resident_;               // with memory, in the order of their gathers
   GatherOrder order_;
   UseOrder completion_order_;             // of the units in backward

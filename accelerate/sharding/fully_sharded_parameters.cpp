@@ -31,7 +31,22 @@ FullyShardedParameters::FullyShardedParameters(const ShardMesh& mesh,
   parts_on_host_ = options.cpu_offload;
   core_->adopt(plan_, parameters, before_unit);
   core_->register_hooks();
+  view_own_elements();
   if (!options.shard_parameters) keep_whole();
+}
+
+// Views are made once, because an operator for each parameter takes most of the time of a step of small ones.
+void FullyShardedParameters::view_own_elements() {
+  own_elements_.resize(parameters_.size());
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const ShardedUnit* unit = core_->places[i].first;
+    const ShardRange& range = mine_[i];
+    if (unit == nullptr || range.begin == range.end) continue;
+    own_elements_[i].value = unit->part().narrow(0, range.offset, range.end - range.begin);
+    if (unit->master().defined()) {
+      own_elements_[i].master = unit->master().narrow(0, range.offset, range.end - range.begin);
+    }
+  }
 }
 
 void FullyShardedParameters::keep_whole() {
@@ -53,6 +68,7 @@ FullyShardedParameters::~FullyShardedParameters() {
 void FullyShardedParameters::restore() {
   release_whole_units();
   core_->restore();
+  own_elements_.clear();
 }
 
 void FullyShardedParameters::before_forward(bool learns, bool sync) { core_->before_forward(learns, sync); }
@@ -160,15 +176,14 @@ std::vector<state::ParameterShard> FullyShardedParameters::shards(const Keys& ke
     if (range.begin == range.end) continue;
     const int64_t length = range.end - range.begin;
     const bool has_gradient = unit->gradient().defined() && (!only_used || unit->members()[place].is_used);
-    owned.push_back(
-        {.name = parameter.name,
-         .sizes = parameter.sizes,
-         .begin = range.begin,
-         .end = range.end,
-         .key = parameter.key,
-         .value = unit->part().narrow(0, range.offset, length),
-         .gradient = has_gradient ? unit->gradient().narrow(0, range.offset, length) : at::Tensor(),
-         .master = unit->master().defined() ? unit->master().narrow(0, range.offset, length) : at::Tensor()});
+    owned.push_back({.name = parameter.name,
+                     .sizes = parameter.sizes,
+                     .begin = range.begin,
+                     .end = range.end,
+                     .key = parameter.key,
+                     .value = own_elements_[i].value,
+                     .gradient = has_gradient ? unit->gradient().narrow(0, range.offset, length) : at::Tensor(),
+                     .master = own_elements_[i].master});
   }
   return owned;
 }

@@ -91,7 +91,13 @@ class FullyShardedParameters final : public ParameterSharding {
   struct Core;
   [[nodiscard]] std::vector<state::ParameterShard> shards(const Keys& keys, bool only_used);
   void keep_whole();
+  void view_own_elements();
+  /// This rank's elements of one parameter, in the unit's part and its masters.
+  struct OwnElements {
+    at::Tensor value{}, master{};
+  };
   std::shared_ptr<Core> core_;
+  std::vector<OwnElements> own_elements_;  // of each parameter of which this rank has elements
 };
 
 }  // namespace accelerate::sharding

@@ -5,8 +5,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/mul.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
@@ -30,13 +28,6 @@ constexpr units::MemoryErrors kMemoryErrors{
         "before the Accelerator ends, save the model, or call free_memory() on all ranks, which makes the parameters "
         "whole",
     .key_in_use = "use no_shard"};
-
-// A 0-dim number does not change the dtype of a product.
-at::Tensor number(double value) {
-  at::Tensor tensor = at::scalar_tensor(value, at::kDouble);
-  tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
-  return tensor;
-}
 
 // A parameter gets another storage when its module moves.
 bool has_moved(const UnitMember& member) {
@@ -91,7 +82,9 @@ void ShardedUnit::adopt(const comm::Group& group, bool keep, std::weak_ptr<UnitS
     if (!units::fills_its_storage(member.parameter)) member.parameter.set_data(member.parameter.detach().clone());
     view_of(whole_, member).copy_(member.parameter.detach());
     member.storage = member.parameter.storage();
-    member.gathered = std::make_shared<units::GatheredParameter>(weak_from_this(), member.name, &kMemoryErrors);
+    const auto number = static_cast<size_t>(&member - members_.data());
+    member.gathered = std::make_shared<units::GatheredParameter>(weak_from_this(), member.name, &kMemoryErrors,
+                                                                 /*memory=*/at::Tensor(), number);
   }
   part_ = own_part_of(whole_);
   if (!keep) part_ = copies_ ? PartCopies::to_host(part_) : part_.clone();
@@ -216,19 +209,26 @@ void ShardedUnit::restore() {
   is_whole_ = false;
 }
 
-void ShardedUnit::add_gradient(size_t member, const at::Tensor& gradient, double share) {
+void ShardedUnit::add_gradient(size_t member, const at::Tensor& gradient, const device::Factor& share) {
   UnitMember& own = members_[member];
   if (!whole_gradient_.defined()) whole_gradient_ = buffers_->take(numel_, gradient_options());
+  own.has_gradient = true;
+  auto* const memory = static_cast<char*>(whole_gradient_.mutable_data_ptr()) +
+                       own.offset * static_cast<int64_t>(whole_gradient_.element_size());
+  if (!own.is_filled && gradient.scalar_type() == whole_gradient_.scalar_type() &&
+      share.multiply_small(gradient, own.parameter.strides(), memory)) {
+    own.is_filled = true;
+    return;
+  }
   at::Tensor view = view_of(whole_gradient_, own);
   at::Tensor dense = gradient.is_sparse() ? gradient.to_dense() : gradient;
   if (std::exchange(own.is_filled, true)) {
-    view.add_(dense, share);
+    view.add_(dense, share.value());
   } else if (dense.scalar_type() == view.scalar_type()) {
-    at::mul_out(view, dense, number(share));
+    share.multiply(dense, view);
   } else {
-    view.copy_(dense).mul_(share);
+    view.copy_(dense).mul_(share.value());
   }
-  own.has_gradient = true;
 }
 
 void ShardedUnit::start_reduction(const comm::Group& group) {
@@ -295,12 +295,6 @@ void ShardedUnit::drop_local_gradients() noexcept {
   for (UnitMember& member : members_) member.is_filled = false;
 }
 
-void ShardedUnit::record_use(const std::string& name) {
-  for (UnitMember& member : members_) {
-    if (&member.gathered->name == &name) member.is_in_forward = true;
-  }
-}
-
 bool ShardedUnit::is_in_forward() const { return std::ranges::any_of(members_, &UnitMember::is_in_forward); }
 
 void ShardedUnit::begin_forward() {
@@ -323,10 +317,10 @@ bool ShardedUnit::count_arrival(size_t member) {
   return awaited_ == 0;
 }
 
-void ShardedUnit::before_operator(const std::string& name, bool writes) {
+void ShardedUnit::before_operator(const units::GatheredParameter& parameter, bool writes) {
   const auto scheduler = scheduler_.lock();
-  if (!scheduler) units::fail_without_owner(name, kMemoryErrors);
-  scheduler->use(*this, name, writes);
+  if (!scheduler) units::fail_without_owner(parameter.name, kMemoryErrors);
+  scheduler->use(*this, parameter, writes);
 }
 
 void ShardedUnit::after_operator() noexcept {

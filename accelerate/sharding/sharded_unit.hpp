@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "accelerate/comm/group.hpp"
+#include "accelerate/device/factor.hpp"
 #include "accelerate/sharding/part_copies.hpp"
 #include "accelerate/sharding/unit_buffers.hpp"
 #include "accelerate/units/gather_on_use.hpp"
@@ -24,7 +25,7 @@ class UnitScheduler {
  public:
   virtual ~UnitScheduler() = default;
   /// Gathers the unit. Returns with unit.users incremented, or throws.
-  virtual void use(ShardedUnit& unit, const std::string& parameter, bool writes) = 0;
+  virtual void use(ShardedUnit& unit, const units::GatheredParameter& parameter, bool writes) = 0;
   virtual void release(ShardedUnit& unit) noexcept = 0;
 };
 
@@ -100,7 +101,7 @@ class ShardedUnit final : public units::GatherOnUse, public std::enable_shared_f
   [[nodiscard]] bool is_in_forward() const;
 
   /// Adds share * gradient of a member to the whole gradient.
-  void add_gradient(size_t member, const at::Tensor& gradient, double share);
+  void add_gradient(size_t member, const at::Tensor& gradient, const device::Factor& share);
   /// Members without a gradient count as zeros.
   void start_reduction(const comm::Group& group);
   /// Waits for the reduction within the shard group, and starts the sum of this rank's part over the replicas.
@@ -114,8 +115,7 @@ class ShardedUnit final : public units::GatherOnUse, public std::enable_shared_f
   /// Drops the gradients that are not reduced. Waits for a reduction without an error.
   void drop_local_gradients() noexcept;
   /// Must be called for each operator that uses a parameter.
-  /// \param name  That of before_operator().
-  void record_use(const std::string& name);
+  void record_use(size_t member) { members_[member].is_in_forward = true; }
   /// Must be called before the first forward after a backward.
   void begin_forward();
   /// Begins to count the arrivals of a backward. A parameter that no operator of the forward used has no gradient, so
@@ -124,7 +124,7 @@ class ShardedUnit final : public units::GatherOnUse, public std::enable_shared_f
   /// Counts one arrival. \returns true if the gradients of all members arrived.
   bool count_arrival(size_t member);
 
-  void before_operator(const std::string& name, bool writes) override;
+  void before_operator(const units::GatheredParameter& parameter, bool writes) override;
   void after_operator() noexcept override;
 
   int64_t users = 0;                   ///< operators that use the parameters now

@@ -168,7 +168,7 @@ void WholeUnit::make_stream_wait() {
   waited_.push_back(stream);
 }
 
-void WholeUnit::before_operator(const std::string&, bool) {
+void WholeUnit::before_operator(const units::GatheredParameter&, bool) {
   order_->record(index_);
   finish_exchange();
 }

@@ -60,7 +60,7 @@ class WholeUnit final : public units::GatherOnUse, public std::enable_shared_fro
   /// Must be called after a step was captured as a graph: each replay exchanges the parts and waits by itself.
   void forget_exchange();
 
-  void before_operator(const std::string& name, bool writes) override;
+  void before_operator(const units::GatheredParameter& parameter, bool writes) override;
   void after_operator() noexcept override {}
 
  private:

@@ -46,11 +46,14 @@ const OperatorUse& use_of(const c10::FunctionSchema& schema) {
   return entry->second;
 }
 
-MemoryContext parameter_of(const at::Tensor& tensor) {
-  if (!tensor.has_storage()) return nullptr;
+MemoryContext parameter_of(c10::StorageImpl& storage) {
   const std::lock_guard lock(contexts_mutex);
-  const at::DataPtr& memory = device::storage_of(tensor)->_mutable_data_ptr_no_checks();
+  const at::DataPtr& memory = storage._mutable_data_ptr_no_checks();
   return memory.get_deleter() == &delete_context ? *static_cast<MemoryContext*>(memory.get_context()) : nullptr;
+}
+
+MemoryContext parameter_of(const at::Tensor& tensor) {
+  return tensor.has_storage() ? parameter_of(*device::storage_of(tensor)) : nullptr;
 }
 
 // The owners of the memory that one operator uses. Each is held until the operator ended, so that the gather of one
@@ -84,7 +87,7 @@ class UsedMemory {
     }
     auto owner = parameter->owner.lock();
     if (!owner) fail_without_owner(parameter->name, *parameter->errors);
-    owner->before_operator(parameter->name, writes);
+    owner->before_operator(*parameter, writes);
     owners_.push_back(std::move(owner));
   }
 
@@ -178,7 +181,7 @@ void disable_gather_on_use(const at::Tensor& parameter) {
 void set_storage_memory(const c10::Storage& storage, void* memory, std::shared_ptr<const GatheredParameter> parameter) {
   c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
   const bool is_absent = memory == nullptr && impl->nbytes() > 0;
-  if (is_absent) set_absence_text(storage, *parameter);
+  if (parameter_of(*impl) != parameter) set_absence_text(storage, *parameter);
   at::DataPtr next(memory, new MemoryContext(std::move(parameter)), &delete_context, impl->device());
   const std::lock_guard lock(contexts_mutex);
   device::refuse_data(*impl, is_absent);

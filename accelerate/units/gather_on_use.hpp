@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -17,6 +18,8 @@
 #include <string_view>
 
 namespace accelerate::units {
+
+struct GatheredParameter;
 
 /// Owner of the memory of parameters. Its functions are called by the thread that runs an operator.
 class GatherOnUse {
@@ -27,9 +30,8 @@ class GatherOnUse {
   virtual ~GatherOnUse() = default;
 
   /// Makes the memory available, until after_operator() of the same operator. An exception cancels the operator.
-  /// \param name    Name of the parameter, for messages.
   /// \param writes  True if the operator writes to the parameter.
-  virtual void before_operator(const std::string& name, bool writes) = 0;
+  virtual void before_operator(const GatheredParameter& parameter, bool writes) = 0;
   virtual void after_operator() noexcept = 0;
 
   /// If set, the operator's other arguments are copied to this device, and so are those of operators on its results.
@@ -50,6 +52,7 @@ struct GatheredParameter {
   std::string name{};
   const MemoryErrors* errors = nullptr;
   at::Tensor memory{};  ///< kept alive as long as the parameter; undefined if the owner's memory is temporary
+  size_t member = 0;    ///< number of the parameter within its owner
 };
 
 /// Makes operators on the parameter, and on views that are created from now on, call its owner.
