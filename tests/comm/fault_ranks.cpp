@@ -105,6 +105,22 @@ void ragged(const Group& group) { static_cast<void>(group.all_gather(at::ones({6
 
 void shapes(const Group& group, int64_t elements = 4) { group.all_reduce(at::ones({group.rank() + elements})); }
 
+void row_shapes(const Group& group) {
+  const int64_t rows = 2 + group.rank();
+  group.reduce_scatter_async(at::zeros({rows}), at::ones({2 * rows})).wait();
+}
+
+void part_shapes(const Group& group) {
+  const int64_t rows = 2 + group.rank();
+  group.all_gather_async(at::zeros({2 * rows}), at::ones({rows})).wait();
+}
+
+/// Gloo ends a rank that receives more than expected.
+void shapes_broadcast(const Group& group) {
+  group.broadcast(at::ones({5 - group.rank()}));
+  group.barrier();
+}
+
 void dtypes(const Group& group, int64_t elements = 4) {
   group.all_reduce(at::ones({elements}, group.rank() == 0 ? at::kFloat : at::kInt));
 }
@@ -294,6 +310,9 @@ const std::map<std::string, void (*)(const Group&)> kScenarios{
     {"ragged", ragged},
     {"shapes", [](const Group& group) { shapes(group); }},
     {"shapes_large", [](const Group& group) { shapes(group, 3'000'000); }},
+    {"shapes_broadcast", shapes_broadcast},
+    {"row_shapes", row_shapes},
+    {"part_shapes", part_shapes},
     {"debug_shapes", [](const Group& group) { shapes(group); }},
     {"debug_extra", [](const Group& group) { extra(group, true); }},
     {"debug_extra_last", [](const Group& group) { extra(group, false); }},

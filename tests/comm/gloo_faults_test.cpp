@@ -266,8 +266,26 @@ TEST_CASE("gloo: different trailing dimensions are reported on every rank") {
                                 "only the first dimension may differ."));
 }
 
-TEST_CASE("gloo: different sizes end the process with our text, the rank and the remedy") {
-  const auto ranks = run_gloo("shapes");
+TEST_CASE("gloo: different shapes, dtypes and reductions of a direct exchange are reported on every rank at once") {
+  const auto both = [](const std::string& scenario, const std::string& text, const std::string& rank_0,
+                       const std::string& rank_1) {
+    const auto ranks = run_gloo(scenario);
+    CAPTURE(scenario);
+    CHECK(ranks[0].out == at_rank(0, fmt::format(fmt::runtime(text), rank_0, 1, rank_1)));
+    CHECK(ranks[1].out == at_rank(1, fmt::format(fmt::runtime(text), rank_1, 0, rank_0)));
+  };
+  const std::string sends = "this rank sends {}, rank {} sends {}; they must be equal.";
+  both("shapes", "all_reduce: " + sends, "[4] float32", "[5] float32");
+  both("shapes_large", "all_reduce: " + sends, "[3000000] float32", "[3000001] float32");
+  both("dtypes", "all_reduce: " + sends, "[4] float32", "[4] int32");
+  both("dtypes_large", "all_reduce: " + sends, "[3000000] float32", "[3000000] int32");
+  both("row_shapes", "reduce_scatter: " + sends, "[4] float32", "[6] float32");
+  both("part_shapes", "all_gather: " + sends, "[2] float32", "[3] float32");
+  both("reductions", "all_reduce: this rank's reduction is {}, rank {}'s is {}; they must be equal.", "sum", "max");
+}
+
+TEST_CASE("gloo: different sizes of a broadcast end the process with our text, the rank and the remedy") {
+  const auto ranks = run_gloo("shapes_broadcast");
   const std::string text =
       "gloo: the ranks give tensors of different sizes to one operation, and gloo ends the process for that; with "
       "ACCELERATE_DEBUG_MODE=1 (accelerate_launch --debug) every rank reports its call\n";

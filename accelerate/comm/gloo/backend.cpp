@@ -3,18 +3,23 @@
 // objects on but never calls them, because the headers do not come from the same source as the library.
 #include <algorithm>
 #include <atomic>
+#include <memory>
+#include <optional>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <utility>
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/base/log.hpp"
 #include "accelerate/comm/core/backend_table.hpp"
+#include "accelerate/comm/core/bytes.hpp"
 #include "accelerate/comm/core/collective_fingerprint.hpp"
 #include "accelerate/comm/core/connection.hpp"
 #include "accelerate/comm/core/deadline_call.hpp"
 #include "accelerate/comm/core/group_core.hpp"
 #include "accelerate/comm/core/peer_error_text.hpp"
-#include "accelerate/comm/gloo/joined_work.hpp"
+#include "accelerate/comm/core/wire_format.hpp"
+#include "accelerate/comm/gloo/direct_exchange.hpp"
 #include "accelerate/comm/gloo/terminate_message.hpp"
 #include "accelerate/comm/rendezvous/interfaces.hpp"
 #include "accelerate/comm/rendezvous/sockets.hpp"
@@ -23,34 +28,69 @@
 namespace accelerate::comm {
 namespace {
 
-/// LibTorch's all-gather receives into a temporary tensor of the size of the output, which one of gloo's threads
-/// allocates. glibc has a heap for each thread. It returns the free end of a heap to the system only above
-/// MALLOC_TRIM_THRESHOLD_, which the launcher sets to a large value. In a group of at most kMaxRanks, large parts are
-/// therefore received directly into the output, by one broadcast of each rank's part.
+/// Uses a direct exchange in a group of a few ranks. LibTorch's all-gather would receive into a temporary tensor of the
+/// size of the output, which one of gloo's threads allocates. glibc has a heap for each thread, and returns the free
+/// end of a heap to the system only above MALLOC_TRIM_THRESHOLD_, which the launcher sets to a large value.
 class Gloo final : public c10d::ProcessGroupGloo {
  public:
-  using ProcessGroupGloo::ProcessGroupGloo;
+  template <typename... Arguments>
+  explicit Gloo(std::chrono::milliseconds timeout, Arguments&&... arguments)
+      : ProcessGroupGloo(std::forward<Arguments>(arguments)...) {
+    if (has_few_ranks()) exchange_ = std::make_unique<DirectExchange>(*this, timeout);
+  }
+
+  [[nodiscard]] bool has_few_ranks() const { return getSize() <= DirectExchange::kMaxRanks; }
+  void announce(const CollectiveFingerprint& fingerprint, Agreement agreement) {
+    if (exchange_) exchange_->announce(fingerprint, agreement);
+  }
+  void abandon() noexcept {
+    if (exchange_) exchange_->abandon();
+  }
+
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
+                                           const c10d::AllreduceOptions& options) override {
+    const auto op = reduce_op(options.reduceOp);
+    const bool is_direct = exchange_ && tensors.size() == 1 && is_plain(tensors[0]) && op && reduces(tensors[0]) &&
+                           byte_count(tensors[0]) * (getSize() - 1) <= kMaxReceived;
+    if (!is_direct) return ProcessGroupGloo::allreduce(tensors, options);
+    return exchange_->all_reduce(tensors[0], *op, {.asynchronous = options.asyncOp});
+  }
+
+  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                                      const c10d::ReduceScatterOptions& options) override {
+    const auto op = reduce_op(options.reduceOp);
+    if (!exchange_ || !is_divided(input, output) || !op || !reduces(input)) {
+      return ProcessGroupGloo::_reduce_scatter_base(output, input, options);
+    }
+    return exchange_->reduce_scatter(output, input, *op, {.asynchronous = options.asyncOp});
+  }
 
   c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
                                                  const c10d::AllgatherOptions& options) override {
-    constexpr size_t kMinBytes = size_t{64} << 10;  // one operation is faster for less
-    constexpr int kMaxRanks = 4;  // each broadcast occupies one of gloo's two threads for log2(ranks) transfers
-    const bool is_flat = output.is_cpu() && input.is_cpu() && output.is_contiguous() && input.is_contiguous() &&
-                         output.numel() == input.numel() * getSize() && output.dtype() == input.dtype();
-    if (!is_flat || input.nbytes() < kMinBytes || getSize() > kMaxRanks) {
-      return ProcessGroupGloo::_allgather_base(output, input, options);
-    }
-    const at::Tensor parts = output.view({getSize(), input.numel()});
-    if (const at::Tensor own = parts[getRank()]; own.const_data_ptr() != input.const_data_ptr()) {
-      own.copy_(input.view({-1}));
-    }
-    JoinedWork::Parts broadcasts;
-    for (int root = 0; root < getSize(); ++root) {
-      std::vector<at::Tensor> part{parts[root]};
-      broadcasts.push_back(broadcast(part, {.rootRank = root, .timeout = options.timeout}));
-    }
-    return c10::make_intrusive<JoinedWork>(getRank(), std::move(broadcasts), output);
+    if (!exchange_ || !is_divided(output, input)) return ProcessGroupGloo::_allgather_base(output, input, options);
+    return exchange_->all_gather(output, input, {.asynchronous = options.asyncOp});
   }
+
+ private:
+  /// Bytes that a rank receives in an all-reduce. Gloo's ring is faster for more.
+  static constexpr int64_t kMaxReceived = int64_t{1} << 20;
+
+  static bool is_plain(const at::Tensor& tensor) {
+    return tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() && tensor.numel() > 0 &&
+           !tensor.is_conj() && !tensor.is_neg();
+  }
+  [[nodiscard]] bool is_divided(const at::Tensor& whole, const at::Tensor& part) const {
+    return is_plain(whole) && is_plain(part) && whole.numel() == part.numel() * getSize() &&
+           whole.dtype() == part.dtype();
+  }
+  static bool reduces(const at::Tensor& tensor) { return DirectExchange::reduces(tensor.scalar_type()); }
+  static std::optional<ReduceOp> reduce_op(const c10d::ReduceOp& op) {
+    const bool is_known = op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::PRODUCT || op == c10d::ReduceOp::MIN ||
+                          op == c10d::ReduceOp::MAX;
+    return is_known ? std::optional(from_c10d(op, "gloo")) : std::nullopt;
+  }
+
+  std::unique_ptr<DirectExchange> exchange_;  // unset in a group of many ranks
 };
 
 using Devices = std::vector<std::shared_ptr<::gloo::transport::Device>>;
@@ -88,8 +128,8 @@ c10::intrusive_ptr<Gloo> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
   // Gloo keeps the timeout while the store answers. If the store hangs, the call is abandoned one second later.
   const auto make = [=] {
     announce_arrival(*store, name, rank);
-    auto gloo = c10::make_intrusive<Gloo>(c10::make_intrusive<c10d::PrefixStore>(name, store), static_cast<int>(rank),
-                                          static_cast<int>(size), options);
+    auto gloo = c10::make_intrusive<Gloo>(timeout, c10::make_intrusive<c10d::PrefixStore>(name, store),
+                                          static_cast<int>(rank), static_cast<int>(size), options);
     // A connected rank could close its pairs while other ranks still connect theirs, which then fail with "Connection
     // closed by peer". So every rank waits until all are connected.
     c10d::BarrierOptions all_connected;
@@ -133,16 +173,24 @@ class GlooConnection : public Connection {
     }
   }
 
+  /// Only direct exchanges compare fingerprints.
+  bool announce(const CollectiveFingerprint& fingerprint, Agreement agreement) override {
+    gloo_->announce(fingerprint, agreement);
+    return false;
+  }
+
   /// LibTorch's version is an all-reduce with a handle that never completes and has no deadline.
-  [[nodiscard]] bool reduces_rows() const override { return false; }
+  [[nodiscard]] bool reduces_rows() const override { return gloo_->has_few_ranks(); }
 
   PeerReport diagnose_peers(const CollectiveFingerprint& signature) override {
     return diagnose_peers_over_store(store_info_, prefix_, signature, rank_, job_ranks_);
   }
 
   void abort_operations() noexcept override {
+    if (abandoned_.exchange(true)) return;
     // Leaks one reference, because the destructor would wait for operations that hang.
-    if (!abandoned_.exchange(true)) c10::raw::intrusive_ptr::incref(gloo_.get());
+    c10::raw::intrusive_ptr::incref(gloo_.get());
+    gloo_->abandon();
   }
 
  private:
