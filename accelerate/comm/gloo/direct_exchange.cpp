@@ -200,7 +200,8 @@ WorkPtr DirectExchange::all_reduce(const at::Tensor& tensor, ReduceOp op, CallOp
   const at::Tensor own = flat(tensor);
   const std::vector<at::Tensor> terms = terms_beside(own);
   call.with_tensors = post(
-      call.tag, [&](int64_t rank) { return terms[static_cast<size_t>(rank)]; }, [&](int64_t) { return own; });
+      call.tag, [&](int64_t rank) { return terms[static_cast<size_t>(rank)]; },
+      [&](int64_t) -> const at::Tensor& { return own; });
   auto finish = [=](const TaskContext& context) {
     call.wait(context);
     reduce_in_order(terms, own, op);
@@ -230,7 +231,8 @@ WorkPtr DirectExchange::all_gather(const at::Tensor& output, const at::Tensor& i
   Call call = begin(Operation::all_gather, input);
   const at::Tensor whole = flat(output), mine = flat(input);
   call.with_tensors = post(
-      call.tag, [&](int64_t rank) { return part_of(whole, rank, ranks_); }, [&](int64_t) { return mine; });
+      call.tag, [&](int64_t rank) { return part_of(whole, rank, ranks_); },
+      [&](int64_t) -> const at::Tensor& { return mine; });
   copy_values(mine, part_of(whole, rank_, ranks_));
   auto finish = [call = std::move(call)](const TaskContext& context) { call.wait(context); };
   return submit(OpType::_ALLGATHER_BASE, {output, input}, options, std::move(finish));
