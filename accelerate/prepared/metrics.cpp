@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "accelerate/comm/error_context.hpp"
+#include "accelerate/prepared/checkpoint_io.hpp"
 #include "accelerate/prepared/padding.hpp"
 #include "accelerate/prepared/pipeline_state.hpp"
 #include "accelerate/prepared/sharded_optimizer_state.hpp"
