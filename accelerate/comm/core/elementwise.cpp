@@ -36,29 +36,40 @@ void reduce_as(void* into, const void* from, int64_t count, ReduceOp op) {
   reduce_typed(static_cast<T*>(into), static_cast<const T*>(from), count, op);
 }
 
-}  // namespace
+using Kernel = void (*)(void* into, const void* from, int64_t count, ReduceOp op);
 
-void reduce_into(void* into, const void* from, int64_t count, at::ScalarType dtype, ReduceOp op) {
+// Returns null for a dtype without a kernel.
+Kernel kernel_of(at::ScalarType dtype) {
   switch (dtype) {
     case at::kByte:
-      return reduce_as<uint8_t>(into, from, count, op);
+      return reduce_as<uint8_t>;
     case at::kChar:
-      return reduce_as<int8_t>(into, from, count, op);
+      return reduce_as<int8_t>;
     case at::kInt:
-      return reduce_as<int32_t>(into, from, count, op);
+      return reduce_as<int32_t>;
     case at::kLong:
-      return reduce_as<int64_t>(into, from, count, op);
+      return reduce_as<int64_t>;
     case at::kHalf:
-      return reduce_as<c10::Half>(into, from, count, op);
+      return reduce_as<c10::Half>;
     case at::kBFloat16:
-      return reduce_as<c10::BFloat16>(into, from, count, op);
+      return reduce_as<c10::BFloat16>;
     case at::kFloat:
-      return reduce_as<float>(into, from, count, op);
+      return reduce_as<float>;
     case at::kDouble:
-      return reduce_as<double>(into, from, count, op);
+      return reduce_as<double>;
     default:
-      throw std::invalid_argument(fmt::format("no kernel reduces {}", dtype_name(dtype)));
+      return nullptr;
   }
+}
+
+}  // namespace
+
+bool has_reduction(at::ScalarType dtype) { return kernel_of(dtype) != nullptr; }
+
+void reduce_into(void* into, const void* from, int64_t count, at::ScalarType dtype, ReduceOp op) {
+  const Kernel kernel = kernel_of(dtype);
+  if (kernel == nullptr) throw std::invalid_argument(fmt::format("no kernel reduces {}", dtype_name(dtype)));
+  kernel(into, from, count, op);
 }
 
 }  // namespace accelerate::comm

@@ -10,6 +10,9 @@
 
 namespace accelerate::comm {
 
+/// True for the dtypes of reduce_into().
+bool has_reduction(at::ScalarType dtype);
+
 /// Computes into[i] = into[i] (op) from[i] for i < count. `dtype` must be a result of wire_format_of(); `op` must not
 /// be mean.
 void reduce_into(void* into, const void* from, int64_t count, at::ScalarType dtype, ReduceOp op);

@@ -87,10 +87,15 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
   return c10d::ReduceOp::SUM;
 }
 
-ReduceOp from_c10d(const c10d::ReduceOp& op, std::string_view backend) {
+std::optional<ReduceOp> known_reduce_op(const c10d::ReduceOp& op) {
   for (const auto& [ours, theirs] : kReduceOps) {
     if (theirs == op.op_) return ours;
   }
+  return std::nullopt;
+}
+
+ReduceOp from_c10d(const c10d::ReduceOp& op, std::string_view backend) {
+  if (const auto known = known_reduce_op(op)) return *known;
   throw std::invalid_argument(fmt::format("the {} backend reduces by sum, product, min and max", backend));
 }
 

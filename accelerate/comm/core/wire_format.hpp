@@ -31,7 +31,9 @@ std::string_view reduce_op_name(ReduceOp op);
 
 /// Converts to c10d's reduction. Not for mean, which is a sum on the wire, divided afterwards.
 c10d::ReduceOp to_c10d(ReduceOp op);
-/// The inverse conversion, for the library's own backends.
+/// The inverse conversion; nothing for a reduction that the library does not have.
+std::optional<ReduceOp> known_reduce_op(const c10d::ReduceOp& op);
+/// As above, for the library's own backends.
 ///
 /// \param backend  Name for the error message if the backend does not support the reduction.
 ReduceOp from_c10d(const c10d::ReduceOp& op, std::string_view backend);

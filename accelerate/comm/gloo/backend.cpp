@@ -16,6 +16,7 @@
 #include "accelerate/comm/core/collective_fingerprint.hpp"
 #include "accelerate/comm/core/connection.hpp"
 #include "accelerate/comm/core/deadline_call.hpp"
+#include "accelerate/comm/core/elementwise.hpp"
 #include "accelerate/comm/core/group_core.hpp"
 #include "accelerate/comm/core/peer_error_text.hpp"
 #include "accelerate/comm/core/wire_format.hpp"
@@ -49,17 +50,17 @@ class Gloo final : public c10d::ProcessGroupGloo {
 
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
                                            const c10d::AllreduceOptions& options) override {
-    const auto op = reduce_op(options.reduceOp);
-    const bool is_direct = exchange_ && tensors.size() == 1 && is_plain(tensors[0]) && op && reduces(tensors[0]) &&
-                           byte_count(tensors[0]) * (getSize() - 1) <= kMaxReceived;
+    const auto op = tensors.size() == 1 ? reduction(tensors[0], options.reduceOp) : std::nullopt;
+    const bool is_direct =
+        exchange_ && op && is_plain(tensors[0]) && byte_count(tensors[0]) * (getSize() - 1) <= kMaxReceived;
     if (!is_direct) return ProcessGroupGloo::allreduce(tensors, options);
     return exchange_->all_reduce(tensors[0], *op, {.asynchronous = options.asyncOp});
   }
 
   c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                       const c10d::ReduceScatterOptions& options) override {
-    const auto op = reduce_op(options.reduceOp);
-    if (!exchange_ || !is_divided(input, output) || !op || !reduces(input)) {
+    const auto op = reduction(input, options.reduceOp);
+    if (!exchange_ || !is_divided(input, output) || !op) {
       return ProcessGroupGloo::_reduce_scatter_base(output, input, options);
     }
     return exchange_->reduce_scatter(output, input, *op, {.asynchronous = options.asyncOp});
@@ -83,11 +84,9 @@ class Gloo final : public c10d::ProcessGroupGloo {
     return is_plain(whole) && is_plain(part) && whole.numel() == part.numel() * getSize() &&
            whole.dtype() == part.dtype();
   }
-  static bool reduces(const at::Tensor& tensor) { return DirectExchange::reduces(tensor.scalar_type()); }
-  static std::optional<ReduceOp> reduce_op(const c10d::ReduceOp& op) {
-    const bool is_known = op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::PRODUCT || op == c10d::ReduceOp::MIN ||
-                          op == c10d::ReduceOp::MAX;
-    return is_known ? std::optional(from_c10d(op, "gloo")) : std::nullopt;
+  /// Returns nothing if the exchange does not support the reduction.
+  static std::optional<ReduceOp> reduction(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+    return has_reduction(tensor.scalar_type()) ? known_reduce_op(op) : std::nullopt;
   }
 
   std::unique_ptr<DirectExchange> exchange_;  // unset in a group of many ranks

@@ -91,22 +91,6 @@ DirectExchange::Messages DirectExchange::post(int tag, const TensorOfRank& recei
   return messages;
 }
 
-bool DirectExchange::reduces(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kByte:
-    case at::kChar:
-    case at::kInt:
-    case at::kLong:
-    case at::kHalf:
-    case at::kBFloat16:
-    case at::kFloat:
-    case at::kDouble:
-      return true;
-    default:
-      return false;
-  }
-}
-
 // The messages of one operation.
 struct DirectExchange::Call {
   Agreement agreement = Agreement::whole_shape;

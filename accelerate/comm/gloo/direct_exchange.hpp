@@ -20,9 +20,9 @@
 
 namespace accelerate::comm {
 
-/// Every rank sends to each other rank what that rank needs, in one step. Gloo's ring needs twice the time or more for
-/// small tensors, and LibTorch has no reduce_scatter over gloo with a deadline. All ranks compute a sum in the order of
-/// the ranks, so it has the same bits everywhere.
+/// Every rank sends its terms or its part directly to each other rank, in one step. Gloo's ring needs twice the time or
+/// more for small tensors, and LibTorch has no reduce_scatter over gloo with a deadline. All ranks compute a sum in the
+/// order of the ranks, so it has the same bits everywhere.
 ///
 /// The messages are posted by the call. The rest of an operation runs in the order of the calls, on a worker thread or
 /// on the thread that waits. Tensors are dense tensors on the CPU.
@@ -40,8 +40,6 @@ class DirectExchange {
 
   /// Above this number an operation of a ring has fewer messages.
   static constexpr int64_t kMaxRanks = 4;
-  /// True for dtypes that the reductions support.
-  [[nodiscard]] static bool reduces(at::ScalarType dtype);
 
   /// \param backend  Its send() and recv() transfer the messages. Must outlive this object.
   /// \param timeout  Of an operation, unless wait() has another one.
