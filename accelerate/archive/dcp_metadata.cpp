@@ -42,7 +42,9 @@ constexpr std::array<TorchType, 12> kNamedDtypes{{{"torch.float32", "F32", 32},
 
 const AllowedGlobals& allowed_in_dcp_metadata() {
   static const AllowedGlobals names = [] {
-    AllowedGlobals all = {"torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING",
+    // Python 3.11.2, which Debian 12 has, writes an enumerator as getattr(class, name), which is not executed.
+    AllowedGlobals all = {"builtins.getattr",
+                          "torch.distributed.checkpoint.metadata._MEM_FORMAT_ENCODING",
                           "torch.distributed.checkpoint.metadata.StorageMeta",
                           "torch.serialization._get_layout",
                           "torch.Size",

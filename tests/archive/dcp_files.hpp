@@ -44,17 +44,27 @@ inline PickleValue size(const Sizes& sizes) {
 inline PickleValue chunk(const Sizes& offsets, const Sizes& sizes) {
   return of_metadata("ChunkStorageMetadata", dict({{text("offsets"), size(offsets)}, {text("sizes"), size(sizes)}}));
 }
-inline PickleValue properties(PickleValue dtype) {
-  return of_metadata(
-      "TensorProperties",
-      tuple({std::move(dtype), object("torch.serialization", "_get_layout", {text("torch.strided")}, {}), false,
-             object("torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING", {int64_t{0}}, {}), false}));
+inline PickleValue memory_format() {
+  return object("torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING", {int64_t{0}}, {});
 }
-inline PickleValue tensor(const Sizes& sizes, PickleItems chunks,
-                          PickleValue dtype = PickleGlobal{"torch", "float32"}) {
-  return of_metadata("TensorStorageMetadata", dict({{text("properties"), properties(std::move(dtype))},
-                                                    {text("size"), size(sizes)},
-                                                    {text("chunks"), list(std::move(chunks))}}));
+/// The same as Python 3.11.2 writes it.
+inline PickleValue memory_format_by_name() {
+  return object(
+      "builtins", "getattr",
+      {PickleGlobal{"torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING"}, text("TORCH_CONTIGUOUS_FORMAT")},
+      {});
+}
+inline PickleValue properties(PickleValue dtype, PickleValue format) {
+  return of_metadata("TensorProperties",
+                     tuple({std::move(dtype), object("torch.serialization", "_get_layout", {text("torch.strided")}, {}),
+                            false, std::move(format), false}));
+}
+inline PickleValue tensor(const Sizes& sizes, PickleItems chunks, PickleValue dtype = PickleGlobal{"torch", "float32"},
+                          PickleValue format = memory_format()) {
+  return of_metadata("TensorStorageMetadata",
+                     dict({{text("properties"), properties(std::move(dtype), std::move(format))},
+                           {text("size"), size(sizes)},
+                           {text("chunks"), list(std::move(chunks))}}));
 }
 inline PickleValue bytes() { return of_metadata("BytesStorageMetadata", dict({})); }
 

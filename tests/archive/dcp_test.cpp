@@ -156,6 +156,18 @@ TEST_CASE("tensors without dimensions or elements, transposed items and plain va
   CHECK(*rates.as<PickleList>()->items->front().as<double>() == 0.5);
 }
 
+TEST_CASE("the enumerators in .metadata are read in both forms of Python") {
+  for (const PickleValue& format : {memory_format(), memory_format_by_name()}) {
+    testing::TemporaryFolder folder;
+    Builder builder;
+    builder.add("a", tensor({2}, {chunk({0}, {2})}, PickleGlobal{"torch", "float32"}, format));
+    builder.add_item("a", {0}, {2}, {7.0F, 8.0F});
+    builder.write(folder.path);
+    DcpFolder opened(folder.path, "load");
+    CHECK(elements(opened, "a", 0, 2) == std::vector<float>{7, 8});
+  }
+}
+
 TEST_CASE("elements in no item or in two are refused") {
   CHECK(read_of({{0, 2}, {2, 2}}).empty());
   CHECK(read_of({{0, 2}, {3, 1}}).ends_with(".metadata: elements 2 to 3 of 'a' are in no item"));
