@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "accelerate/base/hash.hpp"
+
 namespace accelerate::gradient {
 namespace {
 
@@ -29,12 +31,8 @@ Lines split_fields(const std::string& text) {
   return lines;
 }
 
-// FNV-1a, reduced to 62 bits so that its negation also fits.
-int64_t digest(const std::string& text) {
-  uint64_t hash = 14695981039346656037ULL;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
-  return static_cast<int64_t>(hash >> 2);
-}
+// Reduced to 62 bits so that its negation also fits.
+int64_t digest(const std::string& text) { return static_cast<int64_t>(base::hash_text(text) >> 2U); }
 
 // max(x) == -max(-x) if every rank has the same x.
 bool agrees(const comm::Group& group, const std::string& text) {

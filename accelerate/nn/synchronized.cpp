@@ -12,6 +12,7 @@
 #include <map>
 #include <utility>
 
+#include "accelerate/base/hash.hpp"
 #include "accelerate/comm/error_context.hpp"
 #include "accelerate/nn/checksum.hpp"
 
@@ -40,10 +41,8 @@ std::string describe_tensor(const CheckedTensor& one) {
 }
 
 uint64_t digest(const Names& lines) {
-  uint64_t hash = 14695981039346656037ULL;  // FNV-1a
-  for (const std::string& line : lines) {
-    for (const char c : line + '\n') hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
-  }
+  uint64_t hash = base::kEmptyHash;
+  for (const std::string& line : lines) hash = base::hash_text(line + '\n', hash);
   return hash;
 }
 

@@ -9,9 +9,8 @@ namespace accelerate::sharding {
 namespace {
 
 constexpr size_t kMaxHistory = 200;
-constexpr uint64_t kPrime = 1099511628211ULL;  // FNV-1a
 
-uint64_t with_code(uint64_t hash, int64_t code) { return (hash ^ static_cast<uint64_t>(code + 1)) * kPrime; }
+uint64_t with_code(uint64_t hash, int64_t code) { return base::hash_word(static_cast<uint64_t>(code + 1), hash); }
 
 }  // namespace
 
@@ -53,7 +52,7 @@ std::string GatherOrder::history_text(bool with_gathers) const {
 }
 
 void GatherOrder::clear_history() {
-  hash_ = reduction_hash_ = kSeed;
+  hash_ = reduction_hash_ = base::kEmptyHash;
   history_.clear();
 }
 

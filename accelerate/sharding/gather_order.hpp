@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "accelerate/base/hash.hpp"
+
 namespace accelerate::sharding {
 
 /// Records the collectives of a model's units. The order of the previous pass predicts the next gather. A wrong
@@ -28,7 +30,7 @@ class GatherOrder {
   /// The same for the reductions alone.
   [[nodiscard]] int64_t reduction_hash() const { return static_cast<int64_t>(reduction_hash_ >> 1U); }
   /// True if there are records of reductions since the last call of clear_history().
-  [[nodiscard]] bool has_reductions() const { return reduction_hash_ != kSeed; }
+  [[nodiscard]] bool has_reductions() const { return reduction_hash_ != base::kEmptyHash; }
   /// Returns "gather 0, gather 1, reduce 1, ..." since the last call of clear_history(); at most 200 records.
   [[nodiscard]] std::string history() const;
   /// The reductions of history().
@@ -43,10 +45,8 @@ class GatherOrder {
   bool is_predictable_ = false;
   std::vector<int64_t> gathers_;                  // of this pass
   std::array<std::vector<int64_t>, 2> previous_;  // of the previous pass without and with a graph
-  uint64_t hash_ = kSeed, reduction_hash_ = kSeed;
+  uint64_t hash_ = base::kEmptyHash, reduction_hash_ = base::kEmptyHash;
   std::vector<int64_t> history_;
-
-  static constexpr uint64_t kSeed = 14695981039346656037ULL;  // FNV-1a
 };
 
 }  // namespace accelerate::sharding

@@ -115,7 +115,6 @@ void part_shapes(const Group& group) {
   group.all_gather_async(at::zeros({2 * rows}), at::ones({rows})).wait();
 }
 
-/// Gloo ends a rank that receives more than expected.
 void shapes_broadcast(const Group& group) {
   group.broadcast(at::ones({5 - group.rank()}));
   group.barrier();
@@ -124,6 +123,8 @@ void shapes_broadcast(const Group& group) {
 void dtypes(const Group& group, int64_t elements = 4) {
   group.all_reduce(at::ones({elements}, group.rank() == 0 ? at::kFloat : at::kInt));
 }
+
+void shapes_reduce(const Group& group) { group.reduce(at::ones({group.rank() + 4})); }
 
 void reductions(const Group& group) {
   group.all_reduce(at::ones({4}),
@@ -311,6 +312,7 @@ const std::map<std::string, void (*)(const Group&)> kScenarios{
     {"shapes", [](const Group& group) { shapes(group); }},
     {"shapes_large", [](const Group& group) { shapes(group, 3'000'000); }},
     {"shapes_broadcast", shapes_broadcast},
+    {"shapes_reduce", shapes_reduce},
     {"row_shapes", row_shapes},
     {"part_shapes", part_shapes},
     {"debug_shapes", [](const Group& group) { shapes(group); }},

@@ -6,28 +6,6 @@
 
 using namespace faults;  // NOLINT
 
-namespace {
-
-void check_sizes_end_process(const std::string& scenario) {
-  const auto ranks = run_gloo(scenario);
-  CAPTURE(scenario);
-  const std::string text =
-      "gloo: the ranks give tensors of different sizes to one operation, and gloo ends the process for that; with "
-      "ACCELERATE_DEBUG_MODE=1 (accelerate_launch --debug) every rank reports its call\n";
-  bool is_reported = false;
-  for (int rank : {0, 1}) {
-    const auto& ended = ranks[static_cast<size_t>(rank)];
-    CAPTURE(ended.err);
-    CAPTURE(ended.out);
-    CHECK((ended.code == 1 || ended.code == 3));  // gloo ends one of them, and the other one loses it
-    is_reported =
-        is_reported || ended.err == fmt::format("[rank {} of 2, {}] {}", rank, accelerate::base::host_name(), text);
-  }
-  CHECK(is_reported);
-}
-
-}  // namespace
-
 TEST_CASE("gloo: a rank that misses an operation is named after the timeout") {
   const auto ranks = run_gloo("late");
   const std::string reason = "waited 2 s in operation 1 ([4] float32); no response from rank 1.";
@@ -288,7 +266,7 @@ TEST_CASE("gloo: different trailing dimensions are reported on every rank") {
                                 "only the first dimension may differ."));
 }
 
-TEST_CASE("gloo: different shapes, dtypes and reductions of a direct exchange are reported on every rank at once") {
+TEST_CASE("gloo: different shapes, dtypes, reductions and roots are reported on every rank at once") {
   const auto both = [](const std::string& scenario, const std::string& text, const std::string& rank_0,
                        const std::string& rank_1) {
     const auto ranks = run_gloo(scenario);
@@ -299,14 +277,25 @@ TEST_CASE("gloo: different shapes, dtypes and reductions of a direct exchange ar
   const std::string sends = "this rank sends {}, rank {} sends {}; they must be equal.";
   both("shapes", "all_reduce: " + sends, "[4] float32", "[5] float32");
   both("dtypes", "all_reduce: " + sends, "[4] float32", "[4] int32");
+  both("shapes_large", "all_reduce: " + sends, "[3000000] float32", "[3000001] float32");
+  both("dtypes_large", "all_reduce: " + sends, "[3000000] float32", "[3000000] int32");
+  both("shapes_broadcast", "broadcast: " + sends, "[5] float32", "[4] float32");
+  both("shapes_reduce", "reduce: " + sends, "[4] float32", "[5] float32");
   both("row_shapes", "reduce_scatter: " + sends, "[4] float32", "[6] float32");
   both("part_shapes", "all_gather: " + sends, "[2] float32", "[3] float32");
   both("reductions", "all_reduce: this rank's reduction is {}, rank {}'s is {}; they must be equal.", "sum", "max");
+  both("roots", "broadcast: this rank's root is {}, rank {}'s is {}; they must be equal.", "0", "1");
 }
 
-TEST_CASE("gloo: different sizes of a ring or a broadcast end the process with our text, the rank and the remedy") {
-  check_sizes_end_process("shapes_large");
-  check_sizes_end_process("shapes_broadcast");
+TEST_CASE("gloo: a message that is larger than expected ends the process with our text, the rank and the remedy") {
+  const auto receiver = run_gloo("messages")[1];
+  CHECK(receiver.code == 1);
+  CHECK(receiver.out.empty());
+  CHECK(receiver.err ==
+        fmt::format("[rank 1 of 2, {}] gloo: the ranks give tensors of different sizes to one operation, and gloo ends "
+                    "the process for that; with ACCELERATE_DEBUG_MODE=1 (accelerate_launch --debug) every rank reports "
+                    "its call\n",
+                    accelerate::base::host_name()));
 }
 
 TEST_CASE("gloo, debug: different shapes, dtypes, reductions, roots, operations and messages are reported") {

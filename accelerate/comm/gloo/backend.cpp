@@ -29,9 +29,10 @@
 namespace accelerate::comm {
 namespace {
 
-/// Uses a direct exchange in a group of a few ranks. LibTorch's all-gather would receive into a temporary tensor of the
-/// size of the output, which one of gloo's threads allocates. glibc has a heap for each thread, and returns the free
-/// end of a heap to the system only above MALLOC_TRIM_THRESHOLD_, which the launcher sets to a large value.
+/// In a group of a few ranks, executes small operations and all parts of a tensor by a direct exchange, and compares
+/// the calls of other operations. LibTorch's all-gather would receive into a temporary tensor of the size of the
+/// output, which one of gloo's threads allocates. glibc has a heap for each thread, and returns the free end of a heap
+/// to the system only above MALLOC_TRIM_THRESHOLD_, which the launcher sets to a large value.
 class Gloo final : public c10d::ProcessGroupGloo {
  public:
   template <typename... Arguments>
@@ -53,8 +54,23 @@ class Gloo final : public c10d::ProcessGroupGloo {
     const auto op = tensors.size() == 1 ? reduction(tensors[0], options.reduceOp) : std::nullopt;
     const bool is_direct =
         exchange_ && op && is_plain(tensors[0]) && byte_count(tensors[0]) * (getSize() - 1) <= kMaxReceived;
-    if (!is_direct) return ProcessGroupGloo::allreduce(tensors, options);
-    return exchange_->all_reduce(tensors[0], *op, {.asynchronous = options.asyncOp});
+    if (is_direct) return exchange_->all_reduce(tensors[0], *op, {.asynchronous = options.asyncOp});
+    return compared(c10d::OpType::ALLREDUCE,
+                    {.operation = Operation::all_reduce, .reduce = known_reduce_op(options.reduceOp)}, tensors,
+                    [&] { return ProcessGroupGloo::allreduce(tensors, options); });
+  }
+
+  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
+                                           const c10d::BroadcastOptions& options) override {
+    return compared(c10d::OpType::BROADCAST, {.operation = Operation::broadcast, .root = options.rootRank}, tensors,
+                    [&] { return ProcessGroupGloo::broadcast(tensors, options); });
+  }
+
+  c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors, const c10d::ReduceOptions& options) override {
+    return compared(
+        c10d::OpType::REDUCE,
+        {.operation = Operation::reduce, .reduce = known_reduce_op(options.reduceOp), .root = options.rootRank},
+        tensors, [&] { return ProcessGroupGloo::reduce(tensors, options); });
   }
 
   c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -76,6 +92,19 @@ class Gloo final : public c10d::ProcessGroupGloo {
   /// Bytes that a rank receives in an all-reduce. Gloo's ring is faster for more.
   static constexpr int64_t kMaxReceived = int64_t{1} << 20;
 
+  /// Begins an operation of LibTorch. Its tag is the count of operations, unless calls are compared.
+  template <typename Begin>
+  c10::intrusive_ptr<c10d::Work> compared(c10d::OpType type, DirectExchange::CollectiveCall call,
+                                          const std::vector<at::Tensor>& tensors, const Begin& begin) {
+    if (!exchange_ || tensors.size() != 1 || !is_plain(tensors[0])) return begin();
+    call.tensor = tensors[0];
+    return exchange_->compare(type, call, [&](uint32_t tag) {
+      const uint32_t count = std::exchange(collectiveCounter_, tag);
+      auto work = begin();
+      collectiveCounter_ = count;
+      return work;
+    });
+  }
   static bool is_plain(const at::Tensor& tensor) {
     return tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() && tensor.numel() > 0 &&
            !tensor.is_conj() && !tensor.is_neg();

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "accelerate/base/hash.hpp"
 #include "accelerate/comm/core/bytes.hpp"
 #include "accelerate/comm/core/connection.hpp"
 #include "accelerate/comm/core/elementwise.hpp"
@@ -24,6 +25,8 @@ using WorkPtr = DirectExchange::WorkPtr;
 
 // Above the tags of Group::send(), which are below 2^15.
 constexpr uint32_t kFirstTag = uint32_t{1} << 20;
+// LibTorch counts the tags of its operations from zero.
+constexpr uint32_t kTagOfLibTorch = uint32_t{1} << 31;
 constexpr uint32_t kTagsOfOperation = 4096, kOperations = uint32_t{1} << 17;
 // Time for pending operations of a group that an exception destroys.
 constexpr Milliseconds kUnwindingTime{500};
@@ -129,14 +132,15 @@ void DirectExchange::announce(const CollectiveFingerprint& fingerprint, Agreemen
 
 // Tensors of other sizes and dtypes have other tags, because gloo ends the process if a message is larger than the
 // tensor that receives it.
-DirectExchange::Call DirectExchange::begin(Operation operation, const at::Tensor& tensor, std::optional<ReduceOp> op) {
+DirectExchange::Call DirectExchange::begin(const CollectiveCall& own) {
   Call call{.rank = static_cast<size_t>(rank_), .timeout = timeout_};
-  CollectiveFingerprint fingerprint = fingerprint_of(operation, tensor);
-  if (op) fingerprint.reduce = static_cast<int64_t>(*op);
-  uint64_t hash = 14695981039346656037ULL;  // FNV-1a
-  for (const int64_t word : {static_cast<int64_t>(operation), tensor.numel(),
-                             static_cast<int64_t>(tensor.scalar_type()), fingerprint.reduce}) {
-    hash = (hash ^ static_cast<uint64_t>(word)) * 1099511628211ULL;
+  CollectiveFingerprint fingerprint = fingerprint_of(own.operation, own.tensor);
+  if (own.reduce) fingerprint.reduce = static_cast<int64_t>(*own.reduce);
+  if (own.root) fingerprint.root = *own.root;
+  uint64_t hash = base::kEmptyHash;
+  for (const int64_t word : {static_cast<int64_t>(own.operation), own.tensor.numel(),
+                             static_cast<int64_t>(own.tensor.scalar_type()), fingerprint.reduce, fingerprint.root}) {
+    hash = base::hash_word(static_cast<uint64_t>(word), hash);
   }
   uint32_t number = 0;
   {
@@ -172,6 +176,15 @@ WorkPtr DirectExchange::submit(OpType type, std::vector<at::Tensor> tensors, Cal
   return work;
 }
 
+WorkPtr DirectExchange::compare(OpType type, const CollectiveCall& own, const BeginWork& begin_work) {
+  const at::NoGradGuard no_grad;
+  Call call = begin(own);
+  call.with_tensors.receives.push_back(begin_work(static_cast<uint32_t>(call.tag) | kTagOfLibTorch));
+  auto finish = [call = std::move(call)](const TaskContext& context) { call.wait(context); };
+  // The waiting caller finishes, because LibTorch's threads execute the operation meanwhile.
+  return submit(type, {own.tensor}, {.asynchronous = false}, std::move(finish));
+}
+
 std::vector<at::Tensor> DirectExchange::terms_beside(const at::Tensor& own) const {
   std::vector<at::Tensor> terms;
   for (int64_t rank = 0; rank < ranks_; ++rank) terms.push_back(rank == rank_ ? own : at::empty_like(own));
@@ -180,7 +193,7 @@ std::vector<at::Tensor> DirectExchange::terms_beside(const at::Tensor& own) cons
 
 WorkPtr DirectExchange::all_reduce(const at::Tensor& tensor, ReduceOp op, CallOptions options) {
   const at::NoGradGuard no_grad;
-  Call call = begin(Operation::all_reduce, tensor, op);
+  Call call = begin({Operation::all_reduce, tensor, op});
   const at::Tensor own = flat(tensor);
   const std::vector<at::Tensor> terms = terms_beside(own);
   call.with_tensors = post(
@@ -196,7 +209,7 @@ WorkPtr DirectExchange::all_reduce(const at::Tensor& tensor, ReduceOp op, CallOp
 WorkPtr DirectExchange::reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
                                        CallOptions options) {
   const at::NoGradGuard no_grad;
-  Call call = begin(Operation::reduce_scatter, input, op);
+  Call call = begin({Operation::reduce_scatter, input, op});
   const at::Tensor whole = flat(input), own = flat(output);
   const std::vector<at::Tensor> terms = terms_beside(own);
   call.with_tensors = post(
@@ -212,7 +225,7 @@ WorkPtr DirectExchange::reduce_scatter(const at::Tensor& output, const at::Tenso
 
 WorkPtr DirectExchange::all_gather(const at::Tensor& output, const at::Tensor& input, CallOptions options) {
   const at::NoGradGuard no_grad;
-  Call call = begin(Operation::all_gather, input);
+  Call call = begin({Operation::all_gather, input});
   const at::Tensor whole = flat(output), mine = flat(input);
   call.with_tensors = post(
       call.tag, [&](int64_t rank) { return part_of(whole, rank, ranks_); },
