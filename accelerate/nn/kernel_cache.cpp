@@ -19,6 +19,8 @@ namespace accelerate::nn {
 namespace {
 
 constexpr std::string_view kKernelOperation = "linear_cross_entropy";
+// A file of more bytes is not a kernel.
+constexpr off_t kMaxFileBytes = off_t{256} << 20;
 
 /// First line of a file.
 std::string kernel_header(std::string_view binary) {
@@ -40,6 +42,7 @@ std::optional<std::string> read_whole(int folder, const std::string& name) {
   const base::FileDescriptor file(::openat(folder, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   struct stat facts {};
   if (!file || ::fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) return std::nullopt;
+  if (facts.st_size > kMaxFileBytes) return std::nullopt;
   std::string bytes(static_cast<size_t>(facts.st_size), '\0');
   size_t filled = 0;
   while (filled < bytes.size()) {

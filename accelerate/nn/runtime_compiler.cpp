@@ -82,15 +82,30 @@ class NvrtcCompilation {
   NvrtcProgram program_ = nullptr;
 };
 
+/// The folder of a loaded library; empty if it is unknown.
+std::filesystem::path folder_of(void* handle) {
+  link_map* loaded = nullptr;
+  const bool found = ::dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&loaded)) == 0;
+  return found ? std::filesystem::path(loaded->l_name).parent_path() : std::filesystem::path();
+}
+
 /// The folder of LibTorch's libraries; empty if they are linked statically.
 std::filesystem::path libtorch_folder() {
   void* const handle = ::dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
   if (handle == nullptr) return {};
-  link_map* loaded = nullptr;
-  const bool found = ::dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&loaded)) == 0;
-  std::filesystem::path folder = found ? std::filesystem::path(loaded->l_name).parent_path() : std::filesystem::path();
+  std::filesystem::path folder = folder_of(handle);
   ::dlclose(handle);
   return folder;
+}
+
+/// Loads the second library of NVRTC. NVRTC opens it by its name alone, so it would find it in the system's folders
+/// only, or one of another version there.
+void load_builtins_beside(void* compiler) {
+  std::error_code missing;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_of(compiler), missing)) {
+    if (!entry.path().filename().string().starts_with("libnvrtc-builtins.so")) continue;
+    static_cast<void>(::dlopen(entry.path().c_str(), RTLD_LAZY | RTLD_LOCAL));  // NVRTC reports its absence
+  }
 }
 
 /// Paths of NVRTC in the folder, under any name: the archives of LibTorch add a hash to it.
@@ -153,6 +168,7 @@ RuntimeCompiler::RuntimeCompiler(const std::vector<std::string>& libraries) {
     fail_compiler(fmt::format("NVRTC cannot be loaded ({}); install the PyPI package nvidia-cuda-nvrtc",
                               fmt::join(reasons, "; ")));
   }
+  load_builtins_beside(handle_);
   int major = 0, minor = 0;
   const int code = call_nvrtc(handle_, "nvrtcVersion", &major, &minor);
   if (code != kNvrtcSuccess) fail_compiler("NVRTC failed: " + nvrtc_error_text(handle_, code));

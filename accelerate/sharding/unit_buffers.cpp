@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace accelerate::sharding {
@@ -116,8 +118,10 @@ at::Tensor UnitBuffers::take(int64_t numel, const c10::TensorOptions& options) {
   const State::Buffer buffer =
       options.device().is_cpu() && fits ? state_->take(static_cast<size_t>(bytes)) : State::Buffer();
   if (buffer.memory == nullptr) return at::empty({numel}, options);  // throws if there is no memory
+  // An owner, so that the buffer is given back if from_blob() throws.
+  std::shared_ptr<void> owner(buffer.memory, [state = state_, buffer](void*) { state->give_back(buffer); });
   return at::from_blob(
-      buffer.memory, {numel}, [state = state_, buffer](void*) { state->give_back(buffer); }, options);
+      buffer.memory, {numel}, [owner = std::move(owner)](void*) {}, options);
 }
 
 void UnitBuffers::unmap_unused() noexcept { state_->unmap_unused(); }

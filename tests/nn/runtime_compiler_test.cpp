@@ -3,6 +3,8 @@
 #include "tests/testing.hpp"
 //
 #include <cuda.h>
+#include <dlfcn.h>
+#include <link.h>
 #include <sys/stat.h>
 
 #include "accelerate/base/error.hpp"
@@ -33,7 +35,24 @@ void overwrite(const std::filesystem::path& file, const std::string& bytes) {
   std::ofstream(file, std::ios::binary) << bytes;
 }
 
+// The folder of a loaded library, with its links followed.
+std::filesystem::path folder_of_loaded(const std::string& name) {
+  void* const handle = ::dlopen(name.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+  link_map* loaded = nullptr;
+  REQUIRE(handle != nullptr);
+  REQUIRE(::dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&loaded)) == 0);
+  auto folder = std::filesystem::canonical(loaded->l_name).parent_path();
+  ::dlclose(handle);
+  return folder;
+}
+
 }  // namespace
+
+TEST_CASE("NVRTC's second library is loaded from the folder of the first") {
+  const RuntimeCompiler compiler;
+  CHECK(compiler.compile(small_kernel, "sm_90").starts_with("\x7f"));
+  CHECK(folder_of_loaded("libnvrtc-builtins.so." + compiler.version()) == folder_of_loaded(compiler.library()));
+}
 
 TEST_CASE("NVRTC compiles the cross-entropy kernel for sm_80 and sm_90 without a driver") {
   const RuntimeCompiler compiler;
@@ -150,6 +169,10 @@ TEST_CASE("a damaged file is compiled again and replaced") {
     CHECK(compiled_kernel(compiler, small_kernel, "sm_90", cache) == binary);
     CHECK(testing::text_of(file) == whole);
   }
+  std::filesystem::resize_file(file, uintmax_t{1} << 40);
+  CHECK_FALSE(cache.read(file.filename()));
+  CHECK(compiled_kernel(compiler, small_kernel, "sm_90", cache) == binary);
+  CHECK(testing::text_of(file) == whole);
 }
 
 TEST_CASE("without a usable folder a kernel is compiled each time") {
