@@ -2,8 +2,8 @@
 # The required Debian packages, the check that they are installed, and their installation.
 packages_build="g++ cmake ninja-build ccache python3 libopenmpi-dev libpmix-dev libgloo-dev libcli11-dev
   nlohmann-json3-dev zlib1g-dev libxxhash-dev libyaml-cpp-dev libjpeg-dev libpng-dev"
-packages_test="doctest-dev"
-packages_style="clang-format clang-tidy-19"   # older versions do not support C++20 completely
+packages_test="doctest-dev git"
+packages_style="clang-format clang-tidy-19 git"   # older versions do not support C++20 completely
 packages_pages="doxygen chromium fonts-dejavu-core"   # for ./run test full: the API reference, and accelerate_report's page in a browser
 packages_clang="clang-16"   # for ./run test full: a user's project compiled with clang
 packages_loader="ffmpeg"   # for ./run bench loader: the libraries with which SPDL decodes images
@@ -18,7 +18,7 @@ declare -A package_provides=(
   [libcli11-dev]="header CLI/CLI.hpp" [nlohmann-json3-dev]="header nlohmann/json.hpp" [zlib1g-dev]="header zlib.h"
   [libxxhash-dev]="header xxhash.h"
   [libyaml-cpp-dev]="header yaml-cpp/yaml.h" [libjpeg-dev]="header jpeglib.h" [libpng-dev]="header png.h"
-  [doctest-dev]="header doctest/doctest.h"
+  [doctest-dev]="header doctest/doctest.h" [git]="command git"
   [clang-format]="command clang-format" [clang-tidy-19]="command clang-tidy-19"
   [clang-16]="command clang++-16"
   [doxygen]="command doxygen" [chromium]="command chromium"
@@ -125,6 +125,6 @@ without_apt() {
       needed+=" $package (${package_provides[$package]#* }),"
     fi
   done
-  [ -z "$wanted" ] || log_line "not Debian or Ubuntu; goes on without, by their Debian names:${wanted%,}"
-  [ -z "$needed" ] || fail "not Debian or Ubuntu; please install what gives, by their Debian names:${needed%,}"
+  [ -z "$wanted" ] || log_line "not Debian or Ubuntu; continues without these packages of Debian:${wanted%,}"
+  [ -z "$needed" ] || fail "not Debian or Ubuntu; install the equivalents of these packages of Debian:${needed%,}"
 }

@@ -21,8 +21,11 @@ def is_script(path):
 
 
 def scripts(folder):
-    listed = subprocess.run(["git", "-C", folder, "ls-files", "-z"], capture_output=True, text=True)
-    names = listed.stdout.split("\0")[:-1] if listed.returncode == 0 else [
+    try:
+        listed = subprocess.run(["git", "-C", folder, "ls-files", "-z"], capture_output=True, text=True).stdout
+    except FileNotFoundError:  # no git
+        listed = ""
+    names = listed.split("\0")[:-1] if listed else [
         os.path.relpath(os.path.join(root, name), folder) for root, _, files in os.walk(folder) for name in files
         if not os.path.relpath(root, folder).startswith(("build", ".git"))]
     return [path for path in (os.path.join(folder, name) for name in names) if os.path.isfile(path) and is_script(path)]

@@ -161,8 +161,8 @@ class Packages(OnAMachine):
         result = self.machine.run(*self.machine.script('set_up_packages "g++ cmake libgloo-dev zlib1g-dev"'))
         self.assertEqual(result.returncode, 1)
         self.assertEqual(result.stderr.splitlines(), [
-            "run: not Debian or Ubuntu; goes on without, by their Debian names: libgloo-dev (gloo/rendezvous/store.h)",
-            "run: not Debian or Ubuntu; please install what gives, by their Debian names: "
+            "run: not Debian or Ubuntu; continues without these packages of Debian: libgloo-dev (gloo/rendezvous/store.h)",
+            "run: not Debian or Ubuntu; install the equivalents of these packages of Debian: "
             "cmake (cmake), g++ (c++), zlib1g-dev (zlib.h)"])
 
     def test_another_system_without_optional_packages_continues(self):
