@@ -39,8 +39,8 @@ struct GradientReducer::Core : std::enable_shared_from_this<GradientReducer::Cor
   void follow_parameters();
 
   // arrived(), end_of_backward() and end_of_launch() run on the threads of a backward and lock the mutex themselves.
-  // The other functions below are called with the mutex locked. The public members are also read and written without
-  // it, by the thread that calls Engine, which waits while a backward runs.
+  // begun(), first_unreduced() and the public members are also used without it, by the thread that calls
+  // GradientReducer, which waits while a backward runs. The other functions below are called with the mutex locked.
   void arrived(size_t index);
   void end_of_backward();
   void end_of_launch();

@@ -96,6 +96,9 @@ namespace first_page {
 namespace first_tutorial {
 // block: docs/tutorial/first_loop.md: The loop
 }
+namespace own_program {
+// block: docs/tutorial/first_loop.md: Build your own program
+}
 namespace plain_libtorch {
 // block: docs/migration/plain_libtorch.md: From plain LibTorch
 }
@@ -107,7 +110,8 @@ namespace with_trainer {
 
 TEST_CASE("the programs of the documentation train: the first page, the tutorial, plain LibTorch, a Trainer") {
   const FolderOfFewDigits folder;
-  for (const auto program : {&first_page::body, &first_tutorial::body, &plain_libtorch::body, &with_trainer::body}) {
+  for (const auto program :
+       {&first_page::body, &first_tutorial::body, &own_program::body, &plain_libtorch::body, &with_trainer::body}) {
     CHECK_NOTHROW(program());
   }
 }

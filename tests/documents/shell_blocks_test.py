@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""shell_blocks_test.py <folder of the programs> [Table | Runs]: runs the shell blocks of the tutorial, as a reader would, and checks
-their output. Each page has a temporary working folder, in which build/bin and examples refer to the build and the
-repository. A block without an entry in BLOCKS is a failure, and so is an entry without a block.
+"""shell_blocks_test.py <folder of the programs> [Table | Runs]: runs the shell blocks of the tutorial, as a reader would,
+and checks their output. Each page has a temporary working folder with the programs that the pages before it built, and
+with the files that it shows. A block without an entry in BLOCKS is a failure, and so is an entry without a block.
 """
 import os
 import re
@@ -18,10 +18,17 @@ PROGRAMS = Path()
 SECONDS = 400  # limit of one block
 ACCURATE = r"(?m)^test accuracy 0\.9\d+$"
 
+# The pages in the order of a reader.
+PAGES = ["first_loop.md", "two_ranks.md", "resume.md", "from_pytorch.md"]
+DEMO_PROGRAMS = ["accelerate_launch", "mnist"]
+BUILD_ALL = "./run build -DACCELERATE_BUILD_TESTS=OFF"
+
 # {(page, number of the block): expressions that the output contains}
 BLOCKS = {
     ("first_loop.md", 1): [ACCURATE],
     ("first_loop.md", 2): [r"(?m)^epoch 1 step 222/222 ", ACCURATE],
+    ("first_loop.md", 3): [r"-- Installing: .*/AccelerateConfig\.cmake"],
+    ("first_loop.md", 4): [r"(?m)^the last loss is [01]\.\d\d$"],
     ("two_ranks.md", 1): [r"(?m)^epoch 1 step 111/111 ", ACCURATE],
     ("two_ranks.md", 2): [r"(?m)^\[rank 0\] epoch 1 step 111/111 ", r"(?m)^\[rank 0\] test accuracy 0\.9\d+$"],
     ("two_ranks.md", 3): [r"(?m)^all \d+ checks passed"],
@@ -45,6 +52,16 @@ def shell_blocks(page):
     return blocks, unnamed
 
 
+def shown_files(page):
+    """{path: text} of the blocks that follow a paragraph with the path at its end: "`my_program/train.cpp`:"."""
+    pattern = r"`(\S+)`:\n\n```(?:cpp|cmake)\n(.*?)^```"
+    return dict(re.findall(pattern, page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL))
+
+
+def builds_all(page):
+    return any(BUILD_ALL in block for block in shell_blocks(TUTORIAL / page)[0])
+
+
 def demo():
     """The command that ./run demo executes after it has built, for one epoch."""
     text = (TOP / "run").read_text(encoding="utf-8")
@@ -57,7 +74,9 @@ def runnable(block, folder):
     """The block without downloads and builds, and with a temporary folder of its own."""
     block = re.sub(r"(?m)^git clone <this repository> (\S+) && cd \1$", "", block)
     block = re.sub(r"(?m)^\./run demo$", demo(), block)
-    return block.replace("/tmp/accelerate_tutorial", str(folder / "tutorial"))
+    block = block.replace(BUILD_ALL, f"ln -sf {PROGRAMS}/* build/bin/")
+    block = block.replace("cmake --install build ", f"cmake --install {PROGRAMS.parent} ")
+    return block.replace("/tmp/accelerate", str(folder / "tutorial"))
 
 
 def run(block, folder):
@@ -80,7 +99,16 @@ class Table(unittest.TestCase):
     def test_only_downloads_and_builds_are_replaced(self):
         folder = Path("/folder")
         self.assertEqual(runnable("git clone <this repository> a && cd a\n./run demo", folder), "\n" + demo())
-        self.assertEqual(runnable("rm -rf /tmp/accelerate_tutorial\n./run build", folder), "rm -rf /folder/tutorial\n./run build")
+        self.assertEqual(runnable("rm -rf /tmp/accelerate_x\n./run build", folder), "rm -rf /folder/tutorial_x\n./run build")
+
+    def test_a_page_has_the_programs_that_the_pages_before_it_built(self):
+        self.assertEqual(sorted(PAGES), sorted(page.name for page in TUTORIAL.glob("*.md")))
+        self.assertEqual([page for page in PAGES if builds_all(page)], ["first_loop.md"])
+
+    def test_the_files_of_the_first_page(self):
+        files = shown_files(TUTORIAL / "first_loop.md")
+        self.assertEqual(sorted(files), ["my_program/CMakeLists.txt", "my_program/train.cpp"])
+        self.assertIn("int main() {\n", files["my_program/train.cpp"])
 
 
 class Runs(unittest.TestCase):
@@ -92,9 +120,14 @@ def add_page(page, numbers):
         blocks, _ = shell_blocks(TUTORIAL / page)
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            (folder / "build").mkdir()
-            (folder / "build/bin").symlink_to(PROGRAMS)
+            (folder / "build/bin").mkdir(parents=True)
+            is_built = any(builds_all(before) for before in PAGES[:PAGES.index(page)])
+            for program in os.listdir(PROGRAMS) if is_built else DEMO_PROGRAMS:
+                (folder / "build/bin" / program).symlink_to(PROGRAMS / program)
             (folder / "examples").symlink_to(TOP / "examples")
+            for path, text in shown_files(TUTORIAL / page).items():
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                (folder / path).write_text(text, encoding="utf-8")
             for number in numbers:
                 with self.subTest(block=number):
                     result = run(blocks[number - 1], folder)
