@@ -39,7 +39,7 @@ int64_t rows_of_chunk(const CrossEntropyProblem& problem) {
   const int64_t rows = problem.x.size(0);
   const int64_t bytes = row_stride(problem) * static_cast<int64_t>(c10::elementSize(problem.compute_dtype));
   int64_t most = std::max<int64_t>(1, problem.max_bytes / std::max<int64_t>(1, bytes));
-  // The weight's gradient is a sum over the rows of a chunk, which must not exceed fp16's 65504.
+  // The factors of the weight's gradient are scaled by the number of rows, and must not underflow.
   if (problem.compute_dtype == at::kHalf) most = std::min<int64_t>(most, 4096);
   if (rows <= most) return std::max<int64_t>(1, rows);
   return divide_up(rows, divide_up(rows, most));
@@ -178,8 +178,17 @@ class RowLosses {
 };
 
 /// Adds the chunk's product to the sum: within the product for one dtype, else in the sum's wider dtype.
+///
+/// With fp16, the sum over the rows may exceed 65504. It is at most rows * max |left| * max |right|, so the factors are
+/// scaled to keep this bound in range.
 void add_product(at::Tensor& sum, const at::Tensor& left, const at::Tensor& right, bool first) {
-  if (sum.scalar_type() != left.scalar_type()) {
+  if (left.scalar_type() == at::kHalf) {
+    constexpr double max_sum = 32768;
+    const at::Tensor largest = at::maximum(left.abs().amax().to(at::kFloat), at::ones({}, sum.options()));
+    const at::Tensor bound = largest * right.abs().amax().to(at::kFloat) * static_cast<double>(right.size(0));
+    const at::Tensor scale = (max_sum / bound).clamp_max(1);
+    sum.add_(at::mm(left, right * scale).to(sum.scalar_type()) / scale);
+  } else if (sum.scalar_type() != left.scalar_type()) {
     sum.add_(at::mm(left, right));
   } else if (first) {
     at::mm_out(sum, left, right);
@@ -202,8 +211,9 @@ CrossEntropyResult cross_entropy_in_chunks(const CrossEntropyProblem& problem, c
   CrossEntropyResult result{.losses = at::empty({count}, wide), .denominator = rows.denominator(), .gradients = {}};
   auto& [x_gradient, weight_gradient, bias_gradient] = result.gradients;
   if (wanted.x) x_gradient = at::empty({count, features}, options);
-  // One chunk needs no wider sum; with no row the zeros are the result.
-  if (wanted.weight) weight_gradient = at::zeros({padded, features}, count > chunk ? wide : options);
+  // One chunk needs no wider sum, except with fp16; with no row the zeros are the result.
+  const bool is_wide = count > chunk || problem.compute_dtype == at::kHalf;
+  if (wanted.weight) weight_gradient = at::zeros({padded, features}, is_wide ? wide : options);
   if (wanted.bias) bias_gradient = at::zeros({classes}, wide);
   const at::Tensor buffer = at::empty({std::min(chunk, count), row_stride(problem)}, options);
   for (int64_t first = 0; first < count; first += chunk) {

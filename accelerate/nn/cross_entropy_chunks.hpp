@@ -54,7 +54,7 @@ struct CrossEntropyResult {
 /// \param row_factors  Factor of each row's loss in the gradients, [N] loss dtype within -1 to 1, or undefined for 1.
 ///   The losses themselves have no factor.
 /// \note fp16: the gradients of logits are stored unscaled, between -1 and 1 times the class weight, because a mean
-///   over many rows would underflow.
+///   over many rows would underflow. Class weights are at most 1.
 CrossEntropyResult cross_entropy_in_chunks(const CrossEntropyProblem& problem, const WantedGradients& wanted,
                                            const at::Tensor& row_factors);
 

@@ -31,14 +31,23 @@ class PlainArithmetic {
   c10::impl::ExcludeDispatchKeyGuard no_autocast_{c10::autocast_dispatch_keyset};
 };
 
+/// Returns the largest class weight, by which the class weights are divided for fp16: the gradients of logits are at
+/// most as large as they are. Undefined if they are not divided.
+at::Tensor unit_of_class_weights(const LinearCrossEntropyOptions& options, at::ScalarType dtype) {
+  const at::Tensor& weights = options.class_weights;
+  if (dtype != at::kHalf || !weights.defined() || weights.numel() == 0) return {};
+  return weights.abs().amax().to(at::kFloat).clamp_min(std::numeric_limits<float>::min());
+}
+
+/// \param unit   Divides the class weights, if defined.
+/// \param dtype  Compute dtype: linear_dtype(x), which depends on autocast.
 CrossEntropyProblem problem_of(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& target,
-                               const LinearCrossEntropyOptions& options) {
-  const auto dtype = linear_dtype(x);
+                               const LinearCrossEntropyOptions& options, at::ScalarType dtype, const at::Tensor& unit) {
   return {.x = x.reshape({target.numel(), x.size(-1)}),
           .weight = weight,
           .bias = options.bias,
           .target = target.reshape({target.numel()}),
-          .class_weights = options.class_weights,
+          .class_weights = unit.defined() ? options.class_weights / unit : options.class_weights,
           .ignore_index = options.ignore_index,
           .label_smoothing = options.label_smoothing,
           .max_bytes = options.max_bytes,
@@ -123,6 +132,7 @@ struct ScalarLossNode : LossNode {
 struct RowLossesNode : LossNode {
   using LossNode::LossNode;
   CrossEntropyProblem problem;  ///< without tensors
+  at::Tensor unit;              ///< of the class weights; undefined for 1
   std::vector<SavedVariable> saved;
 
   void release_variables() override {
@@ -150,7 +160,8 @@ struct RowLossesNode : LossNode {
     one.weight = saved[1].unpack();
     one.bias = saved[2].unpack();
     one.class_weights = saved[4].unpack();
-    const at::Tensor each = upstream[0].reshape({one.target.numel()}).to(one.loss_dtype);
+    at::Tensor each = upstream[0].reshape({one.target.numel()}).to(one.loss_dtype);
+    if (unit.defined()) each = each * unit;
     // Factors within -1 to 1 keep fp16's gradients of logits in range; the common factor is applied to the results.
     const at::Tensor common = each.numel() == 0 ? at::ones({}, each.options())
                                                 : each.abs().amax().clamp_min(std::numeric_limits<float>::min());
@@ -172,23 +183,27 @@ at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, c
   const bool each = options.reduction == Reduction::none;
   CrossEntropyProblem problem;
   CrossEntropyResult computed;
-  at::Tensor loss, factor;
+  at::Tensor loss, factor, unit;
+  const at::ScalarType dtype = linear_dtype(x);
   {
     const PlainArithmetic plain;
-    problem = problem_of(x, weight, target, options);
+    unit = unit_of_class_weights(options, dtype);
+    problem = problem_of(x, weight, target, options, dtype, unit);
     computed = cross_entropy_in_chunks(problem, each ? WantedGradients{} : wanted, {});
     loss = each ? at::_unsafe_view(computed.losses, target.sizes()) : computed.losses.sum();  // no view: it gets a node
+    if (unit.defined() && options.reduction != Reduction::mean) loss = loss * unit;
     if (options.reduction == Reduction::mean) {
       loss = loss / computed.denominator;
       factor = computed.denominator.reciprocal().masked_fill(computed.denominator == 0, 0);  // all rows are ignored
     }
-    if (options.reduction == Reduction::sum) factor = at::ones_like(computed.denominator);
+    if (options.reduction == Reduction::sum) factor = unit.defined() ? unit : at::ones_like(computed.denominator);
   }
   if (!wanted.any()) return loss;
   NodePtr node;
   if (each) {
     node = make_node<RowLossesNode>(x, weight, bias);
     static_cast<RowLossesNode&>(*node).save(problem, x);
+    static_cast<RowLossesNode&>(*node).unit = unit;
   } else {
     node = make_node<ScalarLossNode>(x, weight, bias);
     auto& scalar = static_cast<ScalarLossNode&>(*node);

@@ -91,6 +91,10 @@ void check_linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, c
   if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1)) {
     refuse_loss("label_smoothing is {}, must be from 0 to 1", options.label_smoothing);
   }
+  if (options.reduction != Reduction::none && options.reduction != Reduction::mean &&
+      options.reduction != Reduction::sum) {
+    refuse_loss("reduction is {}, must be none, mean or sum", static_cast<int>(options.reduction));
+  }
   if (options.max_bytes < 1) refuse_loss("max_bytes is {}, must be at least 1", options.max_bytes);
   check_shapes(x, weight, target);
   if (!x.is_floating_point()) refuse_loss("x is {}, must be floating point", c10::toString(x.scalar_type()));

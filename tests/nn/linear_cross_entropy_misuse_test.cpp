@@ -34,6 +34,12 @@ TEST_CASE("a target that is not a class is refused with its index, its value and
   CHECK_NOTHROW(linear_cross_entropy(problem.x, problem.weight, ignored, {.ignore_index = 500}));
 }
 
+TEST_CASE("an unknown reduction is refused") {
+  const LossProblem one({2, 3});
+  loss_refused("reduction is 7, must be none, mean or sum", one.x, one.weight, one.target,
+               {.reduction = static_cast<Reduction>(7)});
+}
+
 TEST_CASE("inconsistent shapes are refused with both") {
   const LossProblem one({2, 3});
   loss_refused("weight is [11, 6, 1], must be [classes, features]", one.x, one.weight.unsqueeze(2), one.target);

@@ -75,6 +75,55 @@ TEST_CASE(
   for (const auto& options : all) check_reduced(problem, options, 2e-2);
 }
 
+TEST_CASE("autocast: the logits have its dtype, also with float32 hidden states") {
+  const LossProblem problem({64}, at::kFloat);
+  const auto loss_of = [&](const at::Tensor& x, const at::Tensor& weight) {
+    return linear_cross_entropy(x.detach(), weight.detach(), problem.target);
+  };
+  for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+    const at::Tensor wide = loss_of(problem.x, problem.weight);
+    const at::Tensor narrow = loss_of(problem.x.to(dtype), problem.weight.to(dtype));
+    const LossAutocast autocast(dtype);
+    const at::Tensor seen = loss_of(problem.x, problem.weight);
+    CHECK(torch::equal(seen, narrow));
+    CHECK_FALSE(torch::equal(seen, wide));
+  }
+}
+
+TEST_CASE("fp16: large hidden states, one frequent class and large class weights are no overflow") {
+  for (const double x_scale : {1.0, 100.0}) {
+    LossProblem problem = rounded_problem({9000}, at::kHalf);
+    {
+      const torch::NoGradGuard no_grad;
+      problem.x.abs_().mul_(x_scale);
+      problem.weight.mul_(0.02);
+      problem.target.index_put_({torch::rand({9000}) < 0.3}, 0);
+    }
+    at::Tensor class_weights = torch::ones({problem.weight.size(0)});
+    for (const double class_weight : {1.0, 1e3, 1e5}) {
+      class_weights[3] = class_weight;
+      for (const auto reduction : {Reduction::mean, Reduction::sum, Reduction::none}) {
+        CAPTURE(x_scale);
+        CAPTURE(class_weight);
+        const LinearCrossEntropyOptions options{.class_weights = class_weights, .reduction = reduction};
+        const auto wide = [](const at::Tensor& leaf) { return leaf.detach().to(at::kDouble).requires_grad_(true); };
+        const at::Tensor x = wide(problem.x), weight = wide(problem.weight);
+        LinearCrossEntropyOptions theirs = options;
+        theirs.class_weights = class_weights.to(at::kDouble);
+        const at::Tensor expected = stock_loss(x, weight, problem.target, theirs);
+        const at::Tensor seen = linear_cross_entropy(problem.x, problem.weight, problem.target, options);
+        CHECK(relative_difference(seen, expected) < 4e-3);
+        // Upstream gradients for which the results are in the range of fp16.
+        const double upstream = reduction == Reduction::mean ? 1 : 1 / (9000 * class_weight);
+        const auto right = loss_gradients(expected, {x, weight}, torch::full_like(expected, upstream));
+        const auto ours = loss_gradients(seen, {problem.x, problem.weight}, torch::full_like(seen, upstream));
+        CHECK(relative_difference(ours[1], right[1]) < 2e-2);
+        CHECK(ours[0].isfinite().all().item<bool>());
+      }
+    }
+  }
+}
+
 TEST_CASE("bf16 and fp16 parameters: losses within 1e-3 for all options, those of rows within 4e-3, in float32") {
   for (const auto dtype : {at::kBFloat16, at::kHalf}) {
     const LossProblem problem = rounded_problem({4, 16}, dtype);
