@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import copy
 import ctypes
+import glob
 import importlib
 import json
 import os
@@ -73,7 +74,7 @@ def export(module, example_inputs, path, *, dynamic_batch=False, dynamic=(), aut
     models = {}
     amp = torch.autocast(device.type, autocast, cache_enabled=False) if autocast else contextlib.nullcontext()
     try:
-        with amp, config.patch(options or {}):
+        with amp, config.patch(options or {}), _libraries_of_cuda(device):
             module.train()
             training = _Training(unique, inputs, dynamic, options, models)
             record = training.compile(tensors)
@@ -90,11 +91,41 @@ def export(module, example_inputs, path, *, dynamic_batch=False, dynamic=(), aut
     return path
 
 
+@contextlib.contextmanager
+def _libraries_of_cuda(device):
+    """AOTInductor links with libcuda.so and libcudart.so. Without a CUDA toolkit only files with a version number exist."""
+    if device.type != "cuda":
+        yield
+        return
+    site_packages = os.path.dirname(os.path.dirname(torch.__file__))
+    wanted = {"libcuda.so": ["/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1"],
+              "libcudart.so": glob.glob(f"{site_packages}/nvidia/*/lib/libcudart.so.*")}
+    before = os.environ.get("LIBRARY_PATH")
+    with tempfile.TemporaryDirectory(prefix="accelerate-link-") as folder:
+        for name, paths in wanted.items():
+            for path in filter(os.path.exists, paths):
+                os.symlink(path, f"{folder}/{name}")
+                break
+        os.environ["LIBRARY_PATH"] = ":".join(filter(None, [before, folder]))
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ["LIBRARY_PATH"]
+            else:
+                os.environ["LIBRARY_PATH"] = before
+
+
 def _check(module, inputs):
     """Returns the common device."""
     tensors = [*module.parameters(), *module.buffers(), *inputs]
     if not all(isinstance(x, torch.Tensor) for x in inputs):
         raise ExportError("the example inputs must be tensors; bind other arguments in a wrapper module")
+    other = [name for name, part in module.named_modules() if part.training != module.training]
+    if other:
+        raise ExportError(f"{other[0]} is in {'training' if not module.training else 'evaluation'} mode and the module is not, but the "
+                          "package has one graph in which all parts train and one in which all are evaluated; call train() of the "
+                          "module, and replace a layer that must not train, as torchvision does with FrozenBatchNorm2d")
     if not any(p.requires_grad for p in module.parameters()):
         raise ExportError("no parameter requires a gradient, so there is no backward to compile; use torch.export for inference")
     devices = {t.device for t in tensors}

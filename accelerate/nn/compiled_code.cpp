@@ -18,6 +18,7 @@
 #include "accelerate/base/version_counter.hpp"
 #include "accelerate/nn/compiled_host.hpp"
 #include "accelerate/nn/compiled_layout.hpp"
+#include "accelerate/units/gather_on_use.hpp"
 
 namespace accelerate::nn::compiled {
 
@@ -43,8 +44,9 @@ class LoadedGraphs {
   static std::unique_ptr<Loader> load(const PackageFile& file, const std::string& graph, c10::Device device) {
     static std::mutex mutex;  // LibTorch reads the metadata of all packages into one static object
     const std::lock_guard lock(mutex);
+    check_unchanged(file);
     // "cpu" has no index.
-    return std::make_unique<Loader>(file.origin.path, graph, /*run_single_threaded=*/true, /*num_runners=*/1,
+    return std::make_unique<Loader>(file.resolved_path, graph, /*run_single_threaded=*/true, /*num_runners=*/1,
                                     device.is_cpu() ? c10::DeviceIndex{-1} : device.index());
   }
 
@@ -181,11 +183,12 @@ struct TrainingStep : torch::autograd::Function<TrainingStep> {
         inputs.push_back(variables[variable++]);
       } else {
         at::Tensor& activation = saved->activations[i];
-        inputs.push_back(keep_graph ? activation.clone(at::MemoryFormat::Preserve) : std::move(activation));
+        inputs.push_back(keep_graph ? copy_with_strides(activation) : std::move(activation));
       }
     }
     saved->used = !keep_graph;
     gradients.clear();
+    const units::HeldMemory held(saved->parameters);
     variable_list results = saved->code->on(saved->device).backward(std::move(inputs));
     constexpr size_t others = 2;  // arguments of forward() before the tensors
     variable_list all(others + record.tensors.size());
@@ -239,7 +242,7 @@ LoadedGraphs& CompiledCode::on(c10::Device device) {
   const std::lock_guard lock(mutex_);
   auto& graphs = loaded_[{device.type(), device.index()}];
   if (graphs == nullptr) {
-    check_device(file_.record, device, compute_capability(device), file_.origin);
+    check_device(file_.record, device, properties_of(device), file_.origin);
     graphs = std::make_unique<LoadedGraphs>(file_, device);
   }
   return *graphs;
@@ -247,6 +250,7 @@ LoadedGraphs& CompiledCode::on(c10::Device device) {
 
 variable_list run_training(const std::shared_ptr<CompiledCode>& code, const CallTensors& tensors) {
   if (at::GradMode::is_enabled()) check_gradients(*code, tensors);
+  const units::HeldMemory held(tensors);
   variable_list fitting = fit_all(*code, tensors);
   const MutatedBuffers buffers(code->record(), tensors, fitting);
   if (at::GradMode::is_enabled()) return TrainingStep::apply(code, buffers, at::TensorList(fitting));
@@ -264,6 +268,7 @@ variable_list run_evaluation(const std::shared_ptr<CompiledCode>& code, const Ca
         "the package has no evaluation graph, and the training graph applies dropout and updates statistics; "
         "export the module with evaluation=True");
   }
+  const units::HeldMemory held(tensors);
   const variable_list fitting = fit_all(*code, tensors);
   if (at::GradMode::is_enabled()) return EvaluationStep::apply(code, at::TensorList(fitting));
   return code->on(fitting.front().device()).evaluate(fitting);

@@ -4,6 +4,6 @@
 
 namespace accelerate::nn::compiled {
 
-std::string compute_capability(c10::Device) { return {}; }
+DeviceProperties properties_of(c10::Device) { return {}; }
 
 }  // namespace accelerate::nn::compiled

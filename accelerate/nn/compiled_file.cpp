@@ -42,9 +42,23 @@ void check_trust(const std::string& path) {
 
 }  // namespace
 
+void check_unchanged(const PackageFile& package) {
+  struct stat now {};
+  const struct stat& then = package.identity;
+  const bool is_same = ::stat(package.resolved_path.c_str(), &now) == 0 && now.st_dev == then.st_dev &&
+                       now.st_ino == then.st_ino && now.st_size == then.st_size &&
+                       now.st_mtim.tv_sec == then.st_mtim.tv_sec && now.st_mtim.tv_nsec == then.st_mtim.tv_nsec;
+  if (is_same) return;
+  package.origin.fail(ErrorKind::io,
+                      "the file was changed, replaced or removed after it was verified, so its code is not executed; "
+                      "keep it until the first forward on each device");
+}
+
 PackageFile open_package(const std::string& path, bool trusted) {
   PackageFile package{.origin = {.path = path, .operation = std::string(kOperation)}};
   package.map = std::make_shared<archive::MappedFile>(path, kOperation);
+  package.resolved_path = fs::canonical(path).string();
+  ::stat(package.resolved_path.c_str(), &package.identity);
   const std::string_view file = package.map->text();
   const auto members = archive::read_zip(file, package.origin);
   const auto find = [&](std::string_view name) {

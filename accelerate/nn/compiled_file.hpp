@@ -2,6 +2,8 @@
 // Private: opens and verifies a package. Nothing of it is executed.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <memory>
 #include <string>
 #include <string_view>
@@ -17,7 +19,12 @@ struct PackageFile {
   Record record{};
   std::string_view weights{};  ///< initial values, in the mapped file
   std::shared_ptr<archive::MappedFile> map{};
+  std::string resolved_path{};  ///< absolute and without links
+  struct stat identity {};      ///< of the file that was verified
 };
+
+/// \throws Error (io) if another file has the path now, or the file has changed since it was verified.
+void check_unchanged(const PackageFile& package);
 
 /// Reads a package and compares every member with its checksum.
 ///

@@ -18,6 +18,8 @@ std::string minor_version(const std::string& version) {
   return version.substr(0, minor == std::string::npos ? minor : version.find('.', minor + 1));
 }
 
+std::string major_version(const std::string& version) { return version.substr(0, version.find('.')); }
+
 }  // namespace
 
 std::set<std::string> processor_flags_in(const std::string& cpuinfo) {
@@ -63,7 +65,7 @@ void check_host(const Record& record, const Host& host, const archive::Origin& o
               record.processor_flags.size(), missing.size(), fmt::join(missing, ", "));
 }
 
-void check_device(const Record& record, c10::Device device, const std::string& capability,
+void check_device(const Record& record, c10::Device device, const DeviceProperties& here,
                   const archive::Origin& origin) {
   const std::string type = c10::DeviceTypeName(device.type(), /*lower_case=*/true);
   if (record.device != type) {
@@ -72,10 +74,16 @@ void check_device(const Record& record, c10::Device device, const std::string& c
                 "it on {}",
                 record.device, device.str(), type);
   }
-  if (record.cuda_capability == capability) return;
+  if (record.cuda_capability != here.capability) {
+    origin.fail(ErrorKind::environment,
+                "the package was compiled for compute capability {}, {} has {}; export the module on such a GPU",
+                record.cuda_capability, device.str(), here.capability.empty() ? "none in this build" : here.capability);
+  }
+  if (major_version(record.cuda) == major_version(here.cuda)) return;
   origin.fail(ErrorKind::environment,
-              "the package was compiled for compute capability {}, {} has {}; export the module on such a GPU",
-              record.cuda_capability, device.str(), capability.empty() ? "none in this build" : capability);
+              "the package was exported with CUDA {}, this program uses CUDA {}; export the module with a torch for "
+              "CUDA {}",
+              record.cuda, here.cuda, major_version(here.cuda));
 }
 
 }  // namespace accelerate::nn::compiled

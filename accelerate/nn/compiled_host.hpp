@@ -30,12 +30,18 @@ struct Host {
 ///         architecture, or a processor with instructions that this host lacks.
 void check_host(const Record& record, const Host& host, const archive::Origin& origin);
 
-/// \param capability  Compute capability of the GPU, "9.0". Empty if this build has no CUDA part.
-/// \throws Error (environment) if the package was compiled for another device type or another compute capability.
-void check_device(const Record& record, c10::Device device, const std::string& capability,
+/// Properties of a device to which compiled code is bound.
+struct DeviceProperties {
+  std::string cuda{};        ///< version of this program's CUDA, "13.0"; empty without CUDA
+  std::string capability{};  ///< compute capability of a GPU, "9.0"; empty for other devices and without CUDA
+};
+
+/// Pure function.
+/// \throws Error (environment) if the package was compiled for another device type, another compute capability, or
+///         another major version of CUDA.
+void check_device(const Record& record, c10::Device device, const DeviceProperties& here,
                   const archive::Origin& origin);
 
-/// Returns the compute capability of a CUDA device, "9.0". Empty for other devices and in builds without CUDA.
-[[nodiscard]] std::string compute_capability(c10::Device device);
+[[nodiscard]] DeviceProperties properties_of(c10::Device device);
 
 }  // namespace accelerate::nn::compiled

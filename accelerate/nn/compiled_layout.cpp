@@ -41,6 +41,11 @@ bool has_strides(const at::Tensor& tensor, const Layout& layout) {
 
 }  // namespace
 
+// A clone would make a padded tensor dense.
+at::Tensor copy_with_strides(const at::Tensor& tensor) {
+  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().requires_grad(false)).copy_(tensor);
+}
+
 at::Tensor fit(const at::Tensor& tensor, const Layout& layout, const std::string& name, c10::Device device,
                std::vector<int64_t>& sizes, const Record& record, const archive::Origin& origin) {
   if (!tensor.defined()) origin.fail(ErrorKind::usage, "{} is undefined, must be a tensor", name);
@@ -71,7 +76,7 @@ at::Tensor fit(const at::Tensor& tensor, const Layout& layout, const std::string
     return at::empty_strided(tensor.sizes(), layout.stride, tensor.options().requires_grad(false)).copy_(tensor);
   }
   if (reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0) return tensor;
-  return tensor.clone(at::MemoryFormat::Preserve);
+  return copy_with_strides(tensor);
 }
 
 }  // namespace accelerate::nn::compiled

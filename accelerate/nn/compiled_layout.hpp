@@ -11,6 +11,9 @@
 
 namespace accelerate::nn::compiled {
 
+/// Returns a differentiable copy with the tensor's strides, also if they have gaps.
+[[nodiscard]] at::Tensor copy_with_strides(const at::Tensor& tensor);
+
 /// Returns the tensor itself if it fits, otherwise a differentiable copy with the expected strides and an alignment of
 /// 16 bytes, which vectorised kernels need.
 ///

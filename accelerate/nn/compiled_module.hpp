@@ -38,7 +38,8 @@ class CompiledPackage {
  public:
   /// Verifies the file. The code is loaded by the first forward, for the device of the parameters.
   ///
-  /// \param path  File of tools/export_compiled.py. It must not change while the package is in use.
+  /// \param path  File of tools/export_compiled.py. It must not change while the package is in use; a change
+  ///              before the first forward on a device is an error.
   /// \throws Error (io) if the file cannot be opened, (data) if it is damaged or of another program, (usage) if every
   ///         user can write it, (environment) if it was compiled for another version of LibTorch or processor.
   explicit CompiledPackage(const std::string& path, const CompiledOptions& options = {});

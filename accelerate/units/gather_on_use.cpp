@@ -193,6 +193,17 @@ void set_absence_text(const c10::Storage& storage, const GatheredParameter& para
       fmt::format("parameter {} {}", parameter.name, parameter.errors->absent);
 }
 
+HeldMemory::HeldMemory(at::TensorList tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    const MemoryContext parameter = tensor.defined() ? parameter_of(tensor) : nullptr;
+    if (!parameter) continue;
+    auto owner = parameter->owner.lock();
+    if (!owner) fail_without_owner(parameter->name, *parameter->errors);
+    owner->before_operator(*parameter, /*writes=*/false);
+    owners_.emplace_back(nullptr, [owner](void*) { owner->after_operator(); });
+  }
+}
+
 void own_parameter_memory(const at::Tensor& parameter, const at::Tensor& values) {
   replace_memory(parameter, device::storage_of(values)->set_data_ptr({nullptr, values.device()}));
 }

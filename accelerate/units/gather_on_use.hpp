@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace accelerate::units {
 
@@ -67,6 +68,18 @@ void disable_gather_on_use(const at::Tensor& parameter);
 void set_storage_memory(const c10::Storage& storage, void* memory, std::shared_ptr<const GatheredParameter> parameter);
 /// Sets the text of the c10::Error that device::refuse_data() causes for the parameter.
 void set_absence_text(const c10::Storage& storage, const GatheredParameter& parameter);
+
+/// Keeps the memory of parameters available during its lifetime, for code that reads them and is no operator. All ranks
+/// hold the same parameters in the same order, because a gather is collective.
+class [[nodiscard]] HeldMemory {
+ public:
+  /// \param tensors  Those without an owner of their memory are skipped.
+  /// \throws Error as an operator on the parameters would.
+  explicit HeldMemory(at::TensorList tensors);
+
+ private:
+  std::vector<std::shared_ptr<void>> owners_;  // the deleters release them
+};
 
 /// Gives the parameter memory of its own again.
 /// \param values  A tensor with the parameter's strides and its own storage, which the parameter takes over.

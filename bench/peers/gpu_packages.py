@@ -3,11 +3,9 @@
 
 gpu_packages.py FOLDER NAME exports one of them.
 """
-import glob
 import os
 import subprocess
 import sys
-import tempfile
 
 import torch
 
@@ -46,24 +44,9 @@ def resnet18_channels_last(path):
 PACKAGES = {"gpt2-block": gpt2_block, "gpt2": gpt2, "resnet18-channels-last": resnet18_channels_last}
 
 
-def link_libraries_of_cuda(folder):
-    """AOTInductor links with libcuda.so and libcudart.so. Without a CUDA toolkit only files with a version number exist."""
-    site_packages = os.path.dirname(os.path.dirname(torch.__file__))
-    wanted = {"libcuda.so": ["/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1"],
-              "libcudart.so": glob.glob(f"{site_packages}/nvidia/cu*/lib/libcudart.so.*")}
-    for name, paths in wanted.items():
-        found = [path for path in paths if os.path.exists(path)]
-        if found:
-            os.symlink(found[0], f"{folder}/{name}")
-    os.environ["LIBRARY_PATH"] = ":".join(filter(None, [os.environ.get("LIBRARY_PATH"), folder]))
-
-
 def export_all(folder):
-    with tempfile.TemporaryDirectory(prefix="accelerate-link-") as links:
-        if models.DEVICE.type == "cuda":
-            link_libraries_of_cuda(links)
-        started = {name: subprocess.Popen([sys.executable, os.path.abspath(__file__), folder, name]) for name in PACKAGES}
-        failed = [name for name, process in started.items() if process.wait() != 0]
+    started = {name: subprocess.Popen([sys.executable, os.path.abspath(__file__), folder, name]) for name in PACKAGES}
+    failed = [name for name, process in started.items() if process.wait() != 0]
     if failed:
         sys.exit(f"gpu_packages.py: the export of {', '.join(failed)} failed")
 

@@ -152,19 +152,55 @@ TEST_CASE("code for another device is refused when the module runs, with both de
                   "export it on cpu");
 }
 
+TEST_CASE("a relative path still names the verified file after a change of the folder") {
+  const testing::TemporaryFolder folder;
+  write_edited("block", folder / "net.pt2", [](json&) {});
+  const auto before = std::filesystem::current_path();
+  std::filesystem::current_path(folder.path);
+  CompiledModule net("net.pt2", kTrusted);
+  std::filesystem::current_path(before);
+  CHECK(net->forward(torch::ones({5, 4})).size(0) == 5);
+}
+
+TEST_CASE("a file that was replaced, changed or removed after it was verified is not executed") {
+  const testing::TemporaryFolder folder;
+  const std::string path = folder / "net.pt2", other = folder / "other.pt2";
+  const std::map<std::string, std::function<void()>> changes{
+      {"replaced", [&] { std::filesystem::rename(other, path); }},
+      {"changed", [&] { std::ofstream(path, std::ios::app) << "x"; }},
+      {"removed", [&] { std::filesystem::remove(path); }}};
+  for (const auto& [name, change] : changes) {
+    CAPTURE(name);
+    for (const auto& file : {path, other}) write_edited("block", file, [](json&) {});
+    CompiledModule net(path, kTrusted);
+    change();
+    CHECK(refusal([&] {
+            net->forward(torch::ones({5, 4}));
+          }) ==
+          "CompiledModule: " + path +
+              ": the file was changed, replaced or removed after it was verified, so its code is not executed; keep it "
+              "until the first forward on each device");
+  }
+}
+
 TEST_CASE("code for another GPU is refused") {
   namespace compiled = accelerate::nn::compiled;
   const accelerate::archive::Origin origin{.path = "net.pt2", .operation = "CompiledModule"};
   compiled::Record record;
   record.device = "cuda";
   record.cuda_capability = "9.0";
+  record.cuda = "13.0";
   const c10::Device gpu(c10::DeviceType::CUDA, 1);
-  CHECK(refusal([&] { check_device(record, gpu, "9.0", origin); }) == "");
-  CHECK(refusal([&] { check_device(record, gpu, "8.6", origin); }) ==
+  CHECK(refusal([&] { check_device(record, gpu, {.cuda = "13.0", .capability = "9.0"}, origin); }) == "");
+  CHECK(refusal([&] { check_device(record, gpu, {.cuda = "13.2", .capability = "9.0"}, origin); }) == "");
+  CHECK(refusal([&] { check_device(record, gpu, {.cuda = "12.8", .capability = "9.0"}, origin); }) ==
+        "CompiledModule: net.pt2: the package was exported with CUDA 13.0, this program uses CUDA 12.8; export the "
+        "module with a torch for CUDA 12");
+  CHECK(refusal([&] { check_device(record, gpu, {.cuda = "13.0", .capability = "8.6"}, origin); }) ==
         "CompiledModule: net.pt2: the package was compiled for compute capability 9.0, cuda:1 has 8.6; export the "
         "module on "
         "such a GPU");
-  CHECK(refusal([&] { check_device(record, gpu, "", origin); }).find("cuda:1 has none in this build") !=
+  CHECK(refusal([&] { check_device(record, gpu, {}, origin); }).find("cuda:1 has none in this build") !=
         std::string::npos);
 }
 

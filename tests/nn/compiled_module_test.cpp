@@ -139,6 +139,20 @@ TEST_CASE("a package without evaluation graph refuses eval() instead of running 
           "the module with evaluation=True"));
 }
 
+TEST_CASE("retain_graph keeps activations with padded strides") {
+  const Expected expected("padded");
+  CompiledModule net(package("padded"), kTrusted);
+  const at::Tensor loss = net->forward(expected.batch("x", 0)).square().sum();
+  for (const bool retains : {true, true, false}) {
+    net->zero_grad();
+    loss.backward({}, retains);
+    for (const auto& [name, gradient] : expected.tensors("gradients")) {
+      CAPTURE(name);
+      CHECK(torch::allclose(net->named_parameters()[name].grad(), gradient, 1e-4, 1e-5));
+    }
+  }
+}
+
 TEST_CASE("retain_graph produces the same gradient again; a second backward and a second derivative are refused") {
   auto net = compiled_mlp();
   const at::Tensor weight = net->named_parameters()["a.weight"];

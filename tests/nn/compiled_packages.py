@@ -61,6 +61,18 @@ class Block(torch.nn.Module):
         return (x + torch.tanh(self.linear(x))).float()
 
 
+class Padded(torch.nn.Module):
+    """Saved activations with padded strides, which Inductor makes by default on GPUs."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide, self.narrow = torch.nn.Linear(4, 1500), torch.nn.Linear(1500, 2)
+
+    def forward(self, x):
+        h = torch.tanh(self.wide(x))
+        return self.narrow(torch.sigmoid(torch.nn.functional.layer_norm(h * h.sum(0), (1500,))))
+
+
 def train(module, batches, loss):
     """Losses, gradients of the first step, and the state after all steps of SGD."""
     sgd = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.05, momentum=0.9)
@@ -112,8 +124,17 @@ def block():
     return {"x": [x], "out": out.detach()}
 
 
+def padded():
+    module = Padded()
+    x = torch.randn(8, 4)
+    export_compiled.export(module, x, f"{folder}/padded.pt2", evaluation=False,
+                           options={"disable_padding_cpu": False, "padding_stride_threshold": 16} | WRAPPER)
+    module(x).square().sum().backward()
+    return {"x": [x], "gradients": {name: p.grad.clone() for name, p in module.named_parameters()}}
+
+
 def export_all():
-    for make in (block, mlp, conv):
+    for make in (block, mlp, conv, padded):
         torch.manual_seed(1)
         torch.save(make(), f"{folder}/{make.__name__}.pt")
         print(f"{make.__name__}.pt2: {os.path.getsize(f'{folder}/{make.__name__}.pt2')} bytes", flush=True)

@@ -59,6 +59,7 @@ inline Values train_on_ranks(accelerate::Accelerator& accelerator, CompiledModul
     accelerator.backward(model(part_of_batch(step, accelerator.process_index())).square().mean());
     optimizer.step();
   }
+  const auto whole = accelerator.summon_full_params(model);
   return values_of(*net);
 }
 

@@ -11,6 +11,7 @@ import torch
 
 tools = os.path.join(sys.argv.pop(1), "tools")
 sys.path.insert(0, tools)
+import export_compiled
 from export_compiled import ExportError, _example, _sizes, _symbols, export
 
 
@@ -58,13 +59,45 @@ class Refusals(unittest.TestCase):
         self.refuses_result("an output is an input or a view of one; return a clone of it", lambda net, x, y: (y, x.view(3, 4)))
         self.refuses_result("an output is returned twice; return a clone of it", lambda net, x, y: (y, y))
         self.refuses_result("input 0 is changed in place; change a clone of it", lambda net, x, y: net.layer(x.mul_(2)))
+        self.refuses_result("no output depends on a parameter that requires a gradient", lambda net, x, y: x * 2)
+        self.refuses("an input that needs a gradient is changed in place, or an output is a view of another; use a clone",
+                     Returns(lambda net, x, y: net.layer(x.mul_(2))), torch.randn(4, 3, requires_grad=True).clone())
+
+    def test_a_parameter_that_the_forward_changes(self):
+        def forward(net, x, y):
+            with torch.no_grad():
+                net.layer.bias.add_(1)
+            return y
+        self.refuses_result("parameter layer.bias is changed in place; change a clone of it", forward)
 
     def test_a_refused_export_restores_the_modes(self):
-        net = Returns(lambda net, x, y: {"y": y})
+        for training in (True, False):
+            net = Returns(lambda net, x, y: {"y": y}).train(training)
+            with self.assertRaises(ExportError):
+                export(net, torch.randn(4, 3), "never.pt2")
+            self.assertEqual([net.training, net.layer.training, net.drop.training], 3 * [training])
+
+    def test_parts_in_another_mode_than_the_module(self):
+        net = Returns(lambda net, x, y: y)
         net.drop.eval()
-        with self.assertRaises(ExportError):
-            export(net, torch.randn(4, 3), "never.pt2")
-        self.assertEqual([net.training, net.layer.training, net.drop.training], [True, True, False])
+        self.refuses("drop is in evaluation mode and the module is not, but the package has one graph in which all parts train and one "
+                     "in which all are evaluated; call train() of the module, and replace a layer that must not train, as torchvision "
+                     "does with FrozenBatchNorm2d", net, torch.randn(4, 3))
+        net.train().eval().drop.train()
+        self.refuses("drop is in training mode and the module is not", net, torch.randn(4, 3))
+
+    def test_the_linker_finds_the_libraries_of_cuda_in_the_wheel(self):
+        if torch.version.cuda is None:
+            self.skipTest("this torch has no CUDA")
+        before = os.environ.get("LIBRARY_PATH")
+        with export_compiled._libraries_of_cuda(torch.device("cuda")):
+            folder = os.environ["LIBRARY_PATH"].split(":")[-1]
+            self.assertIn("libcudart.so", os.listdir(folder))
+            self.assertTrue(os.path.exists(f"{folder}/libcudart.so"))
+        self.assertEqual(os.environ.get("LIBRARY_PATH"), before)
+        self.assertFalse(os.path.exists(folder))
+        with export_compiled._libraries_of_cuda(torch.device("cpu")):
+            self.assertEqual(os.environ.get("LIBRARY_PATH"), before)
 
     def test_sizes_that_guards_allow(self):
         import sympy
