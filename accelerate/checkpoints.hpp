@@ -21,7 +21,7 @@ using prepared::LoadedState;
 using prepared::LoadOptions;
 using prepared::PreparedModel;
 
-/// Saves and loads the objects that one Accelerator prepared.
+/// Saves and loads the objects that one Accelerator prepared. Not thread-safe.
 class Checkpoints {
  public:
   /// Saves models, optimizers, schedulers, loaders, the loss scale, random states, the position in the accumulation

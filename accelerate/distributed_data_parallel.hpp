@@ -16,7 +16,7 @@ namespace accelerate {
 ///
 /// Any optimizer can be used. Because it cannot detect local gradients, step only after a synchronised backward, never
 /// after backwards that all ran under no_sync(). (Optimizers prepared by an Accelerator throw an error in this case.)
-/// The destructor leaves the process group. The options are those of an Accelerator.
+/// The destructor leaves the process group. The options are those of an Accelerator. Not thread-safe.
 template <typename Module>
 class DistributedDataParallel {
  public:

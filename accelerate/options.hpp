@@ -77,41 +77,46 @@ enum class SchedulerUnit {
 /// environment variable named in the comment, then from the config file named by ACCELERATE_CONFIG_FILE, then from the
 /// default in the comment.
 struct AcceleratorOptions {
-  /// If true, the CPU is used even if there is a GPU. ACCELERATE_USE_CPU; default false.
+  /// If true, the CPU is used even if there is a GPU. The variable is ACCELERATE_USE_CPU; the default is false.
   std::optional<bool> cpu{};
-  /// Autocast precision of forward and backward of prepared models. fp16 scales the loss. ACCELERATE_MIXED_PRECISION;
-  /// default no.
+  /// Autocast precision of forward and backward of prepared models. fp16 scales the loss. The variable is
+  /// ACCELERATE_MIXED_PRECISION; the default is no.
   std::optional<Precision> mixed_precision{};
-  /// Micro-batches per optimizer step, at least 1. ACCELERATE_GRADIENT_ACCUMULATION_STEPS; default 1.
+  /// Micro-batches per optimizer step, at least 1. The variable is ACCELERATE_GRADIENT_ACCUMULATION_STEPS; the default
+  /// is 1.
   std::optional<int64_t> gradient_accumulation_steps{};
-  /// CPU backend: "mpi" or "gloo". ACCELERATE_BACKEND; default mpi if the ranks were started by MPI, otherwise gloo.
+  /// CPU backend: "mpi" or "gloo". The variable is ACCELERATE_BACKEND; the default is mpi if the ranks were started by
+  /// MPI, otherwise gloo.
   std::optional<std::string> backend{};
-  /// Time limit of a collective; the error then names the missing peer. ACCELERATE_TIMEOUT in seconds; default 600 s.
+  /// Time limit of a collective; the error then names the missing peer. The variable is ACCELERATE_TIMEOUT in seconds;
+  /// the default is 600 s.
   std::optional<std::chrono::seconds> timeout{};
   /// If true, every collective is compared across the ranks before it runs, and so is the loader order at the start of
-  /// each pass. All ranks must then start the pass. ACCELERATE_DEBUG_MODE; default false.
+  /// each pass. All ranks must then start the pass. The variable is ACCELERATE_DEBUG_MODE; the default is false.
   std::optional<bool> debug{};
   /// Device: "cpu", "cuda:1", "cuda" (index by local rank), or another LibTorch device. Ranks that are threads use the
-  /// CPU unless this option names an accelerator. ACCELERATE_TORCH_DEVICE; default the accelerator, otherwise cpu.
+  /// CPU unless this option names an accelerator. The variable is ACCELERATE_TORCH_DEVICE; the default is the
+  /// accelerator, otherwise cpu.
   std::optional<std::string> device{};
-  /// Number of LibTorch threads of this rank. OMP_NUM_THREADS; default an equal share of the machine's physical cores
-  /// (and CPU quota).
+  /// Number of LibTorch threads of this rank. The variable is OMP_NUM_THREADS; the default is an equal share of the
+  /// machine's physical cores (and CPU quota).
   std::optional<int64_t> threads_per_rank{};
   /// If true, several ranks may share a GPU, assigned in turn. If false, more ranks than GPUs on a machine are an
-  /// error. ACCELERATE_ALLOW_SHARED_GPUS; default false.
+  /// error. The variable is ACCELERATE_ALLOW_SHARED_GPUS; the default is false.
   std::optional<bool> allow_shared_gpus{};
   /// Memory format of prepared modules and of batches from prepared loaders. With channels_last, prepare() reorders
   /// parameters and buffers of 4 dimensions, and loaders reorder tensors of 4 dimensions, on the device. With
   /// channels_last_3d, the same is done for 5 dimensions. Results are equal within rounding, and files are the same.
-  /// Tensors that are not images are reordered, too, if they have that many dimensions. ACCELERATE_MEMORY_FORMAT;
-  /// default contiguous, which reorders nothing.
+  /// Tensors that are not images are reordered, too, if they have that many dimensions. The variable is
+  /// ACCELERATE_MEMORY_FORMAT; the default is contiguous, which reorders nothing.
   std::optional<MemoryFormat> memory_format{};
   /// Precision of float32 matrix products, as torch.set_float32_matmul_precision(). The constructor sets it for the
-  /// whole process, and it stays set. ACCELERATE_FLOAT32_MATMUL_PRECISION; if unset everywhere, it is not changed.
+  /// whole process, and it stays set. The variable is ACCELERATE_FLOAT32_MATMUL_PRECISION. If both are unset, it is not
+  /// changed.
   std::optional<Float32MatmulPrecision> float32_matmul_precision{};
   /// If true, cuDNN times its algorithms for each new shape of a convolution and uses the fastest, as
-  /// torch.backends.cudnn.benchmark does. The constructor sets it for the whole process, and it stays set.
-  /// ACCELERATE_CUDNN_BENCHMARK; if unset everywhere, it is not changed.
+  /// torch.backends.cudnn.benchmark does. The constructor sets it for the whole process, and it stays set. The variable
+  /// is ACCELERATE_CUDNN_BENCHMARK. If both are unset, it is not changed.
   std::optional<bool> cudnn_benchmark{};
   /// The mesh of the job: sizes of data, tensor and pipeline parallelism. Their product must be the number of ranks.
   /// Gradients are averaged, batches divided and metrics gathered over the data parallel ranks only. An unset size is
@@ -123,7 +128,8 @@ struct AcceleratorOptions {
   /// rank keeps the optimizer state of an equal part of the parameters, steps on it and receives the other parts; with
   /// shard_grad_op it also keeps only that part of the gradients; with full_shard also of the parameters, which are
   /// gathered when an operator uses them. With hybrid_shard the ranks of a machine divide these among them. step() of a
-  /// prepared optimizer is then collective. If unset, fsdp_plugin or FSDP_SHARDING_STRATEGY; default no_shard.
+  /// prepared optimizer is then collective. If unset, the value of fsdp_plugin or of
+  /// FSDP_SHARDING_STRATEGY is used; the default is no_shard.
   std::optional<ShardingStrategy> sharding{};
   /// Further options of sharded training.
   FullyShardedDataParallelPlugin fsdp_plugin{};

@@ -25,6 +25,9 @@
 namespace accelerate {
 
 /// Base class of Accelerator: the place of this process in its job, the mesh, and collectives. Not thread-safe.
+///
+/// Collectives throw Error (peer) on every rank if a rank is lost, late, or makes another call. The group is unusable
+/// afterwards.
 class ProcessInfo {
  public:
   // Ranks -------------------------------------------------------------------------------------------------------------
@@ -128,7 +131,7 @@ class ProcessInfo {
   [[nodiscard]] std::vector<std::string> gather_object(std::string_view bytes) const;
   /// Returns the bytes of from_process on every rank; the argument is ignored on other ranks.
   [[nodiscard]] std::string broadcast_object(std::string_view bytes, int64_t from_process = 0) const;
-  /// Broadcasts each object from that rank. The lists of all ranks have the same length.
+  /// Returns the objects of from_process on every rank. The lists of all ranks have the same length.
   [[nodiscard]] std::vector<std::string> broadcast_object_list(std::vector<std::string> objects,
                                                                int64_t from_process = 0) const;
   /// Returns this rank's contiguous part of a vector, a tensor, or a map of them; the first ranks get one more element
@@ -141,9 +144,9 @@ class ProcessInfo {
   /// Blocks until all ranks have called it, and the memory of sharded parameters has the values of the last step.
   void wait_for_everyone() const;
 
-  /// A flag that any rank may set. check_trigger() is collective: it returns true once on every rank after any rank has
-  /// called set_trigger().
+  /// Sets a flag that check_trigger() returns on every rank.
   void set_trigger() { trigger_ = true; }
+  /// Collective. \returns true once on every rank after any rank has called set_trigger().
   [[nodiscard]] bool check_trigger();
 
   /// Runs the function on the main process first, then on the other ranks. Collective.

@@ -41,7 +41,7 @@ std::string string_from(const std::array<char, size>& from) {
 }
 
 std::string describe_call(const HeartbeatPage& page, int64_t sequence) {
-  const auto dims = std::clamp<int64_t>(page.dims, 0, HeartbeatPage::max_dims);
+  const auto dims = std::clamp<int64_t>(page.dims, 0, HeartbeatPage::kMaxDims);
   const auto dtype = string_from(page.dtype);
   const auto tensor =
       dtype.empty() ? ""
@@ -88,7 +88,7 @@ void record_collective(const Collective& collective) {
   if (version % 2 != 0 || !page->version.compare_exchange_strong(version, version + 1)) return;
   std::atomic_thread_fence(std::memory_order_release);
   page->sequence = collective.sequence;
-  const size_t dims = std::min(collective.shape.size(), HeartbeatPage::max_dims);
+  const size_t dims = std::min(collective.shape.size(), HeartbeatPage::kMaxDims);
   page->dims = static_cast<int64_t>(dims);
   std::copy_n(collective.shape.begin(), dims, page->shape.begin());
   copy_text(collective.operation, page->operation);

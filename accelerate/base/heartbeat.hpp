@@ -24,7 +24,7 @@ struct Collective {
 
 /// Layout of the mapped file. All zeros mean that the rank has not started yet.
 struct HeartbeatPage {
-  static constexpr size_t max_dims = 8;
+  static constexpr size_t kMaxDims = 8;
 
   std::atomic<uint64_t> beats;      ///< changes with every progress of the rank
   std::atomic<int64_t> step;        ///< number of backward() calls
@@ -32,7 +32,7 @@ struct HeartbeatPage {
   std::atomic<uint64_t> version;    ///< version of the following fields; odd during a write
   int64_t sequence;
   int64_t dims;
-  std::array<int64_t, max_dims> shape;
+  std::array<int64_t, kMaxDims> shape;
   std::array<char, 24> operation;
   std::array<char, 16> dtype;
   std::array<char, 56> group;

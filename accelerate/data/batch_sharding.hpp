@@ -151,8 +151,8 @@ class BatchSharder {
       if (auto filled = tree::join_rows(like, row_pieces<Batch>(range, own, front_))) return filled;
     }
     if (mine) return mine;
-    const int64_t dealt = rows_.batches() % options_.world_size;  // batches of the incomplete round
-    return front_[static_cast<size_t>((options_.rank - dealt) % std::min(rows_.batches(), options_.world_size))];
+    const int64_t assigned = rows_.batches() % options_.world_size;  // batches of the incomplete round
+    return front_[static_cast<size_t>((options_.rank - assigned) % std::min(rows_.batches(), options_.world_size))];
   }
 
   [[nodiscard]] bool round_complete() const { return rows_.round_complete(); }

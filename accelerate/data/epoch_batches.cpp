@@ -111,7 +111,7 @@ EpochBatches::EpochBatches(const IndexBatches& batches, const ShardOptions& opti
 EpochBatches::EpochBatches(const Rest& rest, const ShardOptions& options, const RankContext& place)
     : EpochBatches(joined(rest.batches), sizes_from_batches(rest.batches, options), 0, place) {
   origin_ = rest.origin;
-  if (!all_but_last_equal(rest.batches)) deal(rest.batches, options, place);
+  if (!all_but_last_equal(rest.batches)) plan_rounds(rest.batches, options, place);
 }
 
 int64_t EpochBatches::consumed(int64_t batches) const {
@@ -128,7 +128,7 @@ int64_t EpochBatches::batches_for(int64_t consumed) const {
   return std::upper_bound(rounds_.begin(), rounds_.end(), here) - rounds_.begin();
 }
 
-void EpochBatches::deal(const IndexBatches& batches, const ShardOptions& options, const RankContext& place) {
+void EpochBatches::plan_rounds(const IndexBatches& batches, const ShardOptions& options, const RankContext& place) {
   batch_size_ = static_cast<int64_t>(batches.front().size());
   if (options.split_batches) {
     const auto other = std::find_if(batches.begin(), batches.end(),

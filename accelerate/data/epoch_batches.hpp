@@ -56,7 +56,7 @@ class EpochBatches {
   EpochBatches(const Rest& rest, const ShardOptions& options, const RankContext& place);
 
   /// Deals whole batches, because they differ in size.
-  void deal(const IndexBatches& batches, const ShardOptions& options, const RankContext& place);
+  void plan_rounds(const IndexBatches& batches, const ShardOptions& options, const RankContext& place);
 
   struct Slice {
     int64_t first;

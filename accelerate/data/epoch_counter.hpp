@@ -12,7 +12,7 @@ namespace accelerate::data {
 class EpochCounter {
  public:
   /// Largest epoch: the random numbers of samples (SampleRandom) use 32 bits of it.
-  static constexpr int64_t most = (int64_t{1} << 32) - 1;
+  static constexpr int64_t kMaxEpoch = (int64_t{1} << 32) - 1;
 
   /// Current epoch, or between passes the next one.
   [[nodiscard]] int64_t epoch() const { return epoch_; }
@@ -31,10 +31,11 @@ class EpochCounter {
     begun_ = false;
     return true;
   }
-  /// \throws Error (usage) if epoch is negative or above `most`.
+  /// \throws Error (usage) if epoch is negative or above `kMaxEpoch`.
   void set(int64_t epoch) {
     if (epoch < 0) base::fail(ErrorKind::usage, {}, "set_epoch", "epoch is {}, must be at least 0", epoch);
-    if (epoch > most) base::fail(ErrorKind::usage, {}, "set_epoch", "epoch is {}, must be at most {}", epoch, most);
+    if (epoch > kMaxEpoch)
+      base::fail(ErrorKind::usage, {}, "set_epoch", "epoch is {}, must be at most {}", epoch, kMaxEpoch);
     epoch_ = epoch;
     begun_ = false;
   }

@@ -47,7 +47,7 @@ struct LoaderOptions {
   bool log_report = false;
 };
 
-/// A handle: copies refer to the same loader.
+/// A handle: copies refer to the same loader. Not thread-safe.
 class LoaderBase {
  public:
   static constexpr bool explains_empty_pass = true;
@@ -116,7 +116,7 @@ class LoaderBase {
   std::shared_ptr<Core> core_;
 };
 
-/// The sample numbers of one pass; reads no data.
+/// The sample numbers of one pass; reads no data. Not thread-safe.
 class LoaderBase::Pass {
  public:
   /// Begins a pass of the next epoch.

@@ -64,7 +64,7 @@ void check_state(const state::LoaderState& state, int64_t least_samples) {
     if (value < limit) refuse(what, value, "at least", limit);
   };
   at_least("epoch", state.epoch, 0);
-  if (state.epoch > EpochCounter::most) refuse("epoch", state.epoch, "at most", EpochCounter::most);
+  if (state.epoch > EpochCounter::kMaxEpoch) refuse("epoch", state.epoch, "at most", EpochCounter::kMaxEpoch);
   at_least("samples", state.samples, least_samples);
   at_least("consumed", state.consumed, 0);
   if (state.samples >= 0 && state.consumed > state.samples)

@@ -82,7 +82,7 @@ at::Tensor select(const at::Tensor& tensor, const RowChoice& rows) {
   return into;
 }
 
-at::Tensor room(const at::Tensor& tensor, int64_t rows) {
+at::Tensor empty_rows(const at::Tensor& tensor, int64_t rows) {
   auto shape = tensor.sizes().vec();
   shape.front() = rows;
   return at::empty(shape, tensor.options().requires_grad(false));

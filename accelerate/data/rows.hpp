@@ -118,9 +118,9 @@ List select(const List& list, const RowChoice& rows) {
 }
 
 /// \returns uninitialised memory for this number of equal rows.
-at::Tensor room(const at::Tensor& tensor, int64_t rows);
+at::Tensor empty_rows(const at::Tensor& tensor, int64_t rows);
 template <RowList List>
-List room(const List& list, int64_t rows) {
+List empty_rows(const List& list, int64_t rows) {
   List many;
   for (int64_t i = 0; i < rows; ++i) many.push_back(list.front());
   return many;
@@ -191,7 +191,7 @@ class RowTable {
   /// Allocates `rows` rows like those of a batch, which must have at least one.
   [[nodiscard]] static RowTable with_room(T batch, int64_t rows_of_batch, int64_t rows) {
     walk_rows(batch, [&](const LeafPath&, auto& leaf) {
-      if (rows_of(leaf) == rows_of_batch) leaf = detail::room(leaf, rows);
+      if (rows_of(leaf) == rows_of_batch) leaf = detail::empty_rows(leaf, rows);
     });
     return {std::move(batch), rows};
   }

@@ -25,7 +25,7 @@ struct DistributedOptions {
 };
 
 /// An order must depend on seed and epoch only, so that every rank computes the same one. The built-in orders equal
-/// PyTorch's with a CPU generator of seed + epoch.
+/// PyTorch's with a CPU generator of seed + epoch. A loader calls it on the thread that begins a pass.
 class Sampler {
  public:
   Sampler() = default;

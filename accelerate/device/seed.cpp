@@ -9,7 +9,7 @@
 namespace accelerate::device {
 namespace {
 
-std::string describe(const at::Tensor& tensor) {
+std::string shape_and_dtype(const at::Tensor& tensor) {
   if (!tensor.defined()) return "undefined";
   std::string sizes;
   for (const int64_t size : tensor.sizes()) sizes += (sizes.empty() ? "" : ", ") + fmt::to_string(size);
@@ -47,8 +47,8 @@ void set_rng_state(c10::Device device, const at::Tensor& state, const RankContex
   const std::lock_guard lock(generator.mutex());
   const at::Tensor now = generator.get_state();
   if (!state.defined() || state.scalar_type() != at::kByte || state.sizes() != now.sizes() || !state.is_cpu()) {
-    base::fail(ErrorKind::usage, place, "set_rng_state", "state is {}, must be {} on the CPU for {}", describe(state),
-               describe(now), device.str());
+    base::fail(ErrorKind::usage, place, "set_rng_state", "state is {}, must be {} on the CPU for {}",
+               shape_and_dtype(state), shape_and_dtype(now), device.str());
   }
   generator.set_state(state);
 }

@@ -107,14 +107,14 @@ std::string read_job_id(const Variables& variables, Source source) {
   }
 }
 
-std::string describe(const ProcessEnv& process) {
+std::string describe_process(const ProcessEnv& process) {
   return fmt::format("rank {} of {}, {} of {} here", process.rank, process.world_size, process.local_rank,
                      process.local_world_size);
 }
 
-std::string describe(const LauncherVariables& set) {
+std::string describe_launcher(const LauncherVariables& set) {
   try {
-    return describe(numbers(set));
+    return describe_process(numbers(set));
   } catch (const Error& error) {
     return error.what();
   }
@@ -144,9 +144,9 @@ void check_half(const LauncherVariables& half, const ProcessEnv& chosen) {
   const bool same_numbers = rank.text && size.text && parse_integer(*rank.text) == chosen.rank &&
                             parse_integer(*size.text) == chosen.world_size;
   if (half.source == Source::torchrun && rank.text && size.text && !same_numbers) throw_incomplete_variables(half);
-  base::log_once(base::LogLevel::debug, {},
-                 "environment: using {} with {}; {} is an incomplete set of {} and is ignored",
-                 launcher_name(chosen.source), describe(chosen), describe_variables(half), launcher_name(half.source));
+  base::log_once(
+      base::LogLevel::debug, {}, "environment: using {} with {}; {} is an incomplete set of {} and is ignored",
+      launcher_name(chosen.source), describe_process(chosen), describe_variables(half), launcher_name(half.source));
 }
 
 void check_other_launchers(const std::vector<LauncherVariables>& sets, const ProcessEnv& chosen) {
@@ -156,10 +156,10 @@ void check_other_launchers(const std::vector<LauncherVariables>& sets, const Pro
       check_half(other, chosen);
       continue;
     }
-    const std::string description = describe(other);
-    if (description == describe(chosen)) continue;
+    const std::string description = describe_launcher(other);
+    if (description == describe_process(chosen)) continue;
     base::log_once(base::LogLevel::debug, {}, "environment: using {} with {}; {} has {} and is ignored",
-                   launcher_name(chosen.source), describe(chosen), launcher_name(other.source), description);
+                   launcher_name(chosen.source), describe_process(chosen), launcher_name(other.source), description);
   }
 }
 

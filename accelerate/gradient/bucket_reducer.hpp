@@ -42,7 +42,8 @@ struct GradientBucket {
 using ReducerState = std::vector<NamedTensor>;
 
 /// Reduces the buckets of one GradientReducer over its own group. Every rank makes the same calls in the same order:
-/// start() for buckets during and after backward, then finish() for all, each in the order of index.
+/// start() for buckets during and after backward, then finish() for all, each in the order of index. Not thread-safe:
+/// the GradientReducer calls it one thread at a time.
 class BucketReducer {
  public:
   virtual ~BucketReducer() = default;
@@ -90,7 +91,7 @@ class AllReduce final : public BucketReducer {
 };
 
 /// Selects how the buckets of each prepared model are reduced. Two hooks are equal if one is a copy of the other. The
-/// default is AllReduce.
+/// default is AllReduce. An immutable value.
 class CommHook {
  public:
   using Make = std::function<std::unique_ptr<BucketReducer>(const comm::Group&)>;

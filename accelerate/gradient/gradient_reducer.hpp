@@ -49,7 +49,7 @@ struct GradientReducerOptions {
 /// ranks.
 ///
 /// All ranks construct the reducer, run synchronised backwards and zero gradients in the same order. Errors of peers
-/// are thrown from backward as Error (peer).
+/// are thrown from backward as Error (peer). Not thread-safe. Its hooks run on the threads of a backward.
 class GradientReducer {
  public:
   struct Core;

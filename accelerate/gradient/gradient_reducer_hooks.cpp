@@ -39,11 +39,12 @@ void GradientReducer::Core::register_hooks() {
   for (const ParameterState& state : states) {
     accumulators.push_back(torch::autograd::impl::grad_accumulator(state.parameter));
     if (!accumulators.back() || !is_managed_by_other_reducer(accumulators.back()->post_hooks())) continue;
-    base::fail(ErrorKind::usage, group.place(), "prepare",
-               "the gradient of parameter {} is averaged already, through another Accelerator or "
-               "DistributedDataParallel that prepared its module; use that one, or end it first (free_memory(), or let "
-               "its prepared model go)",
-               state.name);
+    base::fail(
+        ErrorKind::usage, group.place(), "prepare",
+        "the gradient of parameter {} is averaged already, through another Accelerator or "
+        "DistributedDataParallel that prepared its module; use that one, or end it first (free_memory(), or drop "
+        "its prepared model)",
+        state.name);
   }
   // A tensor has only a weak reference to its accumulator. This reference keeps the accumulator and its hook alive.
   accumulators_ = std::move(accumulators);

@@ -34,7 +34,7 @@ struct JoinModel {
 /// gradients then.
 ///
 /// All ranks construct it with the same models in the same order. Inside it every rank with batches runs the same
-/// reductions; they do not overlap with backward.
+/// reductions; they do not overlap with backward. Not thread-safe.
 class UnevenJoin {
  public:
   using AtEnd = std::function<void(const comm::Group& group, int64_t root)>;

@@ -19,7 +19,7 @@ namespace {
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
-std::string describe(const at::Tensor& tensor) {
+std::string shape_and_dtype(const at::Tensor& tensor) {
   return fmt::format("[{}] {}{}", c10::Join(", ", tensor.sizes()), c10::toString(tensor.scalar_type()),
                      tensor.requires_grad() ? "" : " without gradient");
 }
@@ -98,7 +98,7 @@ void CheckpointNode::check_leaves() const {
     throw_misuse(
         "a leaf {} that the function uses was changed in place between forward and backward, so it cannot run "
         "again as it did; step the optimizer after backward",
-        describe(leaf_of(border[i])));
+        shape_and_dtype(leaf_of(border[i])));
   }
 }
 
@@ -114,7 +114,7 @@ std::vector<at::Tensor> CheckpointNode::run_again() {
     made = again(given);
   }
   for (size_t i = 0; i < std::max(made.size(), described.size()); ++i) {
-    const std::string now = i < made.size() ? describe(made[i]) : "missing";
+    const std::string now = i < made.size() ? shape_and_dtype(made[i]) : "missing";
     const std::string first = i < described.size() ? described[i] : "missing";
     if (now == first) continue;
     throw_misuse(
@@ -132,7 +132,7 @@ size_t CheckpointNode::index_of(const Edge& edge) const {
   throw_misuse(
       "in its second run, in backward, the function used {} that it had not used in forward; it must compute the "
       "same from the same inputs, on this thread (of a DataParallel checkpoint the parts of its module)",
-      leaf.defined() ? "a leaf " + describe(leaf) : "a result of " + edge.function->name());
+      leaf.defined() ? "a leaf " + shape_and_dtype(leaf) : "a result of " + edge.function->name());
 }
 
 variable_list CheckpointNode::apply(variable_list&& gradients) {
@@ -187,7 +187,7 @@ void Segment::check_inputs() const {
     throw_misuse(
         "the function changed its input {} in place ({}), so it cannot be recomputed from its inputs; let it work "
         "on a copy",
-        i, describe(state_->inputs[i]));
+        i, shape_and_dtype(state_->inputs[i]));
   }
 }
 
@@ -212,7 +212,7 @@ void Segment::close(std::vector<at::Tensor>& outputs, RecomputeCall again) {
   checkpoint.border = border;
   node->set_next_edges(std::move(border));
   for (size_t i = 0; i < outputs.size(); ++i) {
-    checkpoint.described.push_back(describe(outputs[i]));
+    checkpoint.described.push_back(shape_and_dtype(outputs[i]));
     if (!outputs[i].requires_grad()) continue;
     at::Tensor bare = outputs[i].detach();
     torch::autograd::impl::set_gradient_edge(bare, {node, node->add_input_metadata(bare)});

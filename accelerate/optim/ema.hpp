@@ -42,7 +42,7 @@ struct EmaOptions {
 
 /// During its lifetime the model has the averages as weights; afterwards its own weights are restored from a copy,
 /// independent of changes in between. The restored weights count as unchanged: within an accumulation window the next
-/// backward accepts them.
+/// backward accepts them. Not thread-safe.
 class [[nodiscard]] AveragedWeights {
  public:
   struct SavedWeight {
@@ -89,8 +89,8 @@ class ExponentialMovingAverage {
       requires(const Model& model) {
         model.named_parameters();
       }) explicit ExponentialMovingAverage(const Model& model, const EmaOptions& options = {})
-      : ExponentialMovingAverage(shards_of_model(model), options, pieces_of(module_of(model).named_buffers())) {
-    if constexpr (has_pieces<Model>) follow([model] { return model.parameter_shards(); });
+      : ExponentialMovingAverage(shards_of_model(model), options, shards_of_tensors(module_of(model).named_buffers())) {
+    if constexpr (has_parameter_shards<Model>) follow([model] { return model.parameter_shards(); });
   }
 
   ExponentialMovingAverage(ExponentialMovingAverage&&) = default;
@@ -123,7 +123,7 @@ class ExponentialMovingAverage {
 
  private:
   template <typename Model>
-  static constexpr bool has_pieces = requires(const Model& model) {
+  static constexpr bool has_parameter_shards = requires(const Model& model) {
     { model.parameter_shards() } -> std::same_as<std::vector<state::ParameterShard>>;
   };
   struct Item {
@@ -144,7 +144,7 @@ class ExponentialMovingAverage {
     }
   }
   template <typename List>
-  static std::vector<state::ParameterShard> pieces_of(const List& tensors) {
+  static std::vector<state::ParameterShard> shards_of_tensors(const List& tensors) {
     std::vector<state::ParameterShard> parameter_shards;
     for (const auto& item : tensors) {
       if constexpr (requires { item.key(); }) {
@@ -157,10 +157,10 @@ class ExponentialMovingAverage {
   }
   template <typename Model>
   static std::vector<state::ParameterShard> shards_of_model(const Model& model) {
-    if constexpr (has_pieces<Model>) {
+    if constexpr (has_parameter_shards<Model>) {
       return model.parameter_shards();
     } else {
-      return pieces_of(module_of(model).named_parameters());
+      return shards_of_tensors(module_of(model).named_parameters());
     }
   }
   void follow(std::function<std::vector<state::ParameterShard>()> parameter_shards);

@@ -55,7 +55,7 @@ void RankTransport::number_sizes(StepHeader& header, const at::Tensor& input) {
   // Autocast changes the dtypes of activations.
   const auto type = device_.type();
   const bool casts = at::autocast::is_autocast_enabled(type);
-  const auto text = fmt::format("{} {} {} {}", describe(form_of(input)), header.micro_batches, header.training,
+  const auto text = fmt::format("{} {} {} {}", describe_form(form_of(input)), header.micro_batches, header.training,
                                 casts ? c10::toString(at::autocast::get_autocast_dtype(type)) : "no autocast");
   if (keys_.size() >= kMaxKeys && !keys_.contains(text)) keys_.clear();
   const auto [entry, is_new] = keys_.emplace(text, static_cast<int64_t>(keys_.size()));
@@ -139,7 +139,7 @@ void RankTransport::exchange_form(const Action& action, const at::Tensor& tensor
         ErrorKind::usage, group_.place(), fmt::format("Pipeline.{}", call()),
         "stage {}, micro-batch {}: the output is {}, was {} in an earlier step with the same sizes of the input; "
         "the shapes of activations must follow from the sizes of the input",
-        action.stage, action.micro_batch, describe(form), describe(known));
+        action.stage, action.micro_batch, describe_form(form), describe_form(known));
   }
 }
 

@@ -76,7 +76,7 @@ Plan planned(Plan plan, Schedule schedule) {
 
 std::string_view schedule_name(Schedule schedule) { return kScheduleNames.at(static_cast<size_t>(schedule)); }
 
-std::string describe(const std::vector<Action>& actions) {
+std::string describe_actions(const std::vector<Action>& actions) {
   std::string text;
   for (const auto& action : actions) {
     text += fmt::format("{}{}{}{}", text.empty() ? "" : " ", action.stage,

@@ -44,7 +44,7 @@ struct Action {
 
 /// Actions in PyTorch's notation, separated by blanks: "0F1" is the forward of micro-batch 1 in stage 0; further
 /// actions are B, SEND_F, RECV_F, SEND_B and RECV_B.
-[[nodiscard]] std::string describe(const std::vector<Action>& actions);
+[[nodiscard]] std::string describe_actions(const std::vector<Action>& actions);
 
 /// One training step, or with forward_only() one evaluation.
 struct Plan {

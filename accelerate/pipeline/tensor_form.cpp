@@ -13,7 +13,7 @@ namespace accelerate::pipeline {
 
 TensorForm form_of(const at::Tensor& tensor) { return {tensor.scalar_type(), tensor.sizes().vec()}; }
 
-std::string describe(const TensorForm& form) {
+std::string describe_form(const TensorForm& form) {
   return fmt::format("[{}] {}", fmt::join(form.sizes, ", "), c10::toString(form.dtype));
 }
 

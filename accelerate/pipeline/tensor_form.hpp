@@ -23,7 +23,7 @@ struct TensorForm {
 [[nodiscard]] TensorForm form_of(const at::Tensor& tensor);
 
 /// "[3, 5] float32"
-[[nodiscard]] std::string describe(const TensorForm& form);
+[[nodiscard]] std::string describe_form(const TensorForm& form);
 
 /// Message of [kWords] int64 on the CPU.
 /// \throws Error (usage) for more than kMaxDims dimensions.

@@ -41,7 +41,7 @@ void check_grad_scaler_options(const GradScalerOptions& options, const RankConte
 /// \returns the sums, equal on every rank, with the flags' shape, dtype and device.
 [[nodiscard]] at::Tensor summed_over(const comm::Group& group, const at::Tensor& flags);
 
-/// All tensors are 0-dim on the scaler's device; only state() makes the host wait.
+/// All tensors are 0-dim on the scaler's device; only state() makes the host wait. Not thread-safe.
 class GradScaler {
  public:
   /// \throws Error (usage) as check_grad_scaler_options() does.

@@ -72,7 +72,8 @@ class GraphedStepCore {
 /// gradient is carried over between calls. Between calls, other steps, evaluation, loading and new learning rates are
 /// allowed. A change of the step itself (other options, parameters, another optimizer) drops the graphs, and the step
 /// is captured again. Gradients after a replay are in memory of the graph, which the next replay overwrites: clone()
-/// those that you keep. The training mode of modules is not checked: call it in the mode in which it was captured.
+/// those that you keep. The training mode of modules is not checked: call it in the mode in which it was captured. Not
+/// thread-safe: use it on the thread of its Accelerator.
 template <typename Function>
 class GraphedStep {
  public:

@@ -18,7 +18,8 @@ void drop_gradients(AcceleratorState& shared);
 
 using ModelCores = std::vector<std::shared_ptr<ModelCore>>;
 
-/// Gradients of forwards that run during its lifetime are not reduced in backward.
+/// Gradients of forwards that run during its lifetime are not reduced in backward. Not thread-safe: use it on the
+/// thread of its Accelerator.
 class [[nodiscard]] NoSyncGuard {
  public:
   explicit NoSyncGuard(ModelCores models);
@@ -30,7 +31,8 @@ class [[nodiscard]] NoSyncGuard {
   ModelCores models_;
 };
 
-/// One micro-batch of an accumulation window. Its decision stays in force after it closes (sync_gradients()).
+/// One micro-batch of an accumulation window. Its decision stays in force after it closes (sync_gradients()). Not
+/// thread-safe: use it on the thread of its Accelerator.
 class [[nodiscard]] AccumulateGuard {
  public:
   /// \param models  Their gradients are not reduced before the end of the window. All other models reduce in every

@@ -39,7 +39,8 @@ namespace accelerate::prepared {
 /// Several loops may be open at a time if the loader itself supports that.
 ///
 /// On an accelerator, the current stream waits for the copy of a batch; the host does not. The next batch is read when
-/// the current one is returned, and it is copied while the step runs.
+/// the current one is returned, and it is copied while the step runs. Not thread-safe: use it on the thread of its
+/// Accelerator.
 template <typename Loader>
 class PreparedLoader {
  public:

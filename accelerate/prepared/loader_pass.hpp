@@ -120,7 +120,7 @@ class ShardedPass {
   [[nodiscard]] const PassStart& start() const { return walk_.start(); }
   /// Returns the reason for a pass without batches; empty if the loader itself reports it.
   [[nodiscard]] static std::string empty_pass_reason() {
-    return data::ExplainsEmptyPass<Loader> ? "" : "its loader gives it none";
+    return data::ExplainsEmptyPass<Loader> ? "" : "its loader returns no batch";
   }
 
  private:
@@ -184,9 +184,9 @@ class UnshardedPass {
   }
   /// Returns the reason for a pass without batches.
   [[nodiscard]] std::string empty_pass_reason() const {
-    if (read_ == 0) return "its loader gives none";
-    if (skipped_ > 0) return fmt::format("{} batches are skipped, and its loader gives {}", skipped_, read_);
-    return fmt::format("its loader gives {} for {} ranks, and even_batches is off", read_, ranks_);
+    if (read_ == 0) return "its loader returns none";
+    if (skipped_ > 0) return fmt::format("{} batches are skipped, and its loader returns {}", skipped_, read_);
+    return fmt::format("its loader returns {} for {} ranks, and even_batches is off", read_, ranks_);
   }
 
  private:

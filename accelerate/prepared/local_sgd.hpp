@@ -12,7 +12,8 @@ namespace accelerate::prepared {
 /// Keeps the gradients of a model local during its lifetime. Every `steps`-th call of step() at the end of an
 /// accumulation window averages the parameters over the ranks, and so does the end of the scope (Lin et al., Don't Use
 /// Large Mini-Batches, Use Local SGD, 2018). With fp16, a step is skipped on all ranks or on none, so every rank must
-/// call optimizer.step(), even without gradients. With a single rank it does nothing.
+/// call optimizer.step(), even without gradients. With a single rank it does nothing. Not thread-safe: use it on the
+/// thread of its Accelerator.
 class [[nodiscard]] LocalSgd {
  public:
   /// \throws Error (usage) if `steps` is less than 1.

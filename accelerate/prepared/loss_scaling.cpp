@@ -120,7 +120,7 @@ at::Tensor LossScaling::unscaled_norm(const at::Tensor& norm, const std::vector<
 
 void LossScaling::run_deferred_schedules() {
   read_flags(/*wait=*/!deferred_.empty());
-  for (const DeferredStep& owed : std::exchange(deferred_, {})) run_unless_skipped(owed);
+  for (const DeferredStep& step : std::exchange(deferred_, {})) run_unless_skipped(step);
 }
 
 at::Tensor LossScaling::skip_flag(OptimizerCore& optimizer) {
@@ -205,12 +205,12 @@ void LossScaling::read_flags(OptimizerCore& optimizer, bool wait) {
   if (optimizer.index() == 0) accelerator_state_.steps -= skipped;
 }
 
-void LossScaling::run_unless_skipped(const DeferredStep& owed) {
+void LossScaling::run_unless_skipped(const DeferredStep& step) {
   for (OptimizerCore& optimizer : accelerator_state_.registry.of<OptimizerCore>()) {
-    const bool is_relevant = owed.optimizer == nullptr || owed.optimizer == &optimizer.optimizer();
+    const bool is_relevant = step.optimizer == nullptr || step.optimizer == &optimizer.optimizer();
     if (is_relevant && optimizer.scaled().last_was_skipped()) return;
   }
-  owed.move();
+  step.move();
 }
 
 void LossScaling::after_step(const torch::optim::Optimizer* optimizer, std::function<void()> move) {

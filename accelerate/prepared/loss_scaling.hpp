@@ -101,7 +101,7 @@ class LossScaling {
   void throw_double_unscale(OptimizerCore& optimizer);
   void read_flags(bool wait);
   void read_flags(OptimizerCore& optimizer, bool wait);
-  void run_unless_skipped(const DeferredStep& owed);
+  void run_unless_skipped(const DeferredStep& step);
   void update_when_done();
   void update();
 

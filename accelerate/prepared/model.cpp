@@ -33,7 +33,7 @@ using sharding::ShardingStrategy;
 namespace {
 
 // If one of these properties of a parameter changes, prepare() makes a new core.
-std::string describe(const gradient::NamedTensor& parameter) {
+std::string describe_parameter(const gradient::NamedTensor& parameter) {
   return fmt::format("{} on {}", gradient::describe_tensor(parameter, "parameter"), parameter.tensor.device().str());
 }
 
@@ -60,7 +60,7 @@ ModelCore::ModelCore(AcceleratorState& shared, const void* identity, std::vector
   check_not_deferring(place());
   check_dtypes();
   check_split_parameters(*accelerator_state_, parameters_);
-  for (const auto& parameter : parameters_) described_.push_back(describe(parameter));
+  for (const auto& parameter : parameters_) described_.push_back(describe_parameter(parameter));
   // Sharding materializes the parameters of one unit after another.
   const bool shards_units = !options.evaluation_mode && divides_gradients(*accelerator_state_);
   materialize(buffers_);
@@ -563,7 +563,8 @@ bool ModelCore::is(const void* identity, const std::vector<gradient::NamedTensor
                    const ModelOptions& options) const {
   if (identity != this->identity() || options != options_ || parameters.size() != parameters_.size()) return false;
   for (size_t i = 0; i < parameters.size(); ++i) {
-    if (!parameters[i].tensor.is_same(parameters_[i].tensor) || describe(parameters[i]) != described_[i]) return false;
+    if (!parameters[i].tensor.is_same(parameters_[i].tensor) || describe_parameter(parameters[i]) != described_[i])
+      return false;
   }
   return true;
 }

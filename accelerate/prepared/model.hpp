@@ -255,7 +255,7 @@ std::vector<gradient::JoinModel> join_models(const std::vector<std::shared_ptr<M
 ///
 /// A parameter in several prepared models is averaged once, with those of the model that was prepared first. no_sync
 /// for another model alone does not prevent that: it is then averaged more often than needed, with the same result. A
-/// synchronised forward of any of these models averages it.
+/// synchronised forward of any of these models averages it. Not thread-safe: use it on the thread of its Accelerator.
 template <typename Module>
 class PreparedModel {
  public:

@@ -190,7 +190,8 @@ void zero_plain(const std::vector<at::Tensor>& parameters, bool set_to_none);
 
 /// Handle of a prepared optimizer. Copies refer to the same optimizer. A default-constructed handle is empty, and its
 /// use throws Error (usage) until an optimizer is assigned. A handle converts to a handle of a base class:
-/// PreparedOptimizer<torch::optim::Optimizer> (accelerate::AnyOptimizer) refers to an optimizer of any type.
+/// PreparedOptimizer<torch::optim::Optimizer> (accelerate::AnyOptimizer) refers to an optimizer of any type. Not
+/// thread-safe: use it on the thread of its Accelerator.
 template <typename Optimizer>
 class PreparedOptimizer {
  public:
@@ -207,7 +208,11 @@ class PreparedOptimizer {
   /// \throws Error (usage) if the handle is empty.
   void require_assigned() const { (void)assigned(core_, "PreparedOptimizer"); }
 
+  /// Steps if the accumulation window ends with this micro-batch, and has no effect otherwise. All ranks call it.
+  /// \returns the loss of the closure, undefined without one.
+  /// \throws Error (usage) if a gradient was never reduced over the ranks, and the errors of OptimizerCore::step().
   at::Tensor step(const torch::optim::Optimizer::LossClosure& closure = nullptr) const { return core().step(closure); }
+  /// Zeroes or drops the gradients. Within an accumulation window it has no effect, as in Hugging Face Accelerate.
   void zero_grad(bool set_to_none = true) const { core().zero_grad(set_to_none); }
 
   /// Accesses the optimizer in its current state. With fp16 on an accelerator and a schedule, this waits for the last

@@ -53,8 +53,8 @@ constexpr void static_assert_preparable() {
 template <typename Object>
 constexpr void refuse_distributed_sampler() {
   static_assert(never<Object>,
-                "prepare() shares a loader's samples out among the ranks, and a DistributedSampler of torch::data has "
-                "shared them out already: make the loader with torch::data::samplers::RandomSampler or "
+                "prepare() divides a loader's samples among the ranks, and a DistributedSampler of torch::data has "
+                "divided them already: make the loader with torch::data::samplers::RandomSampler or "
                 "SequentialSampler");
 }
 

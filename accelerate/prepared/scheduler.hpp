@@ -98,7 +98,7 @@ void load_state(torch::optim::LRScheduler& scheduler, const state::SchedulerStat
 /// Handle of a prepared scheduler. Copies refer to the same scheduler. A default-constructed handle is empty, and its
 /// use throws Error (usage) until a scheduler is assigned. A handle converts to a handle of a base class:
 /// PreparedScheduler<optim::Scheduler> (accelerate::AnyScheduler) refers to any schedule of this library except
-/// ReduceLROnPlateau.
+/// ReduceLROnPlateau. Not thread-safe: use it on the thread of its Accelerator.
 template <typename Scheduler>
 class PreparedScheduler {
  public:

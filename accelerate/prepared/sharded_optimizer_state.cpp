@@ -31,7 +31,7 @@ struct StateField {
 };
 
 // One line per field: number of the parameter, name, "tensor" or the count.
-std::string describe(const state::OptimizerState& state) {
+std::string describe_fields(const state::OptimizerState& state) {
   std::string text;
   for (const auto& [number, tensors] : state.tensors) {
     for (const auto& [name, tensor] : tensors) {
@@ -71,7 +71,7 @@ state::OptimizerState gather_state(AcceleratorState& shared, OptimizerCore& opti
   const auto dtype_of_state = [&](const at::Tensor& parameter) {
     return sharding_of_master(shared, parameter) != nullptr ? at::kFloat : parameter.scalar_type();
   };
-  const auto fields = fields_of_all_ranks(group.all_gather_bytes(describe(own)));
+  const auto fields = fields_of_all_ranks(group.all_gather_bytes(describe_fields(own)));
   state::OptimizerState whole{.groups = own.groups};
   for (const auto& [number, list] : fields) {
     const at::Tensor& parameter = optimizer.parameters()[static_cast<size_t>(number)];

@@ -31,7 +31,8 @@ struct FullyShardedDataParallelPlugin {
   /// (false), as for FSDP1; default true.
   std::optional<bool> reshard_after_forward{};
   /// Starts gathers before their parameters are used, in forward and backward. If false, a step of shard_optim_op and
-  /// shard_grad_op waits for the parameters of the other ranks. FSDP_FORWARD_PREFETCH; default true.
+  /// shard_grad_op waits for the parameters of the other ranks. The variable is FSDP_FORWARD_PREFETCH; the default is
+  /// true.
   std::optional<bool> forward_prefetch{};
   /// Names of modules that are units: {"blocks.*", "head"}; "*" replaces one component. If empty, the children of the
   /// outermost ModuleList and Sequential with at least 1 MB are units, and the other parameters are packed.
@@ -42,8 +43,8 @@ struct FullyShardedDataParallelPlugin {
   std::vector<std::string> transformer_cls_names_to_wrap{};
   /// Least number of elements of a unit, at least 1, in place of 1 MB. FSDP_MIN_NUM_PARAMS.
   std::optional<int64_t> min_num_params{};
-  /// How save_state() writes sharded tensors. Both are loaded on any number of ranks, with any strategy.
-  /// FSDP_STATE_DICT_TYPE; default sharded_state_dict.
+  /// How save_state() writes sharded tensors. Both are loaded on any number of ranks, with any strategy. The variable
+  /// is FSDP_STATE_DICT_TYPE; the default is sharded_state_dict.
   std::optional<StateDictType> state_dict_type{};
   /// Always true: parameters keep their identity, so an optimizer may be made before prepare(). false is an error.
   /// FSDP_USE_ORIG_PARAMS.
@@ -54,7 +55,8 @@ struct FullyShardedDataParallelPlugin {
   std::optional<bool> sync_module_states{};
   /// If true, a rank's parts of parameters and gradients, and its optimizer state, are in pinned memory of the host,
   /// where the optimizer steps; only gathered units are on the device. It also applies to a single rank. An error with
-  /// strategies other than full_shard and hybrid_shard. Without effect on the CPU. FSDP_OFFLOAD_PARAMS; default false.
+  /// strategies other than full_shard and hybrid_shard. Without effect on the CPU. The variable is FSDP_OFFLOAD_PARAMS;
+  /// the default is false.
   std::optional<bool> cpu_offload{};
   /// true is an error: call nn::checkpoint() in the model. FSDP_ACTIVATION_CHECKPOINTING.
   std::optional<bool> activation_checkpointing{};

@@ -42,7 +42,7 @@ struct ParallelMultiheadAttentionOptions {
 ///
 /// Parameters are those of torch::nn::MultiheadAttention: in_proj_weight [3 * embed_dim / P, embed_dim],
 /// in_proj_bias [3 * embed_dim / P], out_proj.weight [embed_dim, embed_dim / P] and out_proj.bias [embed_dim]. Initial
-/// values are the part of the whole layer's.
+/// values are the part of the whole layer's. Not thread-safe.
 class ParallelMultiheadAttentionImpl : public torch::nn::Cloneable<ParallelMultiheadAttentionImpl>, public SplitLayer {
  public:
   /// \throws Error (usage) if embed_dim is not divisible by num_heads, or num_heads by the number of ranks.

@@ -35,6 +35,7 @@ class ParallelConv2dBase : public SplitLayer {
 /// All ranks of the group must call forward, and run backward through it, equally often and in the same order. Forward
 /// needs no communication; backward has one all-reduce of the input's gradient. Parameters are weight
 /// [out_channels / P, in_channels, ...] and bias [out_channels / P]; initial values are the part of the whole layer's.
+/// Not thread-safe.
 class ColumnParallelConv2dImpl : public torch::nn::Cloneable<ColumnParallelConv2dImpl>, public ParallelConv2dBase {
  public:
   /// \throws Error (usage) if out_channels is not divisible by the number of ranks, and for groups or a padding_mode
@@ -61,7 +62,7 @@ TORCH_MODULE(ColumnParallelConv2d);
 /// torch::nn::Conv2d of which each rank has in_channels / P input channels: the second of a pair.
 ///
 /// Forward has one all-reduce of the output; backward needs no communication. Parameters are weight
-/// [out_channels, in_channels / P, ...] and bias [out_channels], which is equal on all ranks.
+/// [out_channels, in_channels / P, ...] and bias [out_channels], which is equal on all ranks. Not thread-safe.
 class RowParallelConv2dImpl : public torch::nn::Cloneable<RowParallelConv2dImpl>, public ParallelConv2dBase {
  public:
   /// \throws Error (usage) if in_channels is not divisible by the number of ranks, and for groups or a padding_mode

@@ -24,7 +24,7 @@ namespace accelerate::nn {
 /// \note A captured step (Graph) would repeat one mask, because the host draws the number.
 at::Tensor parallel_dropout(const at::Tensor& input, double p, bool train, const comm::Group& group);
 
-/// parallel_dropout() as a layer.
+/// parallel_dropout() as a layer. Not thread-safe.
 class ParallelDropoutImpl : public torch::nn::Cloneable<ParallelDropoutImpl> {
  public:
   /// \throws Error (usage) if p is not from 0 to 1.

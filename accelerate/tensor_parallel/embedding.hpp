@@ -39,7 +39,7 @@ struct VocabParallelEmbeddingOptions {
 ///
 /// The parameter is weight [num_embeddings / P, embedding_dim]; rank r has the r-th part of the vocabulary. Its initial
 /// values are the part of the whole layer's. The part may also be the weight of
-/// vocab_parallel_linear_cross_entropy(), for tied embeddings.
+/// vocab_parallel_linear_cross_entropy(), for tied embeddings. Not thread-safe.
 class VocabParallelEmbeddingImpl : public torch::nn::Cloneable<VocabParallelEmbeddingImpl>, public SplitLayer {
  public:
   /// \throws Error (usage) if num_embeddings is not divisible by the number of ranks.

@@ -18,7 +18,7 @@ namespace accelerate::nn {
 /// torch::nn::LayerNorm for this rank's part of a sequence. The parameters are equal on all ranks; their gradients are
 /// summed over the ranks in backward, because each rank normalises other rows.
 ///
-/// All ranks of the group must run backward through it equally often and in the same order.
+/// All ranks of the group must run backward through it equally often and in the same order. Not thread-safe.
 class SequenceParallelLayerNormImpl : public torch::nn::LayerNormImpl {
  public:
   SequenceParallelLayerNormImpl(const torch::nn::LayerNormOptions& the_options, comm::Group group)

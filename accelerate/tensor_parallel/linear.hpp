@@ -43,7 +43,7 @@ struct ColumnParallelLinearOptions {
 ///
 /// Parameters are those of torch::nn::Linear: weight [out_features / P, in_features] and bias [out_features / P]. A new
 /// layer draws the whole layer's initial values and keeps its part, so P ranks with equal generators start like one
-/// process. whole_state_dict() joins the parts.
+/// process. whole_state_dict() joins the parts. Not thread-safe.
 class ColumnParallelLinearImpl : public torch::nn::Cloneable<ColumnParallelLinearImpl>, public SplitLayer {
  public:
   /// \throws Error (usage) if out_features is not divisible by the number of ranks.
@@ -94,7 +94,7 @@ struct RowParallelLinearOptions {
 /// all-gather with sequence_dim).
 ///
 /// Parameters are those of torch::nn::Linear: weight [out_features, in_features / P] and bias [out_features], which is
-/// equal on all ranks. Initial values are as for ColumnParallelLinear.
+/// equal on all ranks. Initial values are as for ColumnParallelLinear. Not thread-safe.
 class RowParallelLinearImpl : public torch::nn::Cloneable<RowParallelLinearImpl>, public SplitLayer {
  public:
   /// \throws Error (usage) if in_features is not divisible by the number of ranks.

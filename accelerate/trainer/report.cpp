@@ -33,11 +33,10 @@ void log_existing_report(const TrainerContext& now) {
       arguments.logging_dir.value_or(arguments.output_dir / "runs") / arguments.run_name.value_or("train");
   std::error_code none;
   if (!std::filesystem::is_directory(folder, none) || std::filesystem::is_empty(folder, none)) return;
-  base::log(
-      base::LogLevel::warning, now.trainer.accelerator().place(),
-      "report_to: {} holds what another run reported, to which this one's is added; give a run_name of its own to "
-      "keep them apart",
-      folder.string());
+  base::log(base::LogLevel::warning, now.trainer.accelerator().place(),
+            "report_to: {} has the report of another run, to which this one is added; set another run_name to "
+            "keep them apart",
+            folder.string());
 }
 
 /// Starts the trackers. A failure on the main process is thrown on every rank.

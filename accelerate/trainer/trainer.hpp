@@ -50,6 +50,8 @@ using trainer::TrainOutput;
 ///     }
 ///   };
 ///
+/// Not thread-safe. train() calls the functions of TrainerParts and the callbacks on its thread.
+///
 /// \tparam AnyModule  A module holder (TORCH_MODULE), a torch::jit::Module, or a module class (passed as
 ///         std::shared_ptr).
 template <typename AnyModule>

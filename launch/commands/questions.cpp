@@ -46,9 +46,10 @@ void ask_for_ranks(Questions& questions, const Machine& machine, ClusterConfig& 
     config.mpirun_hostfile =
         with_home(questions.text("The hostfile?", "~/hostfile"), env::find(env::current_variables(), "HOME"));
   }
-  config.enable_cpu_affinity = questions.yes("Shall each process keep to its share of the processors?", false);
-  config.debug =
-      questions.yes("Compare every collective across the processes first? Slower, and finds what hangs.", false);
+  config.enable_cpu_affinity = questions.yes("Bind each process to its share of the processors?", false);
+  config.debug = questions.yes(
+      "Compare every collective across the processes first? Slower, but detects ranks that call different ones.",
+      false);
   const std::vector<std::string> strategies{"no", "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD"};
   const size_t strategy = questions.choose(
       "Shard the training? FULL_SHARD divides optimizer state, gradients and parameters over the processes, "

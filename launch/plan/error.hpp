@@ -13,17 +13,17 @@ namespace accelerate::launch {
 class LaunchError : public Error {
  public:
   LaunchError(ErrorKind kind, int exit_code, std::string_view message)
-      : Error(kind, {}, launcher, message), exit_code_(exit_code) {}
+      : Error(kind, {}, kLauncher, message), exit_code_(exit_code) {}
 
   /// Exit code as in shells: 1 failed, 2 usage, 126 the program cannot be executed, 127 it is not found.
   [[nodiscard]] int exit_code() const noexcept { return exit_code_; }
   /// The message without the program's name, for callers that add it themselves.
   [[nodiscard]] std::string_view message() const noexcept {
-    return std::string_view(what()).substr(launcher.size() + std::string_view(": ").size());
+    return std::string_view(what()).substr(kLauncher.size() + std::string_view(": ").size());
   }
 
  private:
-  static constexpr std::string_view launcher = "accelerate_launch";
+  static constexpr std::string_view kLauncher = "accelerate_launch";
 
   int exit_code_;
 };

@@ -55,7 +55,7 @@ std::string LineBuffer::add(std::string_view bytes, Clock::time_point now) {
 }
 
 std::string LineBuffer::flush(Clock::time_point now, bool at_end) {
-  if (!at_end && now - since_ < patience) return "";
+  if (!at_end && now - since_ < kMaxWait) return "";
   return std::exchange(held_, "");
 }
 

@@ -31,7 +31,7 @@ class LineBuffer {
  public:
   using Clock = std::chrono::steady_clock;
   /// Maximum wait for the end of a line. Progress bars never end theirs.
-  static constexpr std::chrono::milliseconds patience{50};
+  static constexpr std::chrono::milliseconds kMaxWait{50};
 
   /// \returns the bytes that can be written now: everything up to the last \n or \r.
   std::string add(std::string_view bytes, Clock::time_point now);

@@ -190,11 +190,11 @@ class WorkerGroup {
   }
 
   [[nodiscard]] int poll_timeout_ms() const {
-    const int patience = sooner(output_.poll_timeout_ms(), worker_processes_.poll_timeout_ms());
+    const int poll_timeout = sooner(output_.poll_timeout_ms(), worker_processes_.poll_timeout_ms());
     const auto deadline = watch_.deadline(forwarded_signal_ != 0);
-    if (!deadline) return patience;
+    if (!deadline) return poll_timeout;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*deadline - Clock::now()).count();
-    return sooner(patience, static_cast<int>(std::clamp<int64_t>(left + 1, 1, 60'000)));
+    return sooner(poll_timeout, static_cast<int>(std::clamp<int64_t>(left + 1, 1, 60'000)));
   }
 
   void update(const Signal& signal) {

@@ -86,7 +86,7 @@ int Output::poll_timeout_ms() const {
   const bool one_waits = std::any_of(workers_.begin(), workers_.end(), [&](const Worker& worker) {
     return std::any_of(worker.streams.begin(), worker.streams.end(), holds);
   });
-  return one_waits ? static_cast<int>(LineBuffer::patience.count()) : -1;
+  return one_waits ? static_cast<int>(LineBuffer::kMaxWait.count()) : -1;
 }
 
 size_t Output::relay(Worker& worker, size_t which) {

@@ -160,7 +160,7 @@ TEST_CASE("a second Accelerator refuses a module until free_memory() of the firs
     CHECK_THROWS_WITH((void)other.prepare(net),
                       doctest::Contains("prepare: the gradient of parameter w is averaged already, through another "
                                         "Accelerator or DistributedDataParallel that prepared its module; use that "
-                                        "one, or end it first (free_memory(), or let its prepared model go)"));
+                                        "one, or end it first (free_memory(), or drop its prepared model)"));
     accelerator.free_memory();
     auto again = other.prepare(net);
     other.backward(again(full(own_factor(other))).sum());

@@ -85,7 +85,7 @@ def check_file_table(component, deep=True):
         expect(name in there or is_folder, page, f"{name} is in the table of files and not there")
 
 
-def check_rooms(page, text):
+def check_components(page, text):
     for cmake in sorted((TOP / "accelerate").glob("*/CMakeLists.txt")):
         component = cmake.parent
         expect((component / "README.md").exists(), page, f"{component.name} has no README.md")
@@ -135,7 +135,7 @@ for each in pages():
     check_links(each, without_code(everything))
     check_files(each, without_code(everything))
     check_diffs(each, everything)
-check_rooms(ARCHITECTURE, ARCHITECTURE.read_text(encoding="utf-8"))
+check_components(ARCHITECTURE, ARCHITECTURE.read_text(encoding="utf-8"))
 check_chain(CHAIN, CHAIN.read_text(encoding="utf-8"))
 check_names(NAMES, NAMES.read_text(encoding="utf-8"))
 if wrong:

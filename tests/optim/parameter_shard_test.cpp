@@ -17,7 +17,7 @@ TEST_CASE("steps bucket by bucket, in another order than the groups', equal one 
     for (int64_t step = 0; step < 5; ++step) {
       set_gradients(whole, step);
       set_gradients(parts, step);
-      const auto parameter_shards = pieces_of(parts);
+      const auto parameter_shards = shards_of(parts);
       REQUIRE(fused_all->step());
       REQUIRE(fused->step(std::vector{parameter_shards[2], parameter_shards[1]}));
       REQUIRE(fused->step(std::span(parameter_shards).first(1)));
@@ -42,7 +42,7 @@ TEST_CASE("each parameter has its own step count, and parameter shards use their
     // The last parameter only steps every other time.
     if (step % 2 == 1) stock[2].mutable_grad().reset();
     stock_optimizer->step();
-    const auto parameter_shards = pieces_of(ours);
+    const auto parameter_shards = shards_of(ours);
     REQUIRE(fused->step(step % 2 == 1 ? std::vector{parameter_shards[1], parameter_shards[0]}
                                       : std::vector{parameter_shards[2], parameter_shards[0], parameter_shards[1]}));
   }
@@ -58,7 +58,7 @@ TEST_CASE("parameters that user code moves to another group use its options from
   const auto moved_by = [&](size_t i, bool as_pieces) {
     const at::Tensor before = list[i].detach().clone();
     for (const at::Tensor& parameter : {list[0], list[1]}) parameter.mutable_grad() = torch::ones_like(parameter);
-    REQUIRE(as_pieces ? fused->step(std::vector{pieces_of(list)[1], pieces_of(list)[0]}) : fused->step());
+    REQUIRE(as_pieces ? fused->step(std::vector{shards_of(list)[1], shards_of(list)[0]}) : fused->step());
     return (before - list[i].detach()).abs().max().item<double>();
   };
   for (const bool as_pieces : {false, true}) {
@@ -133,7 +133,7 @@ TEST_CASE("a bfloat16 parameter with a float32 master keeps updates below its re
       exact.mutable_grad() = torch::full({4}, 0.0625);  // exact in both dtypes
       rounded.mutable_grad() = torch::full({4}, 0.0625, at::kBFloat16);
       stock->step();
-      auto parameter_shards = pieces_of({rounded});
+      auto parameter_shards = shards_of({rounded});
       parameter_shards[0].master = master;
       REQUIRE(fused->step(parameter_shards));
     }
@@ -150,7 +150,7 @@ TEST_CASE("a parameter without master beside others with masters changes for aut
   const at::Tensor of_rounded = (rounded * rounded).sum(), of_own = (own * own).sum();
   rounded.mutable_grad() = torch::ones({4}, at::kBFloat16);
   own.mutable_grad() = torch::ones({4});
-  auto parameter_shards = pieces_of({rounded, own});
+  auto parameter_shards = shards_of({rounded, own});
   parameter_shards[0].master = torch::ones({4});
   REQUIRE(fused->step(parameter_shards));
   for (const at::Tensor& loss : {of_rounded, of_own}) {
@@ -163,7 +163,7 @@ TEST_CASE("a skipped step with masters changes neither master nor value") {
   torch::optim::AdamW optimizer({value}, 0.1);
   auto fused = FusedStep::for_optimizer(optimizer);
   value.mutable_grad() = torch::full({3}, std::numeric_limits<float>::infinity(), at::kBFloat16);
-  auto parameter_shards = pieces_of({value});
+  auto parameter_shards = shards_of({value});
   parameter_shards[0].master = torch::ones({3});
   REQUIRE(fused->step(parameter_shards, {.skip = torch::tensor(1.0F)}));
   CHECK(torch::equal(parameter_shards[0].master, torch::ones({3})));
@@ -178,7 +178,7 @@ TEST_CASE("a parameter shard outside the optimizer is refused by name, and nothi
   set_gradients(list, 0);
   foreign.mutable_grad() = torch::ones_like(foreign);
   const auto before = list[0].detach().clone();
-  auto parameter_shards = pieces_of({list[0], foreign});
+  auto parameter_shards = shards_of({list[0], foreign});
   parameter_shards[1].name = "head.bias";
   CHECK_THROWS_WITH(fused->step(parameter_shards),
                     "optimizer.step: head.bias is not one of the optimizer's 3 parameters; give the optimizer the "

@@ -55,7 +55,7 @@ inline std::vector<Make> one_of_each() {
 }
 
 /// Pieces that each contain a whole parameter.
-inline std::vector<accelerate::state::ParameterShard> pieces_of(const Parameters& list) {
+inline std::vector<accelerate::state::ParameterShard> shards_of(const Parameters& list) {
   std::vector<accelerate::state::ParameterShard> parameter_shards;
   for (size_t i = 0; i < list.size(); ++i) {
     parameter_shards.push_back(accelerate::state::whole_parameter(std::to_string(i), list[i]));

@@ -17,7 +17,7 @@ void print(Schedule schedule, int64_t ranks, int64_t micro_batches, int64_t stag
     std::erase_if(actions, [](const Action& each) { return each.peer >= 0; });
     std::printf("%s %d %d %d %d: %s\n", std::string(schedule_name(schedule)).c_str(), static_cast<int>(ranks),
                 static_cast<int>(micro_batches), static_cast<int>(stages), static_cast<int>(rank),
-                describe(actions).c_str());
+                describe_actions(actions).c_str());
   }
 }
 

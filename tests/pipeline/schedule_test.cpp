@@ -39,7 +39,7 @@ std::vector<Sizes> all_sizes() {
 std::string computations(const Plan& plan, int64_t rank) {
   auto actions = plan.actions_of(rank);
   std::erase_if(actions, [](const Action& each) { return each.peer >= 0; });
-  return describe(actions);
+  return describe_actions(actions);
 }
 
 /// Executes the ranks' programs with sends that block until the peer executes the matching receive, and computations
@@ -119,9 +119,9 @@ class BlockingRanks {
 
 TEST_CASE("GPipe runs all forwards, then all backwards; the transfers follow their computations") {
   const Plan plan = plan_step(Schedule::gpipe, 2, 3);
-  CHECK(describe(plan.actions_of(0)) ==
+  CHECK(describe_actions(plan.actions_of(0)) ==
         "0F0 0SEND_F0 0F1 0SEND_F1 0F2 0SEND_F2 0RECV_B0 0B0 0RECV_B1 0B1 0RECV_B2 0B2");
-  CHECK(describe(plan.actions_of(1)) ==
+  CHECK(describe_actions(plan.actions_of(1)) ==
         "1RECV_F0 1F0 1RECV_F1 1F1 1RECV_F2 1F2 1B0 1SEND_B0 1B1 1SEND_B1 1B2 1SEND_B2");
 }
 
@@ -130,7 +130,7 @@ TEST_CASE("1F1B alternates after a warm-up of the later ranks' number") {
   CHECK(computations(plan, 0) == "0F0 0F1 0F2 0B0 0F3 0B1 0B2 0B3");
   CHECK(computations(plan, 1) == "1F0 1F1 1B0 1F2 1B1 1F3 1B2 1B3");
   CHECK(computations(plan, 2) == "2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3");
-  CHECK(describe(plan_step(Schedule::one_forward_one_backward, 2, 2).actions_of(0)) ==
+  CHECK(describe_actions(plan_step(Schedule::one_forward_one_backward, 2, 2).actions_of(0)) ==
         "0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1");
 }
 
@@ -138,12 +138,12 @@ TEST_CASE("interleaved 1F1B runs rounds of micro-batches through the stages of a
   const Plan plan = plan_step(Schedule::interleaved, 2, 4, 2);
   CHECK(computations(plan, 0) == "0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 2B2 2B3 0B2 0B3");
   CHECK(computations(plan, 1) == "1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3");
-  CHECK(describe(plan_step(Schedule::interleaved, 1, 1, 2).actions) ==
+  CHECK(describe_actions(plan_step(Schedule::interleaved, 1, 1, 2).actions) ==
         "0F0 0SEND_F0 1RECV_F0 1F0 1B0 1SEND_B0 0RECV_B0 0B0");
 }
 
 TEST_CASE("an evaluation has the forwards only") {
-  CHECK(describe(plan_forward(2, 2).actions) == "0F0 0SEND_F0 1RECV_F0 0F1 1F0 0SEND_F1 1RECV_F1 1F1");
+  CHECK(describe_actions(plan_forward(2, 2).actions) == "0F0 0SEND_F0 1RECV_F0 0F1 1F0 0SEND_F1 1RECV_F1 1F1");
   CHECK(computations(plan_forward(2, 2, 2), 1) == "1F0 1F1 3F0 3F1");
 }
 

@@ -79,7 +79,7 @@ std::vector<Batch> in_batches(int64_t n, int64_t size) {
 }
 
 template <typename Batch>
-std::vector<Batches> dealt(int64_t ranks, int64_t n, int64_t size, bool even = true, bool split = false) {
+std::vector<Batches> sharded(int64_t ranks, int64_t n, int64_t size, bool even = true, bool split = false) {
   std::vector<Batches> seen(static_cast<size_t>(ranks));
   on_ranks(ranks,
            [&](Accelerator& accelerator) {
@@ -135,13 +135,13 @@ TEST_CASE("batches of every type are sharded and padded as in Accelerate 1.15.0"
     CAPTURE(one.dump());
     const auto expected = one["shards"].get<std::vector<Batches>>();
     const bool even = one["even_batches"], split = one["split_batches"];
-    CHECK(dealt<Sample>(ranks, n, size, even, split) == expected);
+    CHECK(sharded<Sample>(ranks, n, size, even, split) == expected);
     if (++seen % 10 != 0) continue;
-    CHECK(dealt<torch::Tensor>(ranks, n, size, even, split) == expected);
-    CHECK(dealt<Columns>(ranks, n, size, even, split) == expected);
-    CHECK(dealt<Named>(ranks, n, size, even, split) == expected);
-    CHECK(dealt<Pair>(ranks, n, size, even, split) == expected);
-    CHECK(dealt<Listed>(ranks, n, size, even, split) == expected);
+    CHECK(sharded<torch::Tensor>(ranks, n, size, even, split) == expected);
+    CHECK(sharded<Columns>(ranks, n, size, even, split) == expected);
+    CHECK(sharded<Named>(ranks, n, size, even, split) == expected);
+    CHECK(sharded<Pair>(ranks, n, size, even, split) == expected);
+    CHECK(sharded<Listed>(ranks, n, size, even, split) == expected);
   }
   CHECK(seen > 200);
 }
@@ -434,7 +434,7 @@ TEST_CASE("a pass without any batch is no error, but reports it once") {
   }
   accelerate::base::set_log_handler(before);
   REQUIRE(lines.size() == 2);
-  CHECK(lines[0].ends_with("loader: this rank has no batch in a whole pass: its loader gives none"));
+  CHECK(lines[0].ends_with("loader: this rank has no batch in a whole pass: its loader returns none"));
   CHECK(lines[1].ends_with("loader: this rank has no batch in a whole pass: its data are empty, 0 samples"));
 }
 
@@ -459,7 +459,7 @@ TEST_CASE("a pass without any batch reports the reason: too few for the ranks, s
   };
   const auto one = [] { return std::vector<torch::Tensor>{torch::zeros({2})}; };
   const auto skipping = [&](Accelerator& accelerator) { return accelerator.prepare(one()).skip_first_batches(4); };
-  CHECK(logged({}, skipping) == std::set<std::string>{"4 batches are skipped, and its loader gives 1"});
+  CHECK(logged({}, skipping) == std::set<std::string>{"4 batches are skipped, and its loader returns 1"});
   using Lines = std::set<std::string>;
   CHECK(logged({.dispatch_batches = true}, skipping) == Lines{"4 are skipped, and rank 0 reads 1 for all"});
   CHECK(logged({.dispatch_batches = true}, prepared([] { return counting(0, 2); })) ==
@@ -481,7 +481,7 @@ TEST_CASE("a pass without any batch reports the reason: too few for the ranks, s
            {.even_batches = false});
   accelerate::base::set_log_handler(before);
   REQUIRE(lines.size() == 2);
-  for (const std::string reason : {"its loader gives 1 for 2 ranks, and even_batches is off",
+  for (const std::string reason : {"its loader returns 1 for 2 ranks, and even_batches is off",
                                    "2 samples in batches of 2 are too few for 2 ranks, and even_batches is off"}) {
     CHECK(std::any_of(lines.begin(), lines.end(), [&](const std::string& line) {
       return line.starts_with("[rank 1 of 2, ") && line.ends_with("no batch in a whole pass: " + reason);

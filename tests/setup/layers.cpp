@@ -18,8 +18,8 @@ Names operator+(Names left, const Names& right) {
 
 // Plain C++: LibTorch headers must not be included.
 bool is_plain(const std::string& place) {
-  static const Names rooms{"archive", "base", "env", "launch", "tracking"};
-  return rooms.contains(place) || place.starts_with("launch/");
+  static const Names components{"archive", "base", "env", "launch", "tracking"};
+  return components.contains(place) || place.starts_with("launch/");
 }
 
 // Folders that are checked by subfolder; files directly in them are their interface.
@@ -60,8 +60,8 @@ const std::map<std::string, Names>& table() {
     const Names ground{"archive", "base", "env"};
     const Names doors = ground + Names{"comm", "device"};
     const Names values = doors + Names{"state", "precision", "tree", "units"};
-    const Names rooms{"data", "gradient",        "optim",   "pipeline", "sharding", "checkpoint", "tracking",
-                      "nn",   "tensor_parallel", "profile", "job",      "deferred", "offload"};
+    const Names components{"data", "gradient",        "optim",   "pipeline", "sharding", "checkpoint", "tracking",
+                           "nn",   "tensor_parallel", "profile", "job",      "deferred", "offload"};
     const Names data_wings{"data/sources", "data/combinators", "data/transforms"};
     std::map<std::string, Names> rows{
         {"base", {}},
@@ -86,12 +86,13 @@ const std::map<std::string, Names>& table() {
         {"precision", doors},
         {"tree", doors},
         {"units", ground + Names{"device"}},
-        {"prepared", values + rooms},
+        {"prepared", values + components},
         {"gradient/hooks", values + Names{"gradient"}},
-        {"facade", values + rooms + data_wings + Names{"gradient/hooks", "prepared", "tracking/tensors", "launch"}},
+        {"facade",
+         values + components + data_wings + Names{"gradient/hooks", "prepared", "tracking/tensors", "launch"}},
         {"trainer", {"base", "facade"}},
         {"selftest", {"base", "facade"}}};
-    for (const auto& room : rooms) rows[room] = values;
+    for (const auto& room : components) rows[room] = values;
     for (const auto& backend : accelerate::env::backends()) {
       rows.try_emplace("comm/" + backend.name, ground + Names{"comm/core", "comm/rendezvous"});
     }

@@ -16,7 +16,7 @@ namespace {
 using c10d::OpType;
 using Parts = std::vector<std::optional<Part>>;
 
-std::string describe(const Part& part) {
+std::string describe_part(const Part& part) {
   const auto& tensors = part.inputs.empty() ? part.outputs : part.inputs;
   if (tensors.empty()) return c10d::opTypeToString(part.type);
   return fmt::format("{} of {} {}", c10d::opTypeToString(part.type), tensors[0].numel(),
@@ -29,8 +29,9 @@ void check_equal_parts(const Parts& parts) {
   for (size_t r = 1; r < parts.size(); ++r) {
     const bool sized = first.type == OpType::ALLTOALL_BASE || first.type == OpType::BARRIER;
     const bool equal = parts[r]->type == first.type && parts[r]->op == first.op && parts[r]->root == first.root &&
-                       (sized || describe(*parts[r]) == describe(first));
-    TORCH_CHECK_WITH(DistBackendError, equal, "rank 0 calls ", describe(first), ", rank ", r, " ", describe(*parts[r]));
+                       (sized || describe_part(*parts[r]) == describe_part(first));
+    TORCH_CHECK_WITH(DistBackendError, equal, "rank 0 calls ", describe_part(first), ", rank ", r, " ",
+                     describe_part(*parts[r]));
   }
 }
 

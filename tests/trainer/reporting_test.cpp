@@ -185,7 +185,7 @@ TEST_CASE("a log folder with another run causes one warning; a resumed training 
   QuietTrainer(OneWeight(), arguments, parts).train();
   accelerate::base::set_log_handler(before);
   CHECK(lines == Strings{here() + "report_to: " + (folder.path / "runs" / "train").string() +
-                         " holds what another run reported, to which this one's is added; give a run_name of its own "
+                         " has the report of another run, to which this one is added; set another run_name "
                          "to keep them apart"});
 }
 

@@ -51,7 +51,8 @@ struct Subgroup {
   int64_t rank = 0;                  ///< this rank in the new group
 };
 
-/// One backend's connection between the ranks of one group.
+/// One backend's connection between the ranks of one group. Not thread-safe, except abort_operations(): its group
+/// orders the calls.
 class Connection {
  public:
   Connection(std::string_view connection_name, c10d::ProcessGroup::BackendType connection_tag,

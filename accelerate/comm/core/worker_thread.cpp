@@ -14,7 +14,7 @@ constexpr std::chrono::seconds kDiagnosisTime{1};
 
 }  // namespace
 
-/// Shared with the thread, which may outlive the Worker.
+/// Shared with the thread, which may outlive the WorkerThread.
 struct WorkerThread::State {
   explicit State(std::chrono::milliseconds own_patience) : patience(own_patience) {}
 

@@ -7,7 +7,7 @@
 
 namespace accelerate::data {
 
-/// torchvision.transforms.Normalize, bit-equal: (image - mean) / std for every channel.
+/// torchvision.transforms.Normalize, bit-equal: (image - mean) / std for every channel. Thread-safe.
 class Normalize {
  public:
   /// \param mean  One value per channel, or one for all; like std.

@@ -20,7 +20,7 @@ struct RandomCropOptions {
   at::Scalar fill = 0;
 };
 
-/// torchvision.transforms.RandomCrop: a random window of each image, drawn per sample.
+/// torchvision.transforms.RandomCrop: a random window of each image, drawn per sample. Thread-safe.
 class RandomCrop {
  public:
   /// \throws Error (usage) for a size below 1 and a negative padding.

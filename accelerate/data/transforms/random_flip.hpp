@@ -7,7 +7,7 @@
 
 namespace accelerate::data {
 
-/// torchvision.transforms.RandomHorizontalFlip: mirrors each image with probability p, drawn per sample.
+/// torchvision.transforms.RandomHorizontalFlip: mirrors each image with probability p, drawn per sample. Thread-safe.
 class RandomHorizontalFlip {
  public:
   /// \throws Error (usage) for p outside 0 to 1.

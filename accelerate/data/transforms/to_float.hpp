@@ -11,7 +11,7 @@
 namespace accelerate::data {
 
 /// Converts bytes to float32 in [0, 1], bit-equal to torchvision.transforms.ToTensor: byte / 255. Floating-point
-/// tensors are unchanged.
+/// tensors are unchanged. Thread-safe.
 class ToFloat {
  public:
   /// \param images  Any shape.

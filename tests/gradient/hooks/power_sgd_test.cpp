@@ -163,7 +163,7 @@ TEST_CASE("a parameter that no rank uses in a step keeps its error") {
                              fp16_compress_wrapper(power_sgd_hook(from_step(0)))}) {
       Hooked hooked(group, {{40, 20}, {40, 20}}, hook, at::kFloat);
       const auto gradient = [&](int64_t seed) { return numbers({40, 20}, 2 * seed + group.rank(), at::kFloat); };
-      const auto owed = [&] {
+      const auto residual = [&] {
         for (const auto& [name, tensor] : hooked.gradient_reducer.reducer_state()) {
           if (name == "error of 1") return tensor.to(at::kFloat);
           // One matrix of the bucket; the parameter that arrives last is after the other one.
@@ -172,10 +172,10 @@ TEST_CASE("a parameter that no rank uses in a step keeps its error") {
         return at::Tensor();
       };
       hooked.reduced({gradient(1), gradient(2)});
-      const auto before = owed().clone();
+      const auto before = residual().clone();
       CHECK(before.norm().item<double>() > 1);
       for (int64_t step = 3; step < 6; ++step) CHECK_FALSE(hooked.reduced({gradient(step), {}})[1].defined());
-      CHECK((owed() - before).norm().item<double>() < 1e-2 * before.norm().item<double>());
+      CHECK((residual() - before).norm().item<double>() < 1e-2 * before.norm().item<double>());
     }
   });
 }
