@@ -277,8 +277,8 @@ TEST_CASE("a second gradient reducer on a parameter is refused by its name until
             const GradientReducer second(group.duplicate(), {{"twin", net->second->bias}});
           }) ==
           "prepare: the gradient of parameter twin is averaged already, through another Accelerator or "
-          "DistributedDataParallel that prepared its module; use that one, or end it first (free_memory(), or let its "
-          "prepared model go)");
+          "DistributedDataParallel that prepared its module; use that one, or end it first (free_memory(), or drop its "
+          "prepared model)");
     first.retire();
     const GradientReducer second(group.duplicate(), named(net), small_buckets());
     plain_step(net, group.rank());
