@@ -6,8 +6,6 @@
 
 #include <algorithm>
 
-#include "accelerate/comm/core/reduce_op.hpp"
-
 namespace accelerate::comm {
 namespace {
 
@@ -112,9 +110,13 @@ std::string_view dtype_name(at::ScalarType dtype) {
   }
 }
 
-CollectiveFingerprint fingerprint_of(Operation operation, const at::Tensor& tensor) {
-  CollectiveFingerprint signature{
-      .operation = operation, .dtype = tensor.scalar_type(), .device = tensor.device().type()};
+CollectiveFingerprint fingerprint_of(Operation operation, const at::Tensor& tensor, std::optional<ReduceOp> op,
+                                     int64_t root) {
+  CollectiveFingerprint signature{.operation = operation,
+                                  .root = root,
+                                  .reduce = op ? static_cast<int64_t>(*op) : -1,
+                                  .dtype = tensor.scalar_type(),
+                                  .device = tensor.device().type()};
   const auto sizes = tensor.sizes();
   signature.shape.assign(sizes.begin(), sizes.end());
   return signature;

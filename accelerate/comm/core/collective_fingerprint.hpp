@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "accelerate/comm/core/reduce_op.hpp"
+
 namespace accelerate::comm {
 
 enum class Operation : int64_t {
@@ -51,7 +53,10 @@ struct CollectiveFingerprint {
   bool operator==(const CollectiveFingerprint&) const = default;
 };
 
-CollectiveFingerprint fingerprint_of(Operation operation, const at::Tensor& tensor);
+/// \param op    Unset if the operation has no reduction.
+/// \param root  -1 if the operation has no root.
+CollectiveFingerprint fingerprint_of(Operation operation, const at::Tensor& tensor,
+                                     std::optional<ReduceOp> op = std::nullopt, int64_t root = -1);
 
 /// Returns "[64, 12] float32", or "no tensor".
 std::string describe_fingerprint(const CollectiveFingerprint& signature);

@@ -55,22 +55,19 @@ class Gloo final : public c10d::ProcessGroupGloo {
     const bool is_direct =
         exchange_ && op && is_plain(tensors[0]) && byte_count(tensors[0]) * (getSize() - 1) <= kMaxReceived;
     if (is_direct) return exchange_->all_reduce(tensors[0], *op, {.asynchronous = options.asyncOp});
-    return compared(c10d::OpType::ALLREDUCE,
-                    {.operation = Operation::all_reduce, .reduce = known_reduce_op(options.reduceOp)}, tensors,
-                    [&] { return ProcessGroupGloo::allreduce(tensors, options); });
+    return compared(c10d::OpType::ALLREDUCE, Operation::all_reduce, known_reduce_op(options.reduceOp), /*root=*/-1,
+                    tensors, [&] { return ProcessGroupGloo::allreduce(tensors, options); });
   }
 
   c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
                                            const c10d::BroadcastOptions& options) override {
-    return compared(c10d::OpType::BROADCAST, {.operation = Operation::broadcast, .root = options.rootRank}, tensors,
+    return compared(c10d::OpType::BROADCAST, Operation::broadcast, std::nullopt, options.rootRank, tensors,
                     [&] { return ProcessGroupGloo::broadcast(tensors, options); });
   }
 
   c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors, const c10d::ReduceOptions& options) override {
-    return compared(
-        c10d::OpType::REDUCE,
-        {.operation = Operation::reduce, .reduce = known_reduce_op(options.reduceOp), .root = options.rootRank},
-        tensors, [&] { return ProcessGroupGloo::reduce(tensors, options); });
+    return compared(c10d::OpType::REDUCE, Operation::reduce, known_reduce_op(options.reduceOp), options.rootRank,
+                    tensors, [&] { return ProcessGroupGloo::reduce(tensors, options); });
   }
 
   c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -94,11 +91,10 @@ class Gloo final : public c10d::ProcessGroupGloo {
 
   /// Begins an operation of LibTorch. Its tag is the count of operations, unless calls are compared.
   template <typename Begin>
-  c10::intrusive_ptr<c10d::Work> compared(c10d::OpType type, DirectExchange::CollectiveCall call,
-                                          const std::vector<at::Tensor>& tensors, const Begin& begin) {
+  c10::intrusive_ptr<c10d::Work> compared(c10d::OpType type, Operation operation, std::optional<ReduceOp> op,
+                                          int64_t root, const std::vector<at::Tensor>& tensors, const Begin& begin) {
     if (!exchange_ || tensors.size() != 1 || !is_plain(tensors[0])) return begin();
-    call.tensor = tensors[0];
-    return exchange_->compare(type, call, [&](uint32_t tag) {
+    return exchange_->compare(type, fingerprint_of(operation, tensors[0], op, root), tensors[0], [&](uint32_t tag) {
       const uint32_t count = std::exchange(collectiveCounter_, tag);
       auto work = begin();
       collectiveCounter_ = count;

@@ -3,6 +3,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <exception>
@@ -132,14 +133,12 @@ void DirectExchange::announce(const CollectiveFingerprint& fingerprint, Agreemen
 
 // Tensors of other sizes and dtypes have other tags, because gloo ends the process if a message is larger than the
 // tensor that receives it.
-DirectExchange::Call DirectExchange::begin(const CollectiveCall& own) {
+DirectExchange::Call DirectExchange::begin(const CollectiveFingerprint& own) {
   Call call{.rank = static_cast<size_t>(rank_), .timeout = timeout_};
-  CollectiveFingerprint fingerprint = fingerprint_of(own.operation, own.tensor);
-  if (own.reduce) fingerprint.reduce = static_cast<int64_t>(*own.reduce);
-  if (own.root) fingerprint.root = *own.root;
+  CollectiveFingerprint fingerprint = own;
   uint64_t hash = base::kEmptyHash;
-  for (const int64_t word : {static_cast<int64_t>(own.operation), own.tensor.numel(),
-                             static_cast<int64_t>(own.tensor.scalar_type()), fingerprint.reduce, fingerprint.root}) {
+  for (const int64_t word : {static_cast<int64_t>(own.operation), c10::multiply_integers(own.shape),
+                             static_cast<int64_t>(*own.dtype), own.reduce, own.root}) {
     hash = base::hash_word(static_cast<uint64_t>(word), hash);
   }
   uint32_t number = 0;
@@ -176,13 +175,14 @@ WorkPtr DirectExchange::submit(OpType type, std::vector<at::Tensor> tensors, Cal
   return work;
 }
 
-WorkPtr DirectExchange::compare(OpType type, const CollectiveCall& own, const BeginWork& begin_work) {
+WorkPtr DirectExchange::compare(OpType type, const CollectiveFingerprint& own, const at::Tensor& tensor,
+                                const BeginWork& begin_work) {
   const at::NoGradGuard no_grad;
   Call call = begin(own);
   call.with_tensors.receives.push_back(begin_work(static_cast<uint32_t>(call.tag) | kTagOfLibTorch));
   auto finish = [call = std::move(call)](const TaskContext& context) { call.wait(context); };
   // The waiting caller finishes, because LibTorch's threads execute the operation meanwhile.
-  return submit(type, {own.tensor}, {.asynchronous = false}, std::move(finish));
+  return submit(type, {tensor}, {.asynchronous = false}, std::move(finish));
 }
 
 std::vector<at::Tensor> DirectExchange::terms_beside(const at::Tensor& own) const {
@@ -193,7 +193,7 @@ std::vector<at::Tensor> DirectExchange::terms_beside(const at::Tensor& own) cons
 
 WorkPtr DirectExchange::all_reduce(const at::Tensor& tensor, ReduceOp op, CallOptions options) {
   const at::NoGradGuard no_grad;
-  Call call = begin({Operation::all_reduce, tensor, op});
+  Call call = begin(fingerprint_of(Operation::all_reduce, tensor, op));
   const at::Tensor own = flat(tensor);
   const std::vector<at::Tensor> terms = terms_beside(own);
   call.with_tensors = post(
@@ -209,7 +209,7 @@ WorkPtr DirectExchange::all_reduce(const at::Tensor& tensor, ReduceOp op, CallOp
 WorkPtr DirectExchange::reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
                                        CallOptions options) {
   const at::NoGradGuard no_grad;
-  Call call = begin({Operation::reduce_scatter, input, op});
+  Call call = begin(fingerprint_of(Operation::reduce_scatter, input, op));
   const at::Tensor whole = flat(input), own = flat(output);
   const std::vector<at::Tensor> terms = terms_beside(own);
   call.with_tensors = post(
@@ -225,7 +225,7 @@ WorkPtr DirectExchange::reduce_scatter(const at::Tensor& output, const at::Tenso
 
 WorkPtr DirectExchange::all_gather(const at::Tensor& output, const at::Tensor& input, CallOptions options) {
   const at::NoGradGuard no_grad;
-  Call call = begin({Operation::all_gather, input});
+  Call call = begin(fingerprint_of(Operation::all_gather, input));
   const at::Tensor whole = flat(output), mine = flat(input);
   call.with_tensors = post(
       call.tag, [&](int64_t rank) { return part_of(whole, rank, ranks_); },

@@ -61,18 +61,12 @@ class DirectExchange {
   /// \param input   Contiguous, n elements; may be this rank's elements of the output.
   WorkPtr all_gather(const at::Tensor& output, const at::Tensor& input, CallOptions options);
 
-  /// A call of a rank.
-  struct CollectiveCall {
-    Operation operation = Operation::all_reduce;
-    at::Tensor tensor{};
-    std::optional<ReduceOp> reduce{};
-    std::optional<int64_t> root{};
-  };
   using BeginWork = std::function<WorkPtr(uint32_t tag)>;
 
   /// Compares the fingerprints of an operation of LibTorch. The caller must wait for the returned work.
   /// \param begin_work  Begins the operation with the tag. Calls that do not match have other tags.
-  WorkPtr compare(c10d::OpType type, const CollectiveCall& own, const BeginWork& begin_work);
+  WorkPtr compare(c10d::OpType type, const CollectiveFingerprint& own, const at::Tensor& tensor,
+                  const BeginWork& begin_work);
 
   /// Drops the operations that have not ended. Later ones fail at once.
   void abandon() noexcept;
@@ -86,7 +80,7 @@ class DirectExchange {
   /// Posts a message from and to every other rank.
   Messages post(int tag, const TensorOfRank& receives, const TensorOfRank& sends);
   /// Begins an operation: sends its fingerprint to the other ranks.
-  Call begin(const CollectiveCall& own);
+  Call begin(const CollectiveFingerprint& own);
   WorkPtr submit(c10d::OpType type, std::vector<at::Tensor> tensors, CallOptions options, Finish finish);
   /// Returns a term of a sum for each rank: `own`, and memory for those of the other ranks.
   [[nodiscard]] std::vector<at::Tensor> terms_beside(const at::Tensor& own) const;

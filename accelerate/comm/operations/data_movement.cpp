@@ -33,8 +33,8 @@ PendingOperation start_broadcast(const GroupPtr& group, const at::Tensor& tensor
   group->check_rank(Operation::broadcast, "root", root);
   if (group->single()) return {.finished = true};
   Connection& connection = group->connection_of(tensor, Operation::broadcast);
-  PendingOperation pending{.group = group, .signature = fingerprint_of(Operation::broadcast, tensor), .target = tensor};
-  pending.signature.root = root;
+  PendingOperation pending{
+      .group = group, .signature = fingerprint_of(Operation::broadcast, tensor, std::nullopt, root), .target = tensor};
   group->begin(pending.signature, Agreement::whole_shape, connection);
   pending.finished = tensor.numel() == 0;
   if (pending.finished) return pending;

@@ -32,14 +32,6 @@ at::Tensor to_wire(const at::Tensor& dense, const WireFormat& format) {
   return dense.is_complex() ? at::view_as_real(dense) : dense.view(format.dtype);
 }
 
-CollectiveFingerprint reduction_fingerprint(Operation operation, const at::Tensor& tensor, ReduceOp op,
-                                            int64_t root = -1) {
-  CollectiveFingerprint signature = fingerprint_of(operation, tensor);
-  signature.reduce = static_cast<int64_t>(op);
-  signature.root = root;
-  return signature;
-}
-
 /// Starts an in-place reduction.
 template <typename Begin>
 PendingOperation start_in_place(const GroupPtr& group, CollectiveFingerprint signature, const at::Tensor& tensor,
@@ -71,7 +63,7 @@ PendingOperation start_all_reduce(const GroupPtr& group, const at::Tensor& tenso
   const at::NoGradGuard no_grad;
   const WireFormat format = wire_format_or_refuse(*group, Operation::all_reduce, tensor, op);
   if (group->single()) return {.finished = true};
-  return start_in_place(group, reduction_fingerprint(Operation::all_reduce, tensor, op), tensor, format,
+  return start_in_place(group, fingerprint_of(Operation::all_reduce, tensor, op), tensor, format,
                         [&](c10d::Backend& backend, std::vector<at::Tensor>& wires, const c10d::ReduceOp& wire_op) {
                           return backend.allreduce(
                               wires, {.reduceOp = wire_op, .timeout = group->timeout, .asyncOp = asynchronous});
@@ -93,7 +85,7 @@ void reduce(const GroupPtr& group, const at::Tensor& tensor, ReduceOp op, int64_
   group->check_rank(Operation::reduce, "root", root);
   const WireFormat format = wire_format_or_refuse(*group, Operation::reduce, tensor, op);
   if (group->single()) return;
-  start_in_place(group, reduction_fingerprint(Operation::reduce, tensor, op, root), tensor, format,
+  start_in_place(group, fingerprint_of(Operation::reduce, tensor, op, root), tensor, format,
                  [&](c10d::Backend& backend, std::vector<at::Tensor>& wires, const c10d::ReduceOp& wire_op) {
                    return backend.reduce(
                        wires, {.reduceOp = wire_op, .rootRank = root, .timeout = group->timeout, .asyncOp = false});
@@ -126,7 +118,7 @@ PendingPtr reduce_scatter_async(const GroupPtr& group, const at::Tensor& output,
   }
   Connection& connection = group->connection_of(input, Operation::reduce_scatter);
   auto pending = std::make_shared<PendingOperation>(PendingOperation{
-      .group = group, .signature = reduction_fingerprint(Operation::reduce_scatter, input, op), .target = output});
+      .group = group, .signature = fingerprint_of(Operation::reduce_scatter, input, op), .target = output});
   pending->divide_by = format.divide ? group->size : 1;
   group->begin(pending->signature, Agreement::whole_shape, connection);
   if (input.numel() == 0) return {};
