@@ -183,7 +183,7 @@ struct TrainingStep : torch::autograd::Function<TrainingStep> {
         inputs.push_back(variables[variable++]);
       } else {
         at::Tensor& activation = saved->activations[i];
-        inputs.push_back(keep_graph ? copy_with_strides(activation) : std::move(activation));
+        inputs.push_back(keep_graph ? copy_with_strides(activation, activation.strides()) : std::move(activation));
       }
     }
     saved->used = !keep_graph;

@@ -17,23 +17,22 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kOperation = "CompiledModule";
 
-bool is_in_program_folder(const std::string& path) {
+bool is_in_program_folder(const fs::path& file) {
   std::error_code ignored;
   const fs::path folder = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-  const fs::path file = fs::canonical(path, ignored);
   return !folder.empty() && std::ranges::mismatch(folder, file).in1 == folder.end();
 }
 
 // A package is machine code, and loading executes it.
-void check_trust(const std::string& path) {
-  struct stat about {};
-  if (::stat(path.c_str(), &about) == 0 && (about.st_mode & S_IWOTH) != 0) {
+void check_trust(const PackageFile& package) {
+  const std::string& path = package.origin.path;
+  if ((package.identity.st_mode & S_IWOTH) != 0) {
     base::fail(ErrorKind::usage, {}, kOperation,
                "{}: every user can write this file, and loading it executes its code; remove the permission with chmod "
                "o-w, or set CompiledOptions::trusted",
                path);
   }
-  if (is_in_program_folder(path)) return;
+  if (is_in_program_folder(package.resolved_path)) return;
   base::log_once(base::LogLevel::warning, {},
                  "{}: {} is outside the program's folder, and loading it executes its code; set "
                  "CompiledOptions::trusted if you know its origin",
@@ -77,7 +76,7 @@ PackageFile open_package(const std::string& path, bool trusted) {
   for (const auto& member : members) archive::check_member(file, member, package.origin);
   package.record = read_record(record, package.weights.size(), package.origin);
   check_host(package.record, this_host(), package.origin);
-  if (!trusted) check_trust(path);
+  if (!trusted) check_trust(package);
   return package;
 }
 

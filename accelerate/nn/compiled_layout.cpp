@@ -41,9 +41,8 @@ bool has_strides(const at::Tensor& tensor, const Layout& layout) {
 
 }  // namespace
 
-// A clone would make a padded tensor dense.
-at::Tensor copy_with_strides(const at::Tensor& tensor) {
-  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().requires_grad(false)).copy_(tensor);
+at::Tensor copy_with_strides(const at::Tensor& tensor, at::IntArrayRef strides) {
+  return at::empty_strided(tensor.sizes(), strides, tensor.options().requires_grad(false)).copy_(tensor);
 }
 
 at::Tensor fit(const at::Tensor& tensor, const Layout& layout, const std::string& name, c10::Device device,
@@ -73,10 +72,10 @@ at::Tensor fit(const at::Tensor& tensor, const Layout& layout, const std::string
   }
   if (!has_strides(tensor, layout)) {
     if (layout.contiguous_only) return tensor.contiguous();
-    return at::empty_strided(tensor.sizes(), layout.stride, tensor.options().requires_grad(false)).copy_(tensor);
+    return copy_with_strides(tensor, layout.stride);
   }
   if (reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0) return tensor;
-  return copy_with_strides(tensor);
+  return copy_with_strides(tensor, tensor.strides());
 }
 
 }  // namespace accelerate::nn::compiled

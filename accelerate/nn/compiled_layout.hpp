@@ -11,8 +11,8 @@
 
 namespace accelerate::nn::compiled {
 
-/// Returns a differentiable copy with the tensor's strides, also if they have gaps.
-[[nodiscard]] at::Tensor copy_with_strides(const at::Tensor& tensor);
+/// Returns a differentiable copy. A clone would have no gaps between rows.
+[[nodiscard]] at::Tensor copy_with_strides(const at::Tensor& tensor, at::IntArrayRef strides);
 
 /// Returns the tensor itself if it fits, otherwise a differentiable copy with the expected strides and an alignment of
 /// 16 bytes, which vectorised kernels need.

@@ -179,13 +179,12 @@ class RowLosses {
 
 /// Adds the chunk's product to the sum: within the product for one dtype, else in the sum's wider dtype.
 ///
-/// With fp16, the sum over the rows may exceed 65504. It is at most rows * max |left| * max |right|, so the factors are
-/// scaled to keep this bound in range.
+/// With fp16, the sum over the rows may exceed 65504. `left` has gradients of logits, which are at most 1 there, so the
+/// sum is at most rows * max |right|, and `right` is scaled to keep this bound in range.
 void add_product(at::Tensor& sum, const at::Tensor& left, const at::Tensor& right, bool first) {
   if (left.scalar_type() == at::kHalf) {
     constexpr double max_sum = 32768;
-    const at::Tensor largest = at::maximum(left.abs().amax().to(at::kFloat), at::ones({}, sum.options()));
-    const at::Tensor bound = largest * right.abs().amax().to(at::kFloat) * static_cast<double>(right.size(0));
+    const at::Tensor bound = right.abs().amax().to(at::kFloat) * static_cast<double>(right.size(0));
     const at::Tensor scale = (max_sum / bound).clamp_max(1);
     sum.add_(at::mm(left, right * scale).to(sum.scalar_type()) / scale);
   } else if (sum.scalar_type() != left.scalar_type()) {

@@ -56,6 +56,14 @@ MemoryContext parameter_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? parameter_of(*device::storage_of(tensor)) : nullptr;
 }
 
+// Makes the memory of a parameter available. The caller must call after_operator() of the returned owner.
+std::shared_ptr<GatherOnUse> acquire(const GatheredParameter& parameter, bool writes) {
+  auto owner = parameter.owner.lock();
+  if (!owner) fail_without_owner(parameter.name, *parameter.errors);
+  owner->before_operator(parameter, writes);
+  return owner;
+}
+
 // The owners of the memory that one operator uses. Each is held until the operator ended, so that the gather of one
 // does not free another.
 class UsedMemory {
@@ -85,10 +93,7 @@ class UsedMemory {
       has_result_ = has_result_ || device::dispatch_keys_of(tensor).has(kKey);
       return;
     }
-    auto owner = parameter->owner.lock();
-    if (!owner) fail_without_owner(parameter->name, *parameter->errors);
-    owner->before_operator(*parameter, writes);
-    owners_.push_back(std::move(owner));
+    owners_.push_back(acquire(*parameter, writes));
   }
 
   c10::SmallVector<std::shared_ptr<GatherOnUse>, 4> owners_;
@@ -197,10 +202,7 @@ HeldMemory::HeldMemory(at::TensorList tensors) {
   for (const at::Tensor& tensor : tensors) {
     const MemoryContext parameter = tensor.defined() ? parameter_of(tensor) : nullptr;
     if (!parameter) continue;
-    auto owner = parameter->owner.lock();
-    if (!owner) fail_without_owner(parameter->name, *parameter->errors);
-    owner->before_operator(*parameter, /*writes=*/false);
-    owners_.emplace_back(nullptr, [owner](void*) { owner->after_operator(); });
+    owners_.emplace_back(nullptr, [owner = acquire(*parameter, /*writes=*/false)](void*) { owner->after_operator(); });
   }
 }
 
