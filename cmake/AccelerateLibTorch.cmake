@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Finds LibTorch and makes the imported targets accelerate_libtorch and accelerate_fmt.
 #
-# The wheel's own find_package(Torch) needs nvcc and a CMake that supports CUDA 20. This library compiles its CUDA
-# code at run time and needs neither. Order of search: Torch_DIR / CMAKE_PREFIX_PATH, a torch that python3 can import, the virtual environment
-# that ./run makes under the user's cache folder. Also used by AccelerateConfig.cmake, in the user's project.
+# The wheel's own find_package(Torch) needs nvcc and a CMake that supports CUDA 20. This library compiles its CUDA code at
+# run time and needs neither. Order of search: Torch_DIR / CMAKE_PREFIX_PATH, a torch that python3 can import, the virtual
+# environment that ./run makes under the user's cache folder. Also used by AccelerateConfig.cmake, in the user's project.
 #
 # Sets ACCELERATE_LIBTORCH_ROOT, _VERSION, _HAS_CUDA, _HAS_NCCL (headers and library), ACCELERATE_FMT_SOURCE and _FMT_COMPILED.
 
