@@ -390,6 +390,7 @@ void ModelCore::notify_of_forward() {
 }
 
 std::vector<sharding::FullyShardedParameters*> ModelCore::sharded_in_forward() const {
+  if (accelerator_state_->sharding == ShardingStrategy::no_shard) return {};
   std::vector<sharding::FullyShardedParameters*> list;
   if (fully_sharded() != nullptr) list.push_back(fully_sharded());
   for (const auto& partner : sharing_models_) {
@@ -577,6 +578,7 @@ void complete_steps(AcceleratorState& shared) {
 }
 
 std::vector<sharding::FullyShardedParameters*> fully_sharded_models(AcceleratorState& shared) {
+  if (shared.sharding == ShardingStrategy::no_shard) return {};
   std::vector<sharding::FullyShardedParameters*> list;
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
     if (model.fully_sharded() != nullptr) list.push_back(model.fully_sharded());
