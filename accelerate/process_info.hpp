@@ -26,8 +26,9 @@ namespace accelerate {
 
 /// Base class of Accelerator: the place of this process in its job, the mesh, and collectives. Not thread-safe.
 ///
-/// Collectives throw Error (peer) on every rank if a rank is lost, late, or makes another call. The group is unusable
-/// afterwards.
+/// Collectives are called by every rank of the job, in the same order. They return when the results are ready: values
+/// on the CPU can be read, values on an accelerator are visible to its current stream. If a rank is lost, late, or
+/// makes another call, they throw Error (peer) on every rank, and the group is unusable afterwards.
 class ProcessInfo {
  public:
   // Ranks -------------------------------------------------------------------------------------------------------------
@@ -37,10 +38,15 @@ class ProcessInfo {
   [[nodiscard]] int64_t process_index() const { return accelerator_state_->mesh.world.rank(); }
   /// Rank of this process on its machine, from 0.
   [[nodiscard]] int64_t local_process_index() const { return local_rank_; }
+  /// \returns true on one process of the job, rank 0.
   [[nodiscard]] bool is_main_process() const { return process_index() == 0; }
+  /// \returns true on one process of each machine.
   [[nodiscard]] bool is_local_main_process() const { return local_process_index() == 0; }
+  /// \returns true on the process with the highest rank of the job.
   [[nodiscard]] bool is_last_process() const { return process_index() == num_processes() - 1; }
+  /// \returns true if the job has several processes.
   [[nodiscard]] bool use_distributed() const { return num_processes() > 1; }
+  /// \returns how the job is distributed: no (one process), fsdp (a sharded training state), multi_cpu or multi_gpu.
   [[nodiscard]] DistributedType distributed_type() const;
   /// Device of prepared models and batches.
   [[nodiscard]] at::Device device() const { return accelerator_state_->device; }
@@ -84,6 +90,7 @@ class ProcessInfo {
   ///
   /// \param value  A tensor, or a pair, tuple, vector, map or struct of tensors (see tree/README.md), as in all
   ///   collectives of this class.
+  /// \returns the same structure with tensors in their own memory and without gradient history.
   template <typename Value>
   [[nodiscard]] Value gather(const Value& value) const {
     return tree::gather(value, accelerator_state_->mesh.world);
@@ -103,9 +110,10 @@ class ProcessInfo {
   [[nodiscard]] std::vector<std::string> gather_for_metrics(const std::vector<std::string>& objects) const {
     return prepared::gather_objects_for_metrics(*accelerator_state_, objects);
   }
-  /// Returns the reduction of each tensor over all ranks, on every rank. The arguments are not changed.
+  /// Reduces each tensor over all ranks. The argument is not changed.
   ///
   /// \param scale  Factor of the result.
+  /// \returns the same structure and shapes on every rank, in its own memory and without gradient history.
   template <typename Value>
   [[nodiscard]] Value reduce(const Value& value, comm::ReduceOp op = comm::ReduceOp::sum, double scale = 1.0) const {
     return tree::reduce(value, accelerator_state_->mesh.world, op, scale);
@@ -113,30 +121,40 @@ class ProcessInfo {
   /// As above.
   ///
   /// \param reduction  "sum", "mean", "max", "min" or "product".
+  /// \throws Error (usage) if the reduction has another name.
   template <typename Value>
   [[nodiscard]] Value reduce(const Value& value, std::string_view reduction, double scale = 1.0) const {
     return reduce(value, prepared::reduce_op_of(reduction, place()), scale);
   }
-  /// Overwrites the tensors in place, as torch.distributed does, and returns the value.
+  /// Overwrites the tensors in place with the tensors of one rank, as torch.distributed does.
+  ///
+  /// \param from_process  Rank in the job.
+  /// \returns the argument, for chaining.
   template <typename Value>
   Value broadcast(const Value& value, int64_t from_process = 0) const {
     return tree::broadcast(value, accelerator_state_->mesh.world, from_process);
   }
   /// Pads one dimension of every tensor to its greatest length on any rank.
+  ///
+  /// \returns the same structure and dtypes, in its own memory.
   template <typename Value>
   [[nodiscard]] Value pad_across_processes(const Value& value, const tree::PadOptions& options = {}) const {
     return tree::pad_across_processes(value, accelerator_state_->mesh.world, options);
   }
-  /// Returns the bytes of every rank on every rank, in rank order.
+  /// \returns the bytes of every rank, in rank order. The lengths may differ.
   [[nodiscard]] std::vector<std::string> gather_object(std::string_view bytes) const;
-  /// Returns the bytes of from_process on every rank; the argument is ignored on other ranks.
+  /// \returns the bytes of from_process. The argument is ignored on other ranks.
   [[nodiscard]] std::string broadcast_object(std::string_view bytes, int64_t from_process = 0) const;
-  /// Returns the objects of from_process on every rank. The lists of all ranks have the same length.
+  /// \param objects  A list of the same length on every rank. Its contents are ignored on other ranks.
+  /// \returns the objects of from_process.
   [[nodiscard]] std::vector<std::string> broadcast_object_list(std::vector<std::string> objects,
                                                                int64_t from_process = 0) const;
-  /// Returns this rank's contiguous part of a vector, a tensor, or a map of them; the first ranks get one more element
-  /// if the length is not divisible. With apply_padding all parts have the same length, padded with copies of the last
-  /// element.
+  /// Splits a vector, a tensor, or a map of them into one contiguous part per rank. Not collective.
+  ///
+  /// \param apply_padding  If true, all parts have the same length, padded with copies of the last element. If false,
+  ///   the first ranks have one element more where the length is not divisible.
+  /// \returns the part of this rank. Tensors are views unless they are padded.
+  /// \throws Error (usage) if values of a map differ in length.
   template <typename Value>
   [[nodiscard]] Value split_between_processes(const Value& inputs, bool apply_padding = false) const {
     return tree::split_between_processes(inputs, process_index(), num_processes(), apply_padding);
