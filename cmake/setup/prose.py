@@ -3,8 +3,8 @@
 """Checks that comments and documents are written in plain technical English.
 
 Five patterns mark sentences that a reader has to parse twice. The check counts them per 1,000 lines of prose, for
-each top folder, separately for code (comment lines of C++), scripts (comments and docstrings of Python, shell and CMake
-files) and documents (Markdown lines outside code blocks). A rate fails if it is above LIMIT and above the rate in the
+each top folder, separately for code (comment lines of C++), messages (string literals of C++ with several words),
+scripts (comments and docstrings of Python, shell and CMake files) and documents (Markdown lines outside code blocks). A rate fails if it is above LIMIT and above the rate in the
 baseline file. So a rate can only fall, until all are below LIMIT.
 
   prose.py                   checks the repository against cmake/setup/prose_baseline.json
@@ -70,6 +70,15 @@ def comment_lines(text):
             yield number, found.group(1)
 
 
+def message_lines(text):
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith(("//", "#include")):
+            continue
+        for literal in re.findall(r'"((?:[^"\\]|\\.)*)"', line):
+            if " " in literal.strip():
+                yield number, literal
+
+
 def script_lines(text):
     in_docstring = False
     for number, line in enumerate(text.splitlines(), 1):
@@ -103,6 +112,10 @@ def added_lines(top, commit):
     return added
 
 
+READERS = {"code": {"code": comment_lines, "messages": message_lines}, "scripts": {"scripts": script_lines},
+           "documents": {"documents": document_lines}}
+
+
 class Count:
     """Lines and hits of one folder and kind."""
 
@@ -121,16 +134,16 @@ def count_prose(top, added=None):
         if added is not None and path not in added:
             continue
         text = (top / path).read_text(encoding="utf-8", errors="replace")
-        lines = {"code": comment_lines, "scripts": script_lines, "documents": document_lines}[kind]
-        count = counts[path.split("/")[0] if "/" in path else "."][kind]
-        for number, line in lines(text):
-            if added is not None and number not in added[path]:
-                continue
-            count.lines += 1
-            for pattern, compiled in COMPILED.items():
-                found = len(compiled.findall(line))
-                count.hits[pattern] += found
-                hits += [(path, number, pattern, line.strip())] * bool(found)
+        for label, read_lines in READERS[kind].items():
+            count = counts[path.split("/")[0] if "/" in path else "."][label]
+            for number, line in read_lines(text):
+                if added is not None and number not in added[path]:
+                    continue
+                count.lines += 1
+                for pattern, compiled in COMPILED.items():
+                    found = len(compiled.findall(line))
+                    count.hits[pattern] += found
+                    hits += [(path, number, pattern, line.strip())] * bool(found)
     return counts, hits
 
 

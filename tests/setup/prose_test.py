@@ -86,8 +86,14 @@ class Prose(unittest.TestCase):
                 self.assertIn("scripts (scripts): pattern 'who' has", error)
                 (self.repository.top / "scripts" / name).unlink()
 
-    def test_strings_and_code_do_not_count(self):
-        self.repository.write("launch/text.cpp", 'const char* text = "who has come";\n' + PLAIN)
+    def test_strings_of_several_words_count_as_messages(self):
+        self.repository.write("launch/text.cpp", 'fail("rank {} has \\"come\\" too late");\n' + PLAIN)
+        code, _, error = self.repository.check()
+        self.assertEqual(code, 1)
+        self.assertIn("launch (messages): pattern 'verbs' has 1000.0 hits", error)
+
+    def test_identifiers_and_strings_of_one_word_do_not_count(self):
+        self.repository.write("launch/text.cpp", '#include "who comes.hpp"\nauto whose = find("who", who, "came");\n' + PLAIN)
         self.assertEqual(self.repository.check()[0], 0)
 
     def test_a_rate_at_its_baseline_passes_and_a_higher_rate_fails(self):
