@@ -79,10 +79,13 @@ static inline std::string rank_command(int rank, int world, int port, const std:
 
 /// Runs both ranks of a gloo job of two.
 static inline std::vector<Ended> run_gloo(const std::string& scenario, int port,
-                                          const std::string& address = "127.0.0.1") {
-  return run({rank_command(0, 2, port, scenario, address), rank_command(1, 2, port, scenario, address)});
+                                          const std::string& address = "127.0.0.1", const std::string& extra = "") {
+  return run({rank_command(0, 2, port, scenario, address, extra), rank_command(1, 2, port, scenario, address, extra)});
 }
 static inline std::vector<Ended> run_gloo(const std::string& scenario) { return run_gloo(scenario, free_port()); }
+
+/// The ranks of a gloo job exchange tensors through shared memory or, with the variable, through the network.
+static inline const std::vector<std::string> kGlooTransports{"", "ACCELERATE_GLOO_SHARED_MEMORY=no"};
 
 static inline std::string at_rank(int rank, const std::string& text) {
   return fmt::format("peer: [rank {} of 2, {}] {}\n", rank, accelerate::base::host_name(), text);

@@ -7,16 +7,32 @@
 using namespace faults;  // NOLINT
 
 TEST_CASE("gloo: a rank that misses an operation is named after the timeout") {
-  const auto ranks = run_gloo("late");
-  const std::string reason = "waited 2 s in operation 1 ([4] float32); no response from rank 1.";
-  CHECK(ranks[0].out == at_rank(0, "all_reduce: " + reason) +
-                            at_rank(0, "barrier: this group is broken since operation 1 (all_reduce): " + reason));
-  CHECK(ranks[0].code == 3);
-  check_quiet(ranks[0]);
+  for (const auto& transport : kGlooTransports) {
+    CAPTURE(transport);
+    const auto ranks = run_gloo("late", free_port(), "127.0.0.1", transport);
+    const std::string reason = "waited 2 s in operation 1 ([4] float32); no response from rank 1.";
+    CHECK(ranks[0].out == at_rank(0, "all_reduce: " + reason) +
+                              at_rank(0, "barrier: this group is broken since operation 1 (all_reduce): " + reason));
+    CHECK(ranks[0].code == 3);
+    check_quiet(ranks[0]);
+  }
+}
+
+TEST_CASE("gloo: the operation after one that failed names the missing rank, too") {
+  for (const auto& transport : kGlooTransports) {
+    CAPTURE(transport);
+    const auto ranks = run_gloo("late_second", free_port(), "127.0.0.1", transport);
+    CHECK(ranks[0].out ==
+          at_rank(0, "all_reduce: waited 0.5 s in operation 2 ([3] float32); no response from rank 1."));
+  }
 }
 
 TEST_CASE("gloo: every waiting operation names the missing rank") {
-  check_all_name_rank_1(run_gloo("late_to_all")[0].out, "no response from rank 1.\n");
+  for (const auto& transport : kGlooTransports) {
+    CAPTURE(transport);
+    check_all_name_rank_1(run_gloo("late_to_all", free_port(), "127.0.0.1", transport)[0].out,
+                          "no response from rank 1.\n");
+  }
   const int port = free_port(), other_port = free_port();
   const auto ranks =
       run({rank_command(0, 2, port, "late_barrier"), rank_command(1, 2, port, "late_barrier"),
@@ -77,13 +93,35 @@ TEST_CASE("gloo: empty addresses that a foreign process stores do not affect a j
 }
 
 TEST_CASE("gloo: a failed rank is named at once") {
-  const auto ranks = run_gloo("rank_1_dies");
-  CHECK(ranks[0].out == at_rank(0,
-                                "all_reduce: operation 2 ([4] float32) lost the connection to a peer; "
-                                "no response from rank 1."));
-  CHECK(ranks[0].code == 3);
-  CHECK(ranks[1].code == 7);
-  check_quiet(ranks[0]);
+  for (const auto& transport : kGlooTransports) {
+    CAPTURE(transport);
+    const auto ranks = run_gloo("rank_1_dies", free_port(), "127.0.0.1", transport);
+    CHECK(ranks[0].out == at_rank(0,
+                                  "all_reduce: operation 2 ([4] float32) lost the connection to a peer; "
+                                  "no response from rank 1."));
+    CHECK(ranks[0].code == 3);
+    CHECK(ranks[1].code == 7);
+    check_quiet(ranks[0]);
+  }
+}
+
+TEST_CASE("gloo: ranks that differ in ACCELERATE_GLOO_SHARED_MEMORY use the network, and other values are refused") {
+  const int port = free_port();
+  const auto on = [&](int rank, const std::string& value) {
+    return rank_command(rank, 2, port, "works", "127.0.0.1", "ACCELERATE_GLOO_SHARED_MEMORY=" + value);
+  };
+  for (const auto& pair : {std::pair("yes", "no"), std::pair("no", "yes"), std::pair("", "1")}) {
+    for (const auto& rank : run({on(0, pair.first), on(1, pair.second)})) {
+      CAPTURE(rank.err);
+      CHECK(rank.code == 0);
+      CHECK(rank.out == "40 steps\n");
+    }
+  }
+  const auto refused = run({on(0, "maybe"), on(1, "maybe")})[0];
+  CHECK(refused.out == fmt::format("environment: [rank 0 of 2, {}] connect: ACCELERATE_GLOO_SHARED_MEMORY is 'maybe', "
+                                   "must be yes or no\n",
+                                   accelerate::base::host_name()));
+  CHECK(refused.code == 3);
 }
 
 TEST_CASE("gloo: the other ranks report that rank 0 failed") {
@@ -269,10 +307,13 @@ TEST_CASE("gloo: different trailing dimensions are reported on every rank") {
 TEST_CASE("gloo: different shapes, dtypes, reductions and roots are reported on every rank at once") {
   const auto both = [](const std::string& scenario, const std::string& text, const std::string& rank_0,
                        const std::string& rank_1) {
-    const auto ranks = run_gloo(scenario);
-    CAPTURE(scenario);
-    CHECK(ranks[0].out == at_rank(0, fmt::format(fmt::runtime(text), rank_0, 1, rank_1)));
-    CHECK(ranks[1].out == at_rank(1, fmt::format(fmt::runtime(text), rank_1, 0, rank_0)));
+    for (const auto& transport : kGlooTransports) {
+      const auto ranks = run_gloo(scenario, free_port(), "127.0.0.1", transport);
+      CAPTURE(scenario);
+      CAPTURE(transport);
+      CHECK(ranks[0].out == at_rank(0, fmt::format(fmt::runtime(text), rank_0, 1, rank_1)));
+      CHECK(ranks[1].out == at_rank(1, fmt::format(fmt::runtime(text), rank_1, 0, rank_0)));
+    }
   };
   const std::string sends = "this rank sends {}, rank {} sends {}; they must be equal.";
   both("shapes", "all_reduce: " + sends, "[4] float32", "[5] float32");

@@ -13,30 +13,49 @@ namespace accelerate::comm {
 namespace {
 
 template <typename T>
-void reduce_typed(T* into, const T* from, int64_t count, ReduceOp op) {
+T reduced(T left, T right, ReduceOp op) {
   switch (op) {
     case ReduceOp::sum:
     case ReduceOp::mean:
-      for (int64_t i = 0; i < count; ++i) into[i] = static_cast<T>(into[i] + from[i]);
-      return;
+      return static_cast<T>(left + right);
     case ReduceOp::product:
-      for (int64_t i = 0; i < count; ++i) into[i] = static_cast<T>(into[i] * from[i]);
-      return;
+      return static_cast<T>(left * right);
     case ReduceOp::max:  // a NaN on either side is kept
-      for (int64_t i = 0; i < count; ++i) into[i] = into[i] >= from[i] || into[i] != into[i] ? into[i] : from[i];
-      return;
+      return left >= right || left != left ? left : right;
     case ReduceOp::min:
-      for (int64_t i = 0; i < count; ++i) into[i] = into[i] <= from[i] || into[i] != into[i] ? into[i] : from[i];
-      return;
+      return left <= right || left != left ? left : right;
+  }
+  return left;
+}
+
+// The operation and the side are constants in each loop, so that the compiler vectorizes it.
+template <typename T, ReduceOp op>
+void reduce_loop(T* into, const T* from, int64_t count, Side side) {
+  if (side == Side::right) {
+    for (int64_t i = 0; i < count; ++i) into[i] = reduced(into[i], from[i], op);
+  } else {
+    for (int64_t i = 0; i < count; ++i) into[i] = reduced(from[i], into[i], op);
   }
 }
 
 template <typename T>
-void reduce_as(void* into, const void* from, int64_t count, ReduceOp op) {
-  reduce_typed(static_cast<T*>(into), static_cast<const T*>(from), count, op);
+void reduce_as(void* into, const void* from, int64_t count, ReduceOp op, Side side) {
+  auto* const to = static_cast<T*>(into);
+  const auto* const term = static_cast<const T*>(from);
+  switch (op) {
+    case ReduceOp::sum:
+    case ReduceOp::mean:
+      return reduce_loop<T, ReduceOp::sum>(to, term, count, side);
+    case ReduceOp::product:
+      return reduce_loop<T, ReduceOp::product>(to, term, count, side);
+    case ReduceOp::max:
+      return reduce_loop<T, ReduceOp::max>(to, term, count, side);
+    case ReduceOp::min:
+      return reduce_loop<T, ReduceOp::min>(to, term, count, side);
+  }
 }
 
-using Kernel = void (*)(void* into, const void* from, int64_t count, ReduceOp op);
+using Kernel = void (*)(void* into, const void* from, int64_t count, ReduceOp op, Side side);
 
 // Returns null for a dtype without a kernel.
 Kernel kernel_of(at::ScalarType dtype) {
@@ -66,10 +85,10 @@ Kernel kernel_of(at::ScalarType dtype) {
 
 bool has_reduction(at::ScalarType dtype) { return kernel_of(dtype) != nullptr; }
 
-void reduce_into(void* into, const void* from, int64_t count, at::ScalarType dtype, ReduceOp op) {
+void reduce_into(void* into, const void* from, int64_t count, at::ScalarType dtype, ReduceOp op, Side side) {
   const Kernel kernel = kernel_of(dtype);
   if (kernel == nullptr) throw std::invalid_argument(fmt::format("no kernel reduces {}", dtype_name(dtype)));
-  kernel(into, from, count, op);
+  kernel(into, from, count, op, side);
 }
 
 }  // namespace accelerate::comm

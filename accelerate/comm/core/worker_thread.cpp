@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <mutex>
 #include <thread>
 
@@ -178,6 +179,25 @@ c10::intrusive_ptr<c10::ivalue::Future> CallerRunsWork::getFuture() {
 
 void CallerRunsWork::wake_thread() const {
   if (const auto worker = worker_.lock()) worker->wake_thread();
+}
+
+c10::intrusive_ptr<c10d::Work> submit_operation(const std::shared_ptr<WorkerThread>& worker, c10d::OpType type,
+                                                std::vector<at::Tensor> tensors, bool asynchronous,
+                                                std::chrono::milliseconds timeout,
+                                                std::function<void(const TaskContext&)> operation) {
+  using enum WorkerThread::ExecutionPolicy;
+  auto work = c10::make_intrusive<CallerRunsWork>(type, std::move(tensors), worker, /*waiter_may=*/true, timeout);
+  auto job = [work, operation = std::move(operation)](const TaskContext& context) {
+    try {
+      if (!context.should_run) throw PeerLost("an earlier operation was abandoned");
+      operation(context);
+      work->end();
+    } catch (...) {
+      work->end(std::current_exception());
+    }
+  };
+  work->set_number(worker->push(std::move(job), asynchronous ? any_thread : waiting_caller));
+  return work;
 }
 
 }  // namespace accelerate::comm

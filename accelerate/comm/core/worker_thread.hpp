@@ -99,4 +99,14 @@ class CallerRunsWork : public CompletableWork {
   uint64_t number_ = 0;
 };
 
+/// Queues an operation.
+///
+/// \param tensors       Kept alive until the operation ends.
+/// \param asynchronous  False if the caller waits at once, so that no thread has to wake.
+/// \param operation     Executed by the worker's thread or by the caller that waits. Its exception is thrown by wait().
+c10::intrusive_ptr<c10d::Work> submit_operation(const std::shared_ptr<WorkerThread>& worker, c10d::OpType type,
+                                                std::vector<at::Tensor> tensors, bool asynchronous,
+                                                std::chrono::milliseconds timeout,
+                                                std::function<void(const TaskContext&)> operation);
+
 }  // namespace accelerate::comm

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gloo backend: LibTorch's ProcessGroupGloo. This is the only file that includes gloo's headers. It passes gloo's
 // objects on but never calls them, because the headers do not come from the same source as the library.
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <atomic>
 #include <memory>
@@ -21,51 +24,72 @@
 #include "accelerate/comm/core/peer_error_text.hpp"
 #include "accelerate/comm/core/wire_format.hpp"
 #include "accelerate/comm/gloo/direct_exchange.hpp"
+#include "accelerate/comm/gloo/local_exchange.hpp"
+#include "accelerate/comm/gloo/shared_memory.hpp"
 #include "accelerate/comm/gloo/terminate_message.hpp"
 #include "accelerate/comm/rendezvous/interfaces.hpp"
 #include "accelerate/comm/rendezvous/sockets.hpp"
 #include "accelerate/comm/rendezvous/store_peer_diagnosis.hpp"
+#include "accelerate/env/parse.hpp"
 
 namespace accelerate::comm {
 namespace {
 
-/// In a group of a few ranks, executes small operations and all parts of a tensor by a direct exchange, and compares
-/// the calls of other operations. LibTorch's all-gather would receive into a temporary tensor of the size of the
-/// output, which one of gloo's threads allocates. glibc has a heap for each thread, and returns the free end of a heap
-/// to the system only above MALLOC_TRIM_THRESHOLD_, which the launcher sets to a large value.
+/// Ranks on one machine exchange tensors through shared memory. A few ranks on several machines execute small
+/// operations and all parts of a tensor by a direct exchange, and compare the calls of other operations. LibTorch's
+/// all-gather would receive into a temporary tensor of the size of the output, which one of gloo's threads allocates.
+/// glibc has a heap for each thread, and returns the free end of a heap to the system only above
+/// MALLOC_TRIM_THRESHOLD_, which the launcher sets to a large value.
 class Gloo final : public c10d::ProcessGroupGloo {
  public:
-  template <typename... Arguments>
-  explicit Gloo(std::chrono::milliseconds timeout, Arguments&&... arguments)
-      : ProcessGroupGloo(std::forward<Arguments>(arguments)...) {
-    if (has_few_ranks()) exchange_ = std::make_unique<DirectExchange>(*this, timeout);
+  using ProcessGroupGloo::ProcessGroupGloo;
+
+  /// Called once, before the first operation.
+  /// \param memory  Shared by all ranks, or null.
+  void begin(std::unique_ptr<SharedMemory> memory, std::chrono::milliseconds timeout) {
+    if (memory) {
+      local_ = std::make_unique<LocalExchange>(std::move(memory), getRank(), getSize(), timeout);
+    } else if (getSize() <= DirectExchange::kMaxRanks) {
+      exchange_ = std::make_unique<DirectExchange>(*this, timeout);
+    }
   }
 
-  [[nodiscard]] bool has_few_ranks() const { return getSize() <= DirectExchange::kMaxRanks; }
+  [[nodiscard]] bool reduces_rows() const { return local_ || exchange_; }
   void announce(const CollectiveFingerprint& fingerprint, Agreement agreement) {
+    if (local_) local_->announce(fingerprint, agreement);
     if (exchange_) exchange_->announce(fingerprint, agreement);
   }
   void abandon() noexcept {
+    if (local_) local_->abandon();
     if (exchange_) exchange_->abandon();
   }
 
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
                                            const c10d::AllreduceOptions& options) override {
     const auto op = tensors.size() == 1 ? reduction(tensors[0], options.reduceOp) : std::nullopt;
-    const bool is_direct =
-        exchange_ && op && is_plain(tensors[0]) && byte_count(tensors[0]) * (getSize() - 1) <= kMaxReceived;
-    if (is_direct) return exchange_->all_reduce(tensors[0], *op, {.asynchronous = options.asyncOp});
+    if (op && is_plain(tensors[0])) {
+      if (local_) return local_->all_reduce(tensors[0], *op, {.asynchronous = options.asyncOp});
+      const bool is_small = byte_count(tensors[0]) * (getSize() - 1) <= kMaxReceived;
+      if (exchange_ && is_small) return exchange_->all_reduce(tensors[0], *op, {.asynchronous = options.asyncOp});
+    }
     return compared(c10d::OpType::ALLREDUCE, Operation::all_reduce, known_reduce_op(options.reduceOp), /*root=*/-1,
                     tensors, [&] { return ProcessGroupGloo::allreduce(tensors, options); });
   }
 
   c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
                                            const c10d::BroadcastOptions& options) override {
+    if (local_ && tensors.size() == 1 && is_plain(tensors[0])) {
+      return local_->broadcast(tensors[0], options.rootRank, {.asynchronous = options.asyncOp});
+    }
     return compared(c10d::OpType::BROADCAST, Operation::broadcast, std::nullopt, options.rootRank, tensors,
                     [&] { return ProcessGroupGloo::broadcast(tensors, options); });
   }
 
   c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors, const c10d::ReduceOptions& options) override {
+    const auto op = tensors.size() == 1 ? reduction(tensors[0], options.reduceOp) : std::nullopt;
+    if (local_ && op && is_plain(tensors[0])) {
+      return local_->reduce(tensors[0], *op, options.rootRank, {.asynchronous = options.asyncOp});
+    }
     return compared(c10d::OpType::REDUCE, Operation::reduce, known_reduce_op(options.reduceOp), options.rootRank,
                     tensors, [&] { return ProcessGroupGloo::reduce(tensors, options); });
   }
@@ -73,16 +97,25 @@ class Gloo final : public c10d::ProcessGroupGloo {
   c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                       const c10d::ReduceScatterOptions& options) override {
     const auto op = reduction(input, options.reduceOp);
-    if (!exchange_ || !is_divided(input, output) || !op) {
-      return ProcessGroupGloo::_reduce_scatter_base(output, input, options);
+    if (op && is_divided(input, output)) {
+      if (local_) return local_->reduce_scatter(output, input, *op, {.asynchronous = options.asyncOp});
+      if (exchange_) return exchange_->reduce_scatter(output, input, *op, {.asynchronous = options.asyncOp});
     }
-    return exchange_->reduce_scatter(output, input, *op, {.asynchronous = options.asyncOp});
+    return ProcessGroupGloo::_reduce_scatter_base(output, input, options);
   }
 
   c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
                                                  const c10d::AllgatherOptions& options) override {
-    if (!exchange_ || !is_divided(output, input)) return ProcessGroupGloo::_allgather_base(output, input, options);
-    return exchange_->all_gather(output, input, {.asynchronous = options.asyncOp});
+    if (is_divided(output, input)) {
+      if (local_) return local_->all_gather(output, input, {.asynchronous = options.asyncOp});
+      if (exchange_) return exchange_->all_gather(output, input, {.asynchronous = options.asyncOp});
+    }
+    return ProcessGroupGloo::_allgather_base(output, input, options);
+  }
+
+  c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& options) override {
+    if (local_) return local_->barrier({.asynchronous = options.asyncOp});
+    return ProcessGroupGloo::barrier(options);
   }
 
  private:
@@ -114,7 +147,9 @@ class Gloo final : public c10d::ProcessGroupGloo {
     return has_reduction(tensor.scalar_type()) ? known_reduce_op(op) : std::nullopt;
   }
 
-  std::unique_ptr<DirectExchange> exchange_;  // unset in a group of many ranks
+  // At most one of them is set.
+  std::unique_ptr<LocalExchange> local_;
+  std::unique_ptr<DirectExchange> exchange_;
 };
 
 using Devices = std::vector<std::shared_ptr<::gloo::transport::Device>>;
@@ -144,23 +179,60 @@ StoreConnectionInfo kept_store(const ConnectionContext& context) {
           .store_owner = context.process.agent_store ? "torchrun's agent beside rank 0" : "rank 0"};
 }
 
+/// More than SharedMemory::address() has.
+constexpr int64_t kAddressBytes = 256;
+
+/// Reads ACCELERATE_GLOO_SHARED_MEMORY; the default is true.
+bool wants_shared_memory(const ConnectionContext& context) {
+  const auto found = context.variables.find("ACCELERATE_GLOO_SHARED_MEMORY");
+  if (found == context.variables.end() || found->second.empty()) return true;
+  const auto value = env::parse_bool(found->second);
+  if (!value) {
+    base::fail(ErrorKind::environment, context.place, "connect",
+               "ACCELERATE_GLOO_SHARED_MEMORY is '{}', must be yes or no", found->second);
+  }
+  return *value;
+}
+
+/// Shares memory between the ranks if all of them run on one machine and want it. Collective. Waits until all ranks are
+/// connected: a connected rank could close its pairs while other ranks still connect theirs, which then fail with
+/// "Connection closed by peer".
+/// \returns memory on all ranks, or null on all ranks.
+std::unique_ptr<SharedMemory> share_memory(Gloo& gloo, bool is_wanted, std::chrono::milliseconds at_most) {
+  const int64_t rank = gloo.getRank(), size = gloo.getSize();
+  const bool may_share = is_wanted && size > 1 && size <= LocalExchange::kMaxRanks;
+  std::unique_ptr<SharedMemory> memory = may_share && rank == 0 ? SharedMemory::create(size) : nullptr;
+  std::vector<at::Tensor> of_rank_0{at::zeros({kAddressBytes}, at::kByte)};  // a text that ends with a null
+  const char* const address = at_byte(of_rank_0[0], 0);
+  if (memory) std::ranges::copy(memory->address(), at_byte(of_rank_0[0], 0));
+  c10d::BroadcastOptions from_rank_0;
+  from_rank_0.timeout = at_most;
+  gloo.broadcast(of_rank_0, from_rank_0)->wait();
+  if (may_share && rank != 0) memory = SharedMemory::open(address, rank, size);
+
+  std::vector<at::Tensor> all_share{at::full({1}, memory ? 1 : 0, at::kInt)};
+  c10d::AllreduceOptions least;
+  least.reduceOp = c10d::ReduceOp::MIN;
+  least.timeout = at_most;
+  gloo.allreduce(all_share, least)->wait();
+  if (memory) memory->unlink();
+  return all_share[0].item<int>() == 1 ? std::move(memory) : nullptr;
+}
+
 c10::intrusive_ptr<Gloo> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int64_t rank,
-                                   int64_t size, std::chrono::milliseconds timeout, const Devices& devices) {
+                                   int64_t size, std::chrono::milliseconds timeout, const Devices& devices,
+                                   bool shares_memory) {
   const auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   options->devices = devices;
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   // Gloo keeps the timeout while the store answers. If the store hangs, the call is abandoned one second later.
   const auto make = [=] {
     announce_arrival(*store, name, rank);
-    auto gloo = c10::make_intrusive<Gloo>(timeout, c10::make_intrusive<c10d::PrefixStore>(name, store),
-                                          static_cast<int>(rank), static_cast<int>(size), options);
-    // A connected rank could close its pairs while other ranks still connect theirs, which then fail with "Connection
-    // closed by peer". So every rank waits until all are connected.
-    c10d::BarrierOptions all_connected;
-    all_connected.timeout =
-        std::max(std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()),
-                 std::chrono::milliseconds(1));
-    gloo->barrier(all_connected)->wait();
+    auto gloo = c10::make_intrusive<Gloo>(c10::make_intrusive<c10d::PrefixStore>(name, store), static_cast<int>(rank),
+                                          static_cast<int>(size), options);
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    gloo->begin(share_memory(*gloo, shares_memory, std::max(left, std::chrono::milliseconds(1))), timeout);
     return gloo;
   };
   std::optional<c10::intrusive_ptr<Gloo>> gloo;
@@ -176,35 +248,38 @@ c10::intrusive_ptr<Gloo> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
 class GlooConnection : public Connection {
  public:
   GlooConnection(c10::intrusive_ptr<Gloo> gloo, StoreConnectionInfo kept, std::string prefix, int64_t rank,
-                 std::vector<int64_t> job_ranks)
+                 std::vector<int64_t> job_ranks, bool wants_shared_memory)
       : Connection("gloo", c10d::ProcessGroup::BackendType::GLOO, gloo),
         gloo_(std::move(gloo)),
         store_info_(std::move(kept)),
         prefix_(std::move(prefix)),
         rank_(rank),
-        job_ranks_(std::move(job_ranks)) {}
+        job_ranks_(std::move(job_ranks)),
+        wants_shared_memory_(wants_shared_memory) {}
 
   std::shared_ptr<Connection> split(const Subgroup& part) override {
     const auto options = gloo_->getOptions();
     const auto size = static_cast<int64_t>(part.ranks.size());
     try {
-      return std::make_shared<GlooConnection>(
-          make_gloo(store_info_.store, part.name, part.rank, size, options->timeout, options->devices), store_info_,
-          part.name, part.rank, part.job_ranks);
+      // The part may be on one machine although this group is not.
+      auto gloo = make_gloo(store_info_.store, part.name, part.rank, size, options->timeout, options->devices,
+                            wants_shared_memory_);
+      return std::make_shared<GlooConnection>(std::move(gloo), store_info_, part.name, part.rank, part.job_ranks,
+                                              wants_shared_memory_);
     } catch (DeadlineExceeded& late) {  // has ranks of the part
       for (auto& rank : late.missing) rank = part.ranks.at(static_cast<size_t>(rank));
       throw;
     }
   }
 
-  /// Only direct exchanges compare fingerprints.
+  /// The exchanges compare the fingerprints of their operations, but not every operation is theirs.
   bool announce(const CollectiveFingerprint& fingerprint, Agreement agreement) override {
     gloo_->announce(fingerprint, agreement);
     return false;
   }
 
   /// LibTorch's version is an all-reduce with a handle that never completes and has no deadline.
-  [[nodiscard]] bool reduces_rows() const override { return gloo_->has_few_ranks(); }
+  [[nodiscard]] bool reduces_rows() const override { return gloo_->reduces_rows(); }
 
   PeerReport diagnose_peers(const CollectiveFingerprint& signature) override {
     return diagnose_peers_over_store(store_info_, prefix_, signature, rank_, job_ranks_);
@@ -223,6 +298,7 @@ class GlooConnection : public Connection {
   std::string prefix_;
   int64_t rank_;
   std::vector<int64_t> job_ranks_;
+  bool wants_shared_memory_;
   std::atomic<bool> abandoned_ = false;  // two threads may fail at once
 };
 
@@ -245,12 +321,13 @@ std::shared_ptr<Connection> connect_gloo(const ConnectionContext& context) {
   install_terminate_message(context.place);
   const auto& process = context.process;
   const Devices devices = devices_for(context);
+  const bool shares_memory = wants_shared_memory(context);
   const auto begun = Clock::now();
   try {
-    auto gloo =
-        make_gloo(context.store, context.name, process.rank, process.world_size, context.options.timeout, devices);
+    auto gloo = make_gloo(context.store, context.name, process.rank, process.world_size, context.options.timeout,
+                          devices, shares_memory);
     return std::make_shared<GlooConnection>(std::move(gloo), kept_store(context), context.name, process.rank,
-                                            all_ranks(process.world_size));
+                                            all_ranks(process.world_size), shares_memory);
   } catch (const DeadlineExceeded& late) {
     if (!late.missing.empty()) throw;
     fail_to_connect(context, late, begun);

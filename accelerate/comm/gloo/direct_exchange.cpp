@@ -160,19 +160,7 @@ DirectExchange::Call DirectExchange::begin(const CollectiveFingerprint& own) {
 }
 
 WorkPtr DirectExchange::submit(OpType type, std::vector<at::Tensor> tensors, CallOptions options, Finish finish) {
-  using enum WorkerThread::ExecutionPolicy;
-  auto work = c10::make_intrusive<CallerRunsWork>(type, std::move(tensors), worker_, /*waiter_may=*/true, timeout_);
-  auto job = [work, finish = std::move(finish)](const TaskContext& context) {
-    try {
-      if (!context.should_run) throw PeerLost("an earlier operation was abandoned");
-      finish(context);
-      work->end();
-    } catch (...) {
-      work->end(std::current_exception());
-    }
-  };
-  work->set_number(worker_->push(std::move(job), options.asynchronous ? any_thread : waiting_caller));
-  return work;
+  return submit_operation(worker_, type, std::move(tensors), options.asynchronous, timeout_, std::move(finish));
 }
 
 WorkPtr DirectExchange::compare(OpType type, const CollectiveFingerprint& own, const at::Tensor& tensor,
