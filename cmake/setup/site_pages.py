@@ -3,7 +3,7 @@
 
 The README of each component becomes components/<name>.md, and the files of PAGES become a page each. A link to a file
 that is a page leads to that page. A link to another file of the repository leads to repo_url, or becomes plain text
-if mkdocs.yml has no repo_url.
+if mkdocs.yml has no repo_url. Code in table cells gets places for line breaks, see with_breaks().
 """
 import posixpath
 import re
@@ -19,6 +19,9 @@ PAGES = {
 }
 FOLDERS = ("accelerate", "launch", "examples", "tests", "bench")
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
+CELL = re.compile(r"<(t[dh])\b[^>]*>.*?</\1>", re.DOTALL)
+CODE = re.compile(r"<code>([^<]*)</code>")
+LONGEST_WORD = 22  # a longer word of code in a table cell may be broken
 
 
 def page_of_readme(path):
@@ -69,6 +72,21 @@ def images_of(text, path):
             yield posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
 
 
+def with_breaks(html):
+    """The HTML of a page in which long words of code in table cells may break after _, / and ::, and none at hyphens. A
+    wide table then fits into the page, and identifiers can still be copied."""
+    def word(found):
+        pieces = [found[0]]
+        if len(found[0]) > LONGEST_WORD:
+            pieces = re.sub(r"(?<=\w)(_|/|::)(?=\w)", r"\1<wbr>", found[0]).split("<wbr>")
+        return "<wbr>".join(f'<span class="unbroken">{piece}</span>' if "-" in piece else piece for piece in pieces)
+
+    def code(found):
+        return f"<code>{re.sub(r'[^ ]+', word, found[1])}</code>"
+
+    return CELL.sub(lambda cell: CODE.sub(code, cell[0]), html)
+
+
 def on_files(files, config):
     from mkdocs.structure.files import File  # here, so that tests need no MkDocs
 
@@ -88,3 +106,7 @@ def on_page_markdown(markdown, page, config, files):
     """Links of pages below docs/ to files outside of it."""
     path = f"docs/{page.file.src_uri}"
     return rewritten(markdown, path, outside_pages(), config.repo_url or "") if (TOP / path).exists() else markdown
+
+
+def on_post_page(output, page, config):
+    return with_breaks(output)

@@ -116,6 +116,15 @@ TEST_CASE("the programs of the documentation train: the first page, the tutorial
   }
 }
 
+TEST_CASE("the start page of the site") {
+  on_two_ranks([](Program& program) {
+    auto& [net, adamw, digits, test_digits] = program;
+    Accelerator accelerator;
+    // block: docs/index.md: Accelerate for C++
+    CHECK(loader.size() > 0);
+  });
+}
+
 TEST_CASE("a custom batch type") {
   accelerate::simulate(2, [] {
     Accelerator accelerator;

@@ -45,6 +45,14 @@ class SitePages(unittest.TestCase):
         block = "```cpp\nauto call = [this](LICENSE) {};\n```"
         self.assertEqual(rewritten(f"[license](LICENSE)\n{block}\n", "README.md", url=""), f"license\n{block}\n")
 
+    def test_long_code_in_table_cells_breaks_at_underscores_and_no_code_at_hyphens(self):
+        self.assertEqual(site_pages.with_breaks("<td><code>--num_cpu_threads_per_process 4</code></td>"),
+                         '<td><code><span class="unbroken">--num_</span><wbr>cpu_<wbr>threads_<wbr>per_<wbr>process 4</code></td>')
+        self.assertEqual(site_pages.with_breaks("<th>a_b <code>data::read_numbered_samples</code></th>"),
+                         "<th>a_b <code>data::<wbr>read_<wbr>numbered_<wbr>samples</code></th>")
+        for same in ("<td><code>num_processes</code></td>", "<p><code>--num_cpu_threads_per_process</code></p>"):
+            self.assertEqual(site_pages.with_breaks(same), same)
+
     def test_the_navigation_contains_every_page_and_no_other(self):
         navigation = (TOP / "mkdocs.yml").read_text(encoding="utf-8").split("\nnav:", 1)[1]
         named = {line.split(":")[-1].strip(" -") for line in navigation.splitlines()}
