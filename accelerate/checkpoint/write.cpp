@@ -220,7 +220,7 @@ class WriteJobs {
   }
   [[nodiscard]] bool has_same_bytes(const at::Tensor& one, const at::Tensor& other, std::string_view name) const {
     if (one.scalar_type() != other.scalar_type() || one.sizes() != other.sizes()) return false;
-    return bytes_of(as_written(one, name, operation_)) == bytes_of(as_written(other, name, operation_));
+    return tensor_bytes(as_written(one, name, operation_)) == tensor_bytes(as_written(other, name, operation_));
   }
 
   static PickleValue dict(const NamedTensors& tensors, TorchFileWriter& writer) {

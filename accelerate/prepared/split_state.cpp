@@ -94,7 +94,7 @@ std::string describe_tensors(const std::vector<CustomObject>& customs,
       text += fmt::format("{}\t{}\t", i, name);
       if (tensor.defined() && must_be_equal(parameters, name, tensor)) {
         const at::Tensor written = checkpoint::as_written(tensor, name, "save_state");
-        text += archive::checksum_of(checkpoint::bytes_of(written));
+        text += archive::checksum_of(checkpoint::tensor_bytes(written));
       }
       text += '\n';
     }
