@@ -255,8 +255,8 @@ archive::ManifestFile execute(const std::filesystem::path& folder, const WriteJo
 
 }  // namespace
 
-Manifest write(const std::filesystem::path& folder, const CheckpointContent& content, const Part& part,
-               std::string_view operation) {
+Manifest write_checkpoint_part(const std::filesystem::path& folder, const CheckpointContent& content, const Part& part,
+                               std::string_view operation) {
   // The jobs of a list refer to its Jobs object.
   WriteJobs of_all(content, part, operation), of_rank(content, part, operation);
   std::vector<WriteJob> jobs;
