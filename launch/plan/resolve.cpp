@@ -19,7 +19,7 @@ namespace {
 void resolve_own(const env::Variables& inherited, const env::Config& config, Resolved& result) {
   for_each_option([&](std::string_view /*group*/, const auto& row) {
     auto& option = row.of(result.options);
-    const auto resolved = env::resolve(row, option, inherited, config, "the command line");
+    const auto resolved = env::resolve_setting(row, option, inherited, config, "the command line");
     option = resolved.value;
     if (!resolved.conflict.empty()) result.conflicts.push_back(resolved.conflict);
   });
