@@ -200,7 +200,7 @@ CheckpointContent content_of(AcceleratorState& shared, const std::vector<CustomO
     optimizer.discard_skipped_steps();
     auto& gathered = sharded.states[static_cast<size_t>(optimizer.index())];
     content.optimizers.push_back(gathered ? std::move(*gathered)
-                                          : optim::state_of(optimizer.optimizer(), shared.place));
+                                          : optim::optimizer_state(optimizer.optimizer(), shared.place));
   }
   for (const SchedulerCore& scheduler : shared.registry.of<SchedulerCore>()) {
     content.schedulers.push_back(scheduler.access.get());

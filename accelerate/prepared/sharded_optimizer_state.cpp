@@ -225,7 +225,8 @@ OptimizerStates sharded_states(AcceleratorState& shared) {
   for (OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
     optimizer.discard_skipped_steps();
     const bool is_sharded = optimizer.keep_state_ranges();
-    states.push_back(is_sharded ? std::optional(optim::state_of(optimizer.optimizer(), shared.place)) : std::nullopt);
+    states.push_back(is_sharded ? std::optional(optim::optimizer_state(optimizer.optimizer(), shared.place))
+                                : std::nullopt);
   }
   return states;
 }

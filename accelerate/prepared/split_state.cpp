@@ -44,7 +44,7 @@ void for_split_states(const OptimizerCore& optimizer, state::OptimizerState& sta
                       const Change& change) {
   const auto parameters = optim::parameters_of(optimizer.optimizer());
   for (auto& [number, tensors] : state.tensors) {
-    if (number < 0 || static_cast<size_t>(number) >= parameters.size()) continue;  // check_state() refuses it
+    if (number < 0 || static_cast<size_t>(number) >= parameters.size()) continue;  // check_optimizer_state() refuses it
     const at::Tensor& parameter = parameters[static_cast<size_t>(number)];
     if (!nn::recorded_part(parameter)) continue;
     const auto sizes = like(parameter).sizes().vec();
