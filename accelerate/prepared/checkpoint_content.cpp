@@ -74,7 +74,7 @@ std::optional<checkpoint::OpenWindow> open_window(AcceleratorState& shared) {
         ErrorKind::usage, shared.place, "save_state",
         "the accumulation window is open, and with sharding {} each rank has a part of its gradients, which is not "
         "saved; save where sync_gradients() is true",
-        sharding::name_of(shared.sharding));
+        sharding::strategy_name(shared.sharding));
   }
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
     for (const auto& [name, parameter] : model.parameters()) {

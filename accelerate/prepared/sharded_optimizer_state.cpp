@@ -110,7 +110,7 @@ void check_sharded_models_are_stepped(AcceleratorState& shared) {
     base::fail(ErrorKind::usage, shared.place, "backward",
                "with sharding {} the gradients of parameter {} and {} more are kept for prepared optimizers, and no "
                "prepared optimizer has these parameters; give the optimizer to prepare()",
-               sharding::name_of(shared.sharding), model->parameters().front().name, keys.size() - 1);
+               sharding::strategy_name(shared.sharding), model->parameters().front().name, keys.size() - 1);
   }
 }
 

@@ -157,7 +157,7 @@ TEST_CASE("cpu_offload needs a strategy that divides the parameters") {
     CHECK(refusal([&] { (void)resolve(strategy, {.cpu_offload = true}, {}, {}); }) ==
           fmt::format("sharding: cpu_offload is true, and with {} every rank keeps whole parameters on its device; use "
                       "full_shard or hybrid_shard, or set cpu_offload to false",
-                      name_of(strategy)));
+                      strategy_name(strategy)));
     CHECK_FALSE(resolve(strategy, {.cpu_offload = false}, {}, {}).full_shard.cpu_offload);
   }
   CHECK_FALSE(resolve(no_shard, {.cpu_offload = true}, {}, {}).full_shard.cpu_offload);
