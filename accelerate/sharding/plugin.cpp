@@ -89,8 +89,10 @@ void check_shard_size(const std::optional<int64_t>& size, ShardingStrategy strat
 
 }  // namespace
 
-ShardingSettings resolve(const std::optional<ShardingStrategy>& sharding, const FullyShardedDataParallelPlugin& plugin,
-                         const env::Variables& variables, const RankContext& place, const env::Config& config) {
+ShardingSettings resolve_sharding_settings(const std::optional<ShardingStrategy>& sharding,
+                                           const FullyShardedDataParallelPlugin& plugin,
+                                           const env::Variables& variables, const RankContext& place,
+                                           const env::Config& config) {
   const env::FsdpSettings outside = env::weigh_fsdp({}, variables, config, "").settings;
   if (sharding && plugin.sharding_strategy && *sharding != *plugin.sharding_strategy) {
     base::fail(ErrorKind::usage, place, "sharding",
