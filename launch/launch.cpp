@@ -51,7 +51,7 @@ void open_standard_streams() {
 
 int launch(const LaunchOptions& given) {
   const auto variables = env::current_variables();
-  auto resolved = resolve(given, variables, read_config(given, variables));
+  auto resolved = resolve_options(given, variables, read_config(given, variables));
   auto& options = resolved.options;
   const RunnerContext call{.options = options, .variables = variables, .timeout = resolved.timeout};
   for (const auto& conflict : resolved.conflicts) call.note(conflict);

@@ -84,7 +84,7 @@ bool gives_rank_count(const LaunchOptions& options) {
 
 }  // namespace
 
-Resolved resolve(const LaunchOptions& options, const env::Variables& inherited, const env::Config& config) {
+Resolved resolve_options(const LaunchOptions& options, const env::Variables& inherited, const env::Config& config) {
   Resolved result{.options = options};
   const auto [settings, conflicts] = env::weigh(options.settings, inherited, config, "the command line");
   result.conflicts = conflicts;

@@ -31,9 +31,9 @@ int run(const std::vector<std::string>& arguments) {
     return launch::run_relay({arguments.begin() + 1, arguments.end()});
   }
   if (!arguments.empty() && arguments.front() == launch::kTaskFlag) {
-    return launch::run_task(launch::parse({arguments.begin() + 1, arguments.end()}).options);
+    return launch::run_task(launch::parse_arguments({arguments.begin() + 1, arguments.end()}).options);
   }
-  const auto parsed = launch::parse(arguments);
+  const auto parsed = launch::parse_arguments(arguments);
   if (!parsed.print) return launch::launch(parsed.options);
   fmt::print("{}", *parsed.print);
   return 0;

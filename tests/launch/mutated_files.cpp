@@ -38,7 +38,7 @@ mutation::Format host_files() {
 
 mutation::Format config_files() {
   return {.whole = configs(), .read = [](const auto& folder, uint64_t) {
-            (void)resolve({}, {}, env::read_config_file((folder / "x").string(), "the test"));
+            (void)resolve_options({}, {}, env::read_config_file((folder / "x").string(), "the test"));
           }};
 }
 

@@ -347,7 +347,8 @@ TEST_CASE("an agent refuses a launcher of another version, and junk") {
     CHECK(ran.code == 1);
     return ran.err;
   };
-  const std::string ours = parse({"--version"}).print.value().substr(std::string("accelerate_launch ").size());
+  const std::string ours =
+      parse_arguments({"--version"}).print.value().substr(std::string("accelerate_launch ").size());
   CHECK(agent(encode_frame(frame_of({.version = "9.9", .folder = "/"}))) ==
         "accelerate_launch: " + accelerate::base::host_name() + " has accelerate_launch " +
             ours.substr(0, ours.size() - 1) + ", the host that starts the job has 9.9; they must be the same\n");
