@@ -57,7 +57,7 @@ int launch(const LaunchOptions& given) {
   for (const auto& conflict : resolved.conflicts) call.note(conflict);
   Runner runner = choose_runner(options, variables);
   runner = mpi_without_launcher(runner, options, call).value_or(runner);
-  if (!options.dry_run) return run(runner, call);
+  if (!options.dry_run) return run_with(runner, call);
   fmt::print("{}", script_of(runner, call));
   return 0;
 }
