@@ -55,7 +55,8 @@ std::shared_ptr<prepared::AcceleratorState> shared_by_all(const job::JobContext&
   const auto variables = env::current_variables();
   const auto config = env::read_config(variables);
   const auto sizes = job::resolve_parallelism(options.parallelism_config, variables, config, job.place);
-  auto sharding = sharding::resolve(options.sharding, options.fsdp_plugin, variables, job.place, config);
+  auto sharding =
+      sharding::resolve_sharding_settings(options.sharding, options.fsdp_plugin, variables, job.place, config);
   sharding::apply_mesh_sizes(sizes, sharding, job.place);
   auto shared = std::make_shared<prepared::AcceleratorState>();
   shared->mesh = job::make_mesh_groups(job.group, sizes);

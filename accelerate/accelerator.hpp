@@ -393,7 +393,7 @@ class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacad
             options};
   }
   /// Returns memory figures of this rank without waiting for the device.
-  [[nodiscard]] MemoryFigures memory() const { return profile::memory_of(device()); }
+  [[nodiscard]] MemoryFigures memory() const { return profile::memory_figures(device()); }
   /// Resets the peak memory figures.
   void reset_peak_memory() const { profile::reset_peak_memory(device()); }
   /// Starts a profiler that records operators until stop(). With a schedule, it records only the scheduled steps.

@@ -82,7 +82,7 @@ Step step_of(ShardingStrategy strategy, const std::string& model, int64_t rank) 
 ShardingStrategy strategy_of(const std::string& name) {
   using enum ShardingStrategy;
   for (const auto strategy : {no_shard, shard_optim_op, shard_grad_op, full_shard}) {
-    if (accelerate::sharding::name_of(strategy) == name) return strategy;
+    if (accelerate::sharding::strategy_name(strategy) == name) return strategy;
   }
   throw std::invalid_argument("bench_sharding: there is no strategy '" + name + "'");
 }

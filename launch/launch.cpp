@@ -51,13 +51,13 @@ void open_standard_streams() {
 
 int launch(const LaunchOptions& given) {
   const auto variables = env::current_variables();
-  auto resolved = resolve(given, variables, read_config(given, variables));
+  auto resolved = resolve_options(given, variables, read_config(given, variables));
   auto& options = resolved.options;
   const RunnerContext call{.options = options, .variables = variables, .timeout = resolved.timeout};
   for (const auto& conflict : resolved.conflicts) call.note(conflict);
   Runner runner = choose_runner(options, variables);
   runner = mpi_without_launcher(runner, options, call).value_or(runner);
-  if (!options.dry_run) return run(runner, call);
+  if (!options.dry_run) return run_with(runner, call);
   fmt::print("{}", script_of(runner, call));
   return 0;
 }

@@ -153,7 +153,7 @@ int64_t last_start(const fs::path& folder) {
 }
 
 [[noreturn]] void run_rank(const std::function<void(const std::string&)>& rank_main, const fs::path& folder) {
-  const auto here = env::read(env::current_variables());
+  const auto here = env::read_process_env(env::current_variables());
   leave(start_file(folder, here.restart_count), "");
   WorkerFailure failure;
   try {
@@ -279,7 +279,7 @@ void check_end(int code, const fs::path& folder, int64_t num_processes) {
 }
 
 void throw_inside_rank() {
-  const auto process = env::read(env::current_variables());
+  const auto process = env::read_process_env(env::current_variables());
   if (!worker_of() && process.world_size == 1) return;
   fail_workers(ErrorKind::usage, "this process is rank {} of {} already; a rank cannot launch others", process.rank,
                process.world_size);

@@ -23,8 +23,8 @@ std::optional<at::Device> gpu() {
   namespace env = accelerate::env;
   const auto variables = env::current_variables();
   const auto settings = env::resolve_settings({}, variables, env::read_config(variables));
-  const auto chosen =
-      accelerate::device::select_device(env::read(variables), settings, accelerate::device::accelerator(), {});
+  const auto chosen = accelerate::device::select_device(env::read_process_env(variables), settings,
+                                                        accelerate::device::accelerator(), {});
   accelerate::device::set_current_device(chosen);
   return chosen.is_cpu() ? std::nullopt : std::optional(chosen);
 }
@@ -41,7 +41,9 @@ void share_cores() {
 
 namespace testing {
 
-accelerate::env::ProcessEnv process_env() { return accelerate::env::read(accelerate::env::current_variables()); }
+accelerate::env::ProcessEnv process_env() {
+  return accelerate::env::read_process_env(accelerate::env::current_variables());
+}
 
 accelerate::comm::ConnectOptions connect_options() {
   return {.timeout = std::chrono::seconds(60),

@@ -58,7 +58,7 @@ const json& field(const json& tensor, const std::string& name, const char* key, 
 }
 
 // Returns no value if the size exceeds that of any file.
-std::optional<uint64_t> bytes_of(const SafetensorsEntry& entry, uint64_t bits) {
+std::optional<uint64_t> entry_bytes(const SafetensorsEntry& entry, uint64_t bits) {
   int64_t size = static_cast<int64_t>(bits / 8);
   bool is_empty = false;
   for (const uint64_t n : entry.shape) {  // strides are defined even without elements
@@ -88,7 +88,7 @@ SafetensorsEntry entry_of(const std::string& name, const json& tensor, const Ori
   }
   entry.begin = natural(offsets[0], name, "data_offsets", origin);
   entry.end = natural(offsets[1], name, "data_offsets", origin);
-  const auto bytes = bytes_of(entry, *bits);
+  const auto bytes = entry_bytes(entry, *bits);
   if (entry.end < entry.begin || !bytes || *bytes != entry.end - entry.begin) {
     origin.broken("tensor {} occupies bytes {} to {}, but {} of shape {} is {} bytes", quote_for_terminal(name),
                   entry.begin, entry.end, entry.dtype, json(entry.shape).dump(),
@@ -189,7 +189,7 @@ std::string write_safetensors(std::vector<SafetensorsEntry>& tensors,
                  entry.name == kMetadataName ? "has another meaning in safetensors" : "appears twice");
     }
     entry.begin = at;
-    entry.end = at += bytes_of(entry, *bits).value();
+    entry.end = at += entry_bytes(entry, *bits).value();
     // Appended without a lookup, because an ordered object searches all its names for one.
     header.get_ref<nlohmann::ordered_json::object_t&>().emplace_back(
         entry.name, nlohmann::ordered_json{

@@ -119,12 +119,12 @@ TorchArchive::TorchArchive(std::string_view file, Origin origin) : origin_(std::
     members_.emplace(member.name.substr(top.size()), member);
   }
   const auto order = members_.find("byteorder");
-  if (order != members_.end() && bytes_of(file, order->second) != "little") {
+  if (order != members_.end() && member_bytes(file, order->second) != "little") {
     origin_.broken("the numbers are in byte order {}, little is read",
-                   quote_for_terminal(bytes_of(file, order->second)));
+                   quote_for_terminal(member_bytes(file, order->second)));
   }
   check_member(file, *main, origin_);
-  root_ = unpickle(bytes_of(file, *main), allowed_in_torch_files(), origin_);
+  root_ = unpickle(member_bytes(file, *main), allowed_in_torch_files(), origin_);
 }
 
 bool TorchArchive::is_tensor(const PickleValue& value) { return is_parameter(value) || rebuilt_tensor(value); }

@@ -263,7 +263,7 @@ std::vector<ZipMember> read_zip(std::string_view file, const Origin& origin, boo
 
 void check_member(std::string_view file, const ZipMember& member, const Origin& origin) {
   if (member.crc32 == 0) return;  // PyTorch omits it on request (set_crc32_options)
-  const uint32_t now = crc_of(bytes_of(file, member));
+  const uint32_t now = crc_of(member_bytes(file, member));
   if (now == member.crc32) return;
   origin.broken("the member {} has checksum {:08x}, expected {:08x}: its bytes were changed",
                 quote_for_terminal(member.name), now, member.crc32);

@@ -33,7 +33,7 @@ struct ZipMember {
                                               bool (*left_out)(std::string_view name) = nullptr);
 
 /// Returns a member's bytes.
-[[nodiscard]] inline std::string_view bytes_of(std::string_view file, const ZipMember& member) {
+[[nodiscard]] inline std::string_view member_bytes(std::string_view file, const ZipMember& member) {
   return file.substr(member.begin, member.size);
 }
 

@@ -52,7 +52,7 @@ std::string describe_call(const HeartbeatPage& page, int64_t sequence) {
 
 }  // namespace
 
-Heartbeat read(const HeartbeatPage& page) {
+Heartbeat read_heartbeat(const HeartbeatPage& page) {
   Heartbeat now{.beats = page.beats, .step = page.step, .waiting_in = page.waiting_in};
   constexpr int max_reads = 1000;
   for (int i = 0; i < max_reads; ++i) {

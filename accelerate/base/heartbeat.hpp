@@ -51,7 +51,7 @@ struct Heartbeat {
 
 /// Returns a consistent snapshot. `call` is empty if no operation has started or if writers prevented a consistent
 /// read.
-Heartbeat read(const HeartbeatPage& page);
+Heartbeat read_heartbeat(const HeartbeatPage& page);
 
 /// Returns this process's page, or null if heartbeats are not requested. Mapped at the first call.
 HeartbeatPage* process_heartbeat();

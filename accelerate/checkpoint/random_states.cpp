@@ -107,7 +107,7 @@ void set_random_states(const RandomStates& states, c10::DeviceType accelerator, 
 
 void derive_stream(const RandomStates& rank_0_states, int64_t rank) {
   const at::Tensor state = rank_0_states.cpu.contiguous();
-  const std::string digits = archive::checksum_of(bytes_of(state));
+  const std::string digits = archive::checksum_of(tensor_bytes(state));
   device::seed_all(device::rank_seed(std::stoull(digits, nullptr, 16), rank));
 }
 

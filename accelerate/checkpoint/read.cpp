@@ -252,7 +252,8 @@ class Reader {
 
 }  // namespace
 
-CheckpointReader read(const fs::path& folder, int64_t rank, c10::DeviceType accelerator, std::string_view operation) {
+CheckpointReader read_checkpoint(const fs::path& folder, int64_t rank, c10::DeviceType accelerator,
+                                 std::string_view operation) {
   return Reader(folder, rank, accelerator, operation).run();
 }
 

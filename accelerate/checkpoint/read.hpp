@@ -30,7 +30,7 @@ struct CheckpointReader {
 /// \param rank  Selects the random states and the open window. A rank that the saved job did not have gets those of the
 ///         lowest rank in the folder.
 /// \throws Error (io) for a missing file; Error (data) for an invalid one.
-[[nodiscard]] CheckpointReader read(const std::filesystem::path& folder, int64_t rank, c10::DeviceType accelerator,
-                                    std::string_view operation);
+[[nodiscard]] CheckpointReader read_checkpoint(const std::filesystem::path& folder, int64_t rank,
+                                               c10::DeviceType accelerator, std::string_view operation);
 
 }  // namespace accelerate::checkpoint

@@ -53,7 +53,7 @@ std::map<std::string, std::string> tied(const NamedTensors& tensors) {
   std::unordered_map<const void*, size_t> first;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const auto& [name, tensor] = tensors[i];
-    const void* const memory = memory_of(tensor);
+    const void* const memory = data_address(tensor);
     if (memory == nullptr) continue;
     const auto [place, is_first] = first.try_emplace(memory, i);
     if (!is_first && same_memory(tensor, tensors[place->second].second)) found[name] = tensors[place->second].first;
@@ -67,7 +67,7 @@ void write_safetensors_file(archive::Sink& sink, const NamedTensors& tensors, st
   sink.write(layout.header);
   for (const auto& [name, tensor] : layout.tensors) {
     const at::Tensor written = as_written(tensor.is_meta() ? provide(tensor) : tensor, name, operation);
-    sink.write(bytes_of(written));
+    sink.write(tensor_bytes(written));
   }
 }
 

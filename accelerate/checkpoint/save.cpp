@@ -190,7 +190,7 @@ struct CheckpointWriter::BackgroundWriter {
       Manifest mine;
       const auto failed = capture_exception([&] {
         copy.arrive();
-        mine = write(making->folder, copy.content, making->part, kSaveOperation);
+        mine = write_checkpoint_part(making->folder, copy.content, making->part, kSaveOperation);
       });
       if (failed) {
         std::ignore = capture_exception(
@@ -299,14 +299,14 @@ void CheckpointWriter::save_now(const CheckpointContent& content, CheckpointInPr
   Manifest mine;
   agree(capture_exception([&] {
           if (making.part.accelerator == c10::DeviceType::CPU) {
-            mine = write(making.folder, content, making.part, kSaveOperation);
+            mine = write_checkpoint_part(making.folder, content, making.part, kSaveOperation);
             return;
           }
           // All data on the device is copied at once in the order of the current stream, because other threads do not
           // use that stream.
           Snapshot copy = snapshot(content, std::move(buffers_));
           copy.arrive();
-          mine = write(making.folder, copy.content, making.part, kSaveOperation);
+          mine = write_checkpoint_part(making.folder, copy.content, making.part, kSaveOperation);
           buffers_ = std::move(copy.content);
         }),
         "writing");

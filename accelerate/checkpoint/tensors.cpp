@@ -69,12 +69,12 @@ at::Tensor as_written(const at::Tensor& tensor, std::string_view name, std::stri
   return tensor.detach().cpu().contiguous().resolve_conj().resolve_neg();
 }
 
-std::string_view bytes_of(const at::Tensor& tensor) {
+std::string_view tensor_bytes(const at::Tensor& tensor) {
   device::require_data(tensor);
   return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
-const void* memory_of(const at::Tensor& tensor) {
+const void* data_address(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.layout() != c10::kStrided || tensor.numel() == 0) return nullptr;
   // Parameters that are copied to common memory when they are used have no memory that identifies them.
   const void* const begin = device::storage_of(tensor)->_mutable_data_ptr_no_checks().get();
@@ -83,8 +83,8 @@ const void* memory_of(const at::Tensor& tensor) {
 }
 
 bool same_memory(const at::Tensor& a, const at::Tensor& b) {
-  const void* const memory = memory_of(a);
-  return memory != nullptr && memory == memory_of(b) && a.device() == b.device() &&
+  const void* const memory = data_address(a);
+  return memory != nullptr && memory == data_address(b) && a.device() == b.device() &&
          a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && a.strides() == b.strides() &&
          a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
 }

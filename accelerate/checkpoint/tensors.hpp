@@ -34,11 +34,11 @@ void check_can_be_written(const at::Tensor& tensor, std::string_view name, std::
 /// \throws Error (usage) with the name of a sparse, quantized or undefined tensor.
 [[nodiscard]] at::Tensor as_written(const at::Tensor& tensor, std::string_view name, std::string_view operation);
 /// Returns the bytes of a tensor from as_written().
-[[nodiscard]] std::string_view bytes_of(const at::Tensor& tensor);
+[[nodiscard]] std::string_view tensor_bytes(const at::Tensor& tensor);
 
 /// Returns the address of the first byte; null for a tensor without bytes (no elements, undefined or sparse). For a
 /// placeholder it returns the TensorImpl, because the same placeholder has the same values.
-[[nodiscard]] const void* memory_of(const at::Tensor& tensor);
+[[nodiscard]] const void* data_address(const at::Tensor& tensor);
 /// True for tied tensors: equal bytes in memory, shape, strides and dtype. Tensors without bytes are never tied, so
 /// each is written under its own name, as in safetensors.torch.
 [[nodiscard]] bool same_memory(const at::Tensor& a, const at::Tensor& b);

@@ -138,7 +138,7 @@ void TorchFileWriter::write(archive::Sink& sink, const PickleValue& root, const 
   for (size_t i = 0; i < storages_.size(); ++i) {
     const at::Tensor& storage = storages_[i];
     const at::Tensor tensor = as_written(storage.is_meta() ? provide(storage) : storage, "a tensor", operation_);
-    zip.add(fmt::format("{}data/{}", folder, i), bytes_of(tensor));
+    zip.add(fmt::format("{}data/{}", folder, i), tensor_bytes(tensor));
   }
   zip.add(folder + "version", "3\n");
   zip.finish();

@@ -220,7 +220,7 @@ class WriteJobs {
   }
   [[nodiscard]] bool has_same_bytes(const at::Tensor& one, const at::Tensor& other, std::string_view name) const {
     if (one.scalar_type() != other.scalar_type() || one.sizes() != other.sizes()) return false;
-    return bytes_of(as_written(one, name, operation_)) == bytes_of(as_written(other, name, operation_));
+    return tensor_bytes(as_written(one, name, operation_)) == tensor_bytes(as_written(other, name, operation_));
   }
 
   static PickleValue dict(const NamedTensors& tensors, TorchFileWriter& writer) {
@@ -255,8 +255,8 @@ archive::ManifestFile execute(const std::filesystem::path& folder, const WriteJo
 
 }  // namespace
 
-Manifest write(const std::filesystem::path& folder, const CheckpointContent& content, const Part& part,
-               std::string_view operation) {
+Manifest write_checkpoint_part(const std::filesystem::path& folder, const CheckpointContent& content, const Part& part,
+                               std::string_view operation) {
   // The jobs of a list refer to its Jobs object.
   WriteJobs of_all(content, part, operation), of_rank(content, part, operation);
   std::vector<WriteJob> jobs;

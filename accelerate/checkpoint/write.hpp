@@ -19,14 +19,15 @@ struct Part {
   c10::DeviceType accelerator = c10::DeviceType::CPU;
   /// Larger models are split into several files with an index.
   uint64_t max_bytes = std::numeric_limits<uint64_t>::max();
-  bool durable = true;  ///< flush every file to disk before write() returns
+  bool durable = true;  ///< flush every file to disk before write_checkpoint_part() returns
 };
 
 /// Writes this rank's part of the files, several at a time.
 /// \returns the written files, parts and ranges; other fields are unset.
 /// \throws Error (io) if the system refuses; Error (usage) for tensors that no format supports. Written files remain.
-[[nodiscard]] archive::Manifest write(const std::filesystem::path& folder, const CheckpointContent& content,
-                                      const Part& part, std::string_view operation);
+[[nodiscard]] archive::Manifest write_checkpoint_part(const std::filesystem::path& folder,
+                                                      const CheckpointContent& content, const Part& part,
+                                                      std::string_view operation);
 
 /// Adds a part, or its files to the existing part of that kind and index, which may consist of files of several ranks.
 void add_part(archive::Manifest& manifest, archive::ManifestPart part);

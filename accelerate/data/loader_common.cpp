@@ -15,8 +15,8 @@ uint64_t fixed_seed(std::optional<uint64_t>& seed) {
   return *seed;
 }
 
-state::LoaderState state_of(state::LoaderState here, const std::optional<ActiveIterator::Position>& position,
-                            const EpochCounter& epochs) {
+state::LoaderState loader_state(state::LoaderState here, const std::optional<ActiveIterator::Position>& position,
+                                const EpochCounter& epochs) {
   if (!position || position->complete) {
     if (epochs.begun()) ++here.epoch;
     return here;
@@ -56,7 +56,7 @@ std::string duplicated_samples_text(int64_t samples) {
   return samples == 0 ? "" : fmt::format("; {} of them are repeated to pad the last batches", samples);
 }
 
-void check_state(const state::LoaderState& state, int64_t least_samples) {
+void check_loader_state(const state::LoaderState& state, int64_t least_samples) {
   const auto refuse = [](std::string_view what, int64_t value, std::string_view rule, int64_t limit) {
     base::fail(ErrorKind::usage, {}, "load_state", "{} is {}, must be {} {}", what, value, rule, limit);
   };

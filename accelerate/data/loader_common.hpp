@@ -72,9 +72,9 @@ template <typename Options>
 
 /// Position of the active pass, or the start of the next epoch.
 /// \param here  State without a position.
-[[nodiscard]] state::LoaderState state_of(state::LoaderState here,
-                                          const std::optional<ActiveIterator::Position>& position,
-                                          const EpochCounter& epochs);
+[[nodiscard]] state::LoaderState loader_state(state::LoaderState here,
+                                              const std::optional<ActiveIterator::Position>& position,
+                                              const EpochCounter& epochs);
 
 /// True if the next pass still resumes the loaded state after set_epoch(): the epoch is the state's own. Otherwise the
 /// dropped position is logged.
@@ -89,6 +89,6 @@ void warn_about_empty_rank(const RankContext& place, std::string_view reason);
 
 /// \param least_samples  -1 if the number of samples may be unknown, otherwise 0.
 /// \throws Error (usage) for numbers that no loader saves.
-void check_state(const state::LoaderState& state, int64_t least_samples);
+void check_loader_state(const state::LoaderState& state, int64_t least_samples);
 
 }  // namespace accelerate::data

@@ -193,11 +193,11 @@ state::LoaderState LoaderBase::Core::here() {
 
 state::LoaderState LoaderBase::Core::state() {
   if (resumed) return *resumed;
-  return state_of(here(), latest.position(), epochs);
+  return loader_state(here(), latest.position(), epochs);
 }
 
 void LoaderBase::Core::load_state(const state::LoaderState& from) {
-  check_state(from, 0);
+  check_loader_state(from, 0);
   if (shard_spec.reads) {
     if (sampler) check_same_length(from, sampler->size());
     check_same_order(from, kind());

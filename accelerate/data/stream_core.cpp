@@ -54,11 +54,11 @@ state::LoaderState StreamCore::here() {
 
 state::LoaderState StreamCore::state() {
   if (resumed) return *resumed;
-  return state_of(here(), latest.position(), epochs);
+  return loader_state(here(), latest.position(), epochs);
 }
 
 void StreamCore::load_state(const state::LoaderState& from) {
-  check_state(from, kUnknown);
+  check_loader_state(from, kUnknown);
   if (shard_spec.reads && from.consumed > 0 && from.samples != samples.value_or(kUnknown)) {
     base::fail(ErrorKind::usage, {}, "load_state",
                "the state is of a stream of {} samples, this one has {} (-1 means unknown)", from.samples,

@@ -84,7 +84,7 @@ void attach(c10::StorageImpl& storage, std::shared_ptr<DeferredMemory> memory) {
   set_memory(storage, {address, new Context(std::move(memory)), &delete_context, storage.device()}, is_absent);
 }
 
-std::shared_ptr<DeferredMemory> memory_of(const at::Tensor& tensor) {
+std::shared_ptr<DeferredMemory> deferred_memory_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage()) return nullptr;
   const std::lock_guard lock(contexts_mutex);
   const at::DataPtr& memory = device::storage_of(tensor)->_mutable_data_ptr_no_checks();
@@ -92,7 +92,7 @@ std::shared_ptr<DeferredMemory> memory_of(const at::Tensor& tensor) {
 }
 
 void materialize_storage(const at::Tensor& tensor) {
-  if (const auto memory = memory_of(tensor)) memory->materialize(*device::storage_of(tensor));
+  if (const auto memory = deferred_memory_of(tensor)) memory->materialize(*device::storage_of(tensor));
 }
 
 }  // namespace accelerate::deferred

@@ -49,7 +49,7 @@ class DeferredMemory : public std::enable_shared_from_this<DeferredMemory> {
 /// Gives the storage deferred memory.
 void attach(c10::StorageImpl& storage, std::shared_ptr<DeferredMemory> memory);
 /// Returns null if the tensor has ordinary memory.
-[[nodiscard]] std::shared_ptr<DeferredMemory> memory_of(const at::Tensor& tensor);
+[[nodiscard]] std::shared_ptr<DeferredMemory> deferred_memory_of(const at::Tensor& tensor);
 /// Computes the values of the tensor's storage if its memory is absent.
 void materialize_storage(const at::Tensor& tensor);
 

@@ -42,7 +42,8 @@ bool is_recorded_by_autograd(const at::Tensor& tensor, c10::DispatchKeySet keys)
 }
 
 std::optional<c10::IValue> copy_of_number(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.dim() > 0 || !tensor.is_cpu() || tensor.requires_grad() || memory_of(tensor)) {
+  if (!tensor.defined() || tensor.dim() > 0 || !tensor.is_cpu() || tensor.requires_grad() ||
+      deferred_memory_of(tensor)) {
     return std::nullopt;
   }
   at::Tensor number = tensor.clone();
@@ -60,7 +61,7 @@ bool record_arguments(RecordedOperator& recorded, const Stack& arguments, c10::D
       recorded.rest.push_back(value);
       continue;
     }
-    const auto memory = memory_of(value.toTensor());
+    const auto memory = deferred_memory_of(value.toTensor());
     if (memory && memory->is_absent() && is_fill_from_tensor(recorded.op)) {
       if (is_recorded_by_autograd(value.toTensor(), keys)) return false;
       recorded.source = {memory->snapshot(), Geometry::of(value.toTensor())};
@@ -80,7 +81,7 @@ bool record_in_place(const c10::OperatorHandle& op, c10::DispatchKeySet keys, St
   if (change == Change::unknown || (!deferring && change != Change::fills)) return false;
   const Stack arguments = arguments_of(op, stack);
   const at::Tensor& target = arguments[0].toTensor();
-  const auto memory = memory_of(target);
+  const auto memory = deferred_memory_of(target);
   if (!memory || memory->is_final() || is_recorded_by_autograd(target, keys)) return false;
   const c10::impl::ExcludeDispatchKeyGuard inside(kKey);
   RecordedOperator recorded{.op = op, .target = Geometry::of(target)};
@@ -99,7 +100,8 @@ bool record_arithmetic(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
   Stack arguments = arguments_of(op, stack);
   if (arguments.empty() || !arguments[0].isTensor() || !is_deferred(arguments[0].toTensor())) return false;
   const at::Tensor source = arguments[0].toTensor();
-  if (is_recorded_by_autograd(source, keys) || !Geometry::of(source).fills(memory_of(source)->bytes())) return false;
+  if (is_recorded_by_autograd(source, keys) || !Geometry::of(source).fills(deferred_memory_of(source)->bytes()))
+    return false;
   const auto in_place = in_place_arithmetic(op, arguments);
   if (!in_place) return false;
   if (arguments[1].isTensor() && is_recorded_by_autograd(arguments[1].toTensor(), keys)) return false;
@@ -205,12 +207,12 @@ void materialize_tensor(const at::Tensor& tensor) {
   if (!tensor.defined() || !device::dispatch_keys_of(tensor).has(kKey)) return;
   const c10::impl::ExcludeDispatchKeyGuard inside(kKey);
   materialize_storage(tensor);
-  if (const auto pages = memory_of(tensor)) pages->finish();
+  if (const auto pages = deferred_memory_of(tensor)) pages->finish();
   device::dispatch_keys_of(tensor) = device::dispatch_keys_of(tensor).remove(kKey);
 }
 
 bool is_deferred(const at::Tensor& tensor) {
-  const auto memory = memory_of(tensor);
+  const auto memory = deferred_memory_of(tensor);
   return memory != nullptr && memory->is_absent();
 }
 

@@ -7,18 +7,19 @@
 namespace accelerate::device {
 namespace {
 
-std::string name_of(c10::DeviceType type) { return c10::DeviceTypeName(type, /*lower_case=*/true); }
+std::string device_type_name(c10::DeviceType type) { return c10::DeviceTypeName(type, /*lower_case=*/true); }
 
 /// "2 GPUs", "1 xpu device"
 std::string counted(const AcceleratorType& accelerator) {
-  const std::string kind = accelerator.type == c10::DeviceType::CUDA ? "GPU" : name_of(accelerator.type) + " device";
+  const std::string kind =
+      accelerator.type == c10::DeviceType::CUDA ? "GPU" : device_type_name(accelerator.type) + " device";
   return fmt::format("{} {}{}", accelerator.count, kind, accelerator.count == 1 ? "" : "s");
 }
 
 /// \param by  Source of the request, in parentheses.
 void check_device_exists(const env::DeviceName& requested, const AcceleratorType& accelerator, const RankContext& place,
                          std::string_view operation, std::string_view by) {
-  const std::string known = name_of(accelerator.type);
+  const std::string known = device_type_name(accelerator.type);
   const bool of_that_type = requested.type == known;
   if (of_that_type && requested.index.value_or(0) < accelerator.count) return;
   std::string instead = "cpu";
@@ -62,7 +63,7 @@ c10::Device select_device(const env::ProcessEnv& process, const env::Settings& s
 void check_visible(c10::Device device, const AcceleratorType& accelerator, std::string_view operation,
                    const RankContext& place) {
   if (device.is_cpu() || device.is_meta()) return;
-  env::DeviceName requested{.type = name_of(device.type())};
+  env::DeviceName requested{.type = device_type_name(device.type())};
   if (device.has_index()) requested.index = device.index();
   check_device_exists(requested, accelerator, place, operation, "");
 }

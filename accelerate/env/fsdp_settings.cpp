@@ -19,7 +19,7 @@ FsdpResolution weigh_fsdp(const FsdpSettings& given, const Variables& variables,
     const bool is_translated = name != deepspeed.names.end();
     if (is_translated) source.variable = name->second;
     const auto resolved =
-        resolve(source, row.of(given), is_translated ? deepspeed.values : variables, config, given_by);
+        resolve_setting(source, row.of(given), is_translated ? deepspeed.values : variables, config, given_by);
     row.of(result.settings) = resolved.value;
     if (!resolved.conflict.empty()) result.conflicts.push_back(resolved.conflict);
     is_enabled = result.settings.use_fsdp.value_or(false);

@@ -44,7 +44,7 @@ int64_t product(int64_t a, int64_t b) { return b != 0 && a > kLargest / b ? kLar
 std::string factors_text(const ParallelismConfig& config) {
   std::string text;
   for (const auto dimension : kMeshOrder) {
-    text += fmt::format("{}{}_size {}", text.empty() ? "" : " x ", name_of(dimension), config.size(dimension));
+    text += fmt::format("{}{}_size {}", text.empty() ? "" : " x ", dimension_name(dimension), config.size(dimension));
   }
   return text;
 }
@@ -55,7 +55,7 @@ void check_rank(int64_t rank, int64_t total) {
 
 }  // namespace
 
-std::string_view name_of(MeshDimension dimension) {
+std::string_view dimension_name(MeshDimension dimension) {
   switch (dimension) {
     case MeshDimension::pp:
       return "pp";
@@ -118,7 +118,7 @@ std::vector<MeshDimension> ParallelismConfig::active_mesh_dims() const {
 ParallelismConfig ParallelismConfig::completed(int64_t world_size, const RankContext& place) const {
   for (const auto dimension : kMeshOrder) {
     if (size(dimension) >= 1) continue;
-    refuse_mesh(place, "{}_size is {}, must be at least 1", name_of(dimension), size(dimension));
+    refuse_mesh(place, "{}_size is {}, must be at least 1", dimension_name(dimension), size(dimension));
   }
   if (size(MeshDimension::cp) > 1 && size(MeshDimension::sp) > 1) {
     refuse_mesh(place, "cp_size is {} and sp_size {}; one of them must be 1", size(MeshDimension::cp),
@@ -183,7 +183,7 @@ std::vector<std::vector<int64_t>> ParallelismConfig::groups(std::span<const Mesh
 std::string ParallelismConfig::text() const {
   std::string text;
   for (const auto dimension : active_mesh_dims()) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name_of(dimension), size(dimension));
+    text += fmt::format("{}{} {}", text.empty() ? "" : " x ", dimension_name(dimension), size(dimension));
   }
   return text.empty() ? "1 rank" : text;
 }
@@ -194,7 +194,7 @@ std::string ParallelismConfig::ranks_text() const {
     const MeshCoordinates place = coordinates(rank);
     std::string line;
     for (const auto dimension : active_mesh_dims()) {
-      line += fmt::format("{} {} {}", line.empty() ? ":" : ",", name_of(dimension), place.at(dimension));
+      line += fmt::format("{} {} {}", line.empty() ? ":" : ",", dimension_name(dimension), place.at(dimension));
     }
     text += fmt::format("rank {}{}\n", rank, line);
   }
@@ -205,14 +205,14 @@ ParallelismResolution weigh_parallelism(const std::optional<ParallelismConfig>& 
                                         const Config& config, std::string_view given_by) {
   ParallelismResolution result;
   if (!given) {
-    const auto use = resolve(use_parallelism_row(), std::optional<bool>(), variables, config, given_by);
+    const auto use = resolve_setting(use_parallelism_row(), std::optional<bool>(), variables, config, given_by);
     if (!use.conflict.empty()) result.conflicts.push_back(use.conflict);
     if (!use.value.value_or(false)) return result;
   }
   const ParallelismConfig from_code = given.value_or(ParallelismConfig{});
   result.config.emplace();
   for_each_parallelism_setting([&](const auto& row) {
-    const auto resolved = resolve(row, row.of(from_code), variables, config, given_by);
+    const auto resolved = resolve_setting(row, row.of(from_code), variables, config, given_by);
     row.of(*result.config) = resolved.value;
     if (!resolved.conflict.empty()) result.conflicts.push_back(resolved.conflict);
   });

@@ -41,7 +41,7 @@ inline constexpr std::array kDpCp{MeshDimension::dp_replicate, MeshDimension::dp
 }  // namespace mesh
 
 /// Returns "dp_replicate" for MeshDimension::dp_replicate.
-std::string_view name_of(MeshDimension dimension);
+std::string_view dimension_name(MeshDimension dimension);
 
 /// Position of a rank in the mesh, one number from 0 to size - 1 for each dimension.
 struct MeshCoordinates {

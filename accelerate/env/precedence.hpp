@@ -55,8 +55,8 @@ void check_given(const Row& row, const T& value) {
 ///
 /// \param row  Row of the table of settings.
 template <typename Row, typename T>
-Resolved<T> resolve(const Row& row, const std::optional<T>& given, const Variables& variables, const Config& config,
-                    std::string_view given_by) {
+Resolved<T> resolve_setting(const Row& row, const std::optional<T>& given, const Variables& variables,
+                            const Config& config, std::string_view given_by) {
   Resolved<T> result;
   std::string losers;
   const auto offer = [&](Origin origin, const T& value, std::string_view name, std::string_view where) {

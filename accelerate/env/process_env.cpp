@@ -195,7 +195,7 @@ std::string_view launcher_name(Source source) {
   return "unknown";
 }
 
-ProcessEnv read(const Variables& variables) {
+ProcessEnv read_process_env(const Variables& variables) {
   const std::vector<LauncherVariables> sets = launcher_variables_in_order(variables);
   const auto complete = std::find_if(sets.begin(), sets.end(), is_complete);
   if (complete == sets.end()) {
@@ -213,7 +213,7 @@ ProcessEnv read(const Variables& variables) {
   return process;
 }
 
-Variables write(const ProcessEnv& process) {
+Variables torchrun_variables(const ProcessEnv& process) {
   Variables out{{"RANK", fmt::to_string(process.rank)},
                 {"WORLD_SIZE", fmt::to_string(process.world_size)},
                 {"LOCAL_RANK", fmt::to_string(process.local_rank)},

@@ -50,9 +50,9 @@ struct ProcessEnv {
 /// \throws Error (environment), with the variables and their values, for a partial set without a complete one, for a
 ///   partial torchrun set with another RANK or WORLD_SIZE than the complete set, for text instead of a number, for a
 ///   rank outside the world size, or for a contradiction within one set.
-ProcessEnv read(const Variables& variables);
+ProcessEnv read_process_env(const Variables& variables);
 
-/// Returns the process as torchrun's variables. read(write(e)) equals e except for the source.
-Variables write(const ProcessEnv& process);
+/// Returns the process as torchrun's variables. read_process_env(torchrun_variables(e)) equals e except for the source.
+Variables torchrun_variables(const ProcessEnv& process);
 
 }  // namespace accelerate::env

@@ -38,7 +38,7 @@ Resolution weigh(const GivenSettings& from_code, const Variables& variables, con
   Resolution result;
   std::map<std::string_view, ValueSource> sources;
   for_each_setting([&](const auto& row) {
-    const auto resolved = resolve(row, row.of(from_code), variables, config, given_by);
+    const auto resolved = resolve_setting(row, row.of(from_code), variables, config, given_by);
     if (resolved.value) put(row.of(result.settings), *resolved.value);
     if (!resolved.conflict.empty()) result.conflicts.push_back(resolved.conflict);
     sources[row.name] = resolved.from;

@@ -48,7 +48,7 @@ at::Tensor without_repetitions(at::Tensor tensor, const at::Tensor& like) {
   return tensor;
 }
 
-void write(const at::Tensor& tensor, const at::Tensor& values) {
+void write_values(const at::Tensor& tensor, const at::Tensor& values) {
   without_repetitions(tensor, tensor).copy_(without_repetitions(values, tensor), true);
 }
 
@@ -86,7 +86,7 @@ bool equals(const at::Tensor& tensor, const at::Tensor& values) {
 
 void write_uncounted(const at::Tensor& tensor, const at::Tensor& values) {
   const at::AutoDispatchBelowADInplaceOrView uncounted;
-  write(tensor, values);
+  write_values(tensor, values);
 }
 
 std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
@@ -122,7 +122,7 @@ void BufferBroadcast::broadcast(const comm::Group& group, const Pack& pack, int6
 }
 
 void BufferBroadcast::unpack(const Pack& pack) {
-  for (size_t i = 0; i < pack.tensors.size(); ++i) write(pack.tensors[i], pack.views[i]);
+  for (size_t i = 0; i < pack.tensors.size(); ++i) write_values(pack.tensors[i], pack.views[i]);
 }
 
 bool BufferBroadcast::Pack::fits() const {
@@ -196,7 +196,7 @@ void BufferBroadcast::receive(Pack& pack) {
     }
     // A graph holds its saved tensors. If nothing else holds the buffer, the host need not wait for a comparison.
     const bool compares = tensor.is_cpu() || tensor.use_count() > known.least_holders;
-    if (!compares || !equals(tensor, values)) write(tensor, values);
+    if (!compares || !equals(tensor, values)) write_values(tensor, values);
   }
 }
 
@@ -289,7 +289,7 @@ void average_parameters(const comm::Group& group, const std::vector<at::Tensor>&
     group.all_reduce(sum, comm::ReduceOp::mean);
     int64_t offset = 0;
     for (const at::Tensor& tensor : those) {
-      write(tensor, sum.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
+      write_values(tensor, sum.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
       offset += tensor.numel();
     }
   }

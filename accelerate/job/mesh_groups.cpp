@@ -41,7 +41,7 @@ void check_same_sizes(const comm::Group& world, const env::ParallelismConfig& co
 std::string place_text(const MeshGroups& mesh) {
   std::vector<std::string> numbers;
   for (const auto dimension : mesh.config.active_mesh_dims()) {
-    numbers.push_back(fmt::format("{} {}", env::name_of(dimension), mesh.coordinates.at(dimension)));
+    numbers.push_back(fmt::format("{} {}", env::dimension_name(dimension), mesh.coordinates.at(dimension)));
   }
   return fmt::to_string(fmt::join(numbers, ", "));
 }

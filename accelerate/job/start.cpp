@@ -44,7 +44,7 @@ JobContext start(const env::GivenSettings& given, bool force_process_group) {
   if (simulated) return start_on_group(*simulated, given);
   const env::Variables variables = env::current_variables();
   JobContext start;
-  start.process = env::read(variables);
+  start.process = env::read_process_env(variables);
   start.place = {start.process.rank, start.process.world_size, base::host_name()};
   start.settings = settings_of(given, variables, start.place);
   start.device = chosen(start);
@@ -78,7 +78,7 @@ JobContext start_on_group(comm::Group group, const env::GivenSettings& given) {
     }
     if (start.settings.threads_per_rank) device::set_threads(*start.settings.threads_per_rank);
   } else {
-    start.process = env::read(variables);
+    start.process = env::read_process_env(variables);
     start.device = chosen(start);
     if (!start.device.is_cpu() && !group.device()) group = comm::with_device(group, start.device);
     set_threads(start.process, start.settings);
@@ -88,7 +88,7 @@ JobContext start_on_group(comm::Group group, const env::GivenSettings& given) {
   return start;
 }
 
-int64_t current_rank() { return simulated ? simulated->rank() : env::read(env::current_variables()).rank; }
+int64_t current_rank() { return simulated ? simulated->rank() : env::read_process_env(env::current_variables()).rank; }
 
 void simulate(int64_t num_processes, const std::function<void()>& main) {
   comm::run_threads(num_processes, [&](const comm::Group& group) {

@@ -101,7 +101,7 @@ class MutatedBuffers {
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;
 };
 
-std::string name_of(const TensorRow& row) {
+std::string row_name(const TensorRow& row) {
   return (row.kind == TensorKind::parameter ? "parameter "
           : row.kind == TensorKind::buffer  ? "buffer "
                                             : "input ") +
@@ -115,7 +115,7 @@ variable_list fit_all(const CompiledCode& code, const variable_list& tensors) {
   variable_list fitting;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const TensorRow& row = record.tensors[i];
-    fitting.push_back(fit(tensors[i], row.layout, name_of(row), device, sizes, record, code.origin()));
+    fitting.push_back(fit(tensors[i], row.layout, row_name(row), device, sizes, record, code.origin()));
   }
   return fitting;
 }
@@ -167,7 +167,7 @@ struct TrainingStep : torch::autograd::Function<TrainingStep> {
       if (base::version_of(saved->parameters[i]) == saved->versions[i]) continue;
       code.origin().fail(ErrorKind::usage,
                          "{} was changed in place between forward and backward; step the optimizer after backward",
-                         name_of(record.tensors[i]));
+                         row_name(record.tensors[i]));
     }
     // The compiled backward overwrites activations ("donated buffers"), so a retained graph keeps the originals.
     const bool keep_graph = torch::autograd::get_current_graph_task_keep_graph();
@@ -220,7 +220,7 @@ void check_gradients(const CompiledCode& code, const variable_list& tensors) {
           ErrorKind::usage,
           "{} requires a gradient, but did not at export, so no gradient was compiled; detach or freeze it, or "
           "export the module with requires_grad_()",
-          name_of(row));
+          row_name(row));
     }
   }
 }

@@ -69,7 +69,7 @@ PackageFile open_package(const std::string& path, bool trusted) {
           "with that tool",
           name.substr(1));
     }
-    return archive::bytes_of(file, *found);
+    return archive::member_bytes(file, *found);
   };
   const auto record = find("/extra/accelerate.json");
   package.weights = find("/extra/accelerate_weights.bin");

@@ -11,8 +11,8 @@
 namespace accelerate {
 namespace {
 
-int64_t bytes_of(const std::string& name, const at::Tensor& tensor, std::optional<c10::ScalarType> dtype,
-                 const SpecialDtypes& special_dtypes) {
+int64_t tensor_size(const std::string& name, const at::Tensor& tensor, std::optional<c10::ScalarType> dtype,
+                    const SpecialDtypes& special_dtypes) {
   const auto own = static_cast<int64_t>(tensor.element_size());
   const auto special = special_dtypes.find(name);
   if (special != special_dtypes.end()) return tensor.numel() * static_cast<int64_t>(c10::elementSize(special->second));
@@ -41,7 +41,7 @@ std::map<std::string, int64_t> compute_module_sizes(const torch::nn::Module& mod
                                                     const SpecialDtypes& special_dtypes) {
   std::map<std::string, int64_t> sizes{{"", 0}};
   for (const auto& [name, tensor] : offload::distinct_tensors(module)) {
-    const int64_t bytes = bytes_of(name, tensor, dtype, special_dtypes);
+    const int64_t bytes = tensor_size(name, tensor, dtype, special_dtypes);
     sizes[""] += bytes;
     for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
       sizes[name.substr(0, dot)] += bytes;

@@ -25,7 +25,7 @@ constexpr std::string_view kWhole = "model.safetensors";
 bool is_safetensors_index(const fs::path& path) { return path.string().ends_with(".safetensors.index.json"); }
 
 // The file or index of a folder; empty if there is none.
-fs::path resolve(const fs::path& path) {
+fs::path find_weight_file(const fs::path& path) {
   if (path.extension() == ".safetensors" && !fs::is_directory(path)) return path;
   if (is_safetensors_index(path)) return path;
   for (const fs::path& file : {path / kWhole, path / checkpoint::index_name(kWhole)}) {
@@ -79,10 +79,10 @@ void WeightFile::read(uint64_t begin, void* to, size_t bytes) const {
   }
 }
 
-bool has_safetensors(const fs::path& path) { return !resolve(path).empty(); }
+bool has_safetensors(const fs::path& path) { return !find_weight_file(path).empty(); }
 
 FileTensors open_safetensors(const fs::path& path, std::string_view operation) {
-  const fs::path found = resolve(path);
+  const fs::path found = find_weight_file(path);
   if (found.empty()) {
     base::fail(ErrorKind::io, {}, operation, "{} has neither {} nor {}", path.string(), kWhole,
                checkpoint::index_name(kWhole));

@@ -286,7 +286,7 @@ void load_state(torch::optim::Optimizer& optimizer, const OptimizerState& state,
   if (!stock) loader.load_by_itself();
 }
 
-void check_state(torch::optim::Optimizer& optimizer, const OptimizerState& state, const RankContext& place) {
+void check_optimizer_state(torch::optim::Optimizer& optimizer, const OptimizerState& state, const RankContext& place) {
   Loader loader(optimizer, state, {}, place);
   const bool stock = visit_stock(optimizer, [&]<typename Fields>(Fields) { loader.template check<Fields>(); });
   if (!stock) loader.check_by_itself();

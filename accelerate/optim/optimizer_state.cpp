@@ -98,7 +98,7 @@ void save_by_itself(const torch::optim::Optimizer& optimizer, OptimizerState& sa
 
 }  // namespace
 
-OptimizerState state_of(torch::optim::Optimizer& optimizer, const RankContext& place) {
+OptimizerState optimizer_state(torch::optim::Optimizer& optimizer, const RankContext& place) {
   OptimizerState saved;
   number_parameters(optimizer, saved);
   const bool stock = visit_stock(optimizer, [&]<typename Fields>(Fields) { save_stock<Fields>(optimizer, saved); });

@@ -19,7 +19,7 @@ namespace accelerate::optim {
 /// defaults; tensors are not copied. Any other optimizer is saved with its own save().
 ///
 /// \throws Error (usage) for an optimizer with state that does not override save(), because its state would be lost.
-[[nodiscard]] state::OptimizerState state_of(torch::optim::Optimizer& optimizer, const RankContext& place);
+[[nodiscard]] state::OptimizerState optimizer_state(torch::optim::Optimizer& optimizer, const RankContext& place);
 
 /// Returns the dtype of a parameter's state.
 using StateDtype = std::function<c10::ScalarType(const at::Tensor& parameter)>;
@@ -39,6 +39,7 @@ void load_state(torch::optim::Optimizer& optimizer, const state::OptimizerState&
 [[nodiscard]] std::string text_of(const state::OptionValue& value);
 
 /// \throws as load_state() does, without changing anything.
-void check_state(torch::optim::Optimizer& optimizer, const state::OptimizerState& state, const RankContext& place);
+void check_optimizer_state(torch::optim::Optimizer& optimizer, const state::OptimizerState& state,
+                           const RankContext& place);
 
 }  // namespace accelerate::optim

@@ -11,7 +11,7 @@ namespace {
 
 using c10::ScalarType;
 
-std::string name_of(ScalarType dtype) {
+std::string short_dtype_name(ScalarType dtype) {
   if (dtype == ScalarType::Half) return "fp16";
   if (dtype == ScalarType::BFloat16) return "bf16";
   return c10::toString(dtype);
@@ -58,13 +58,14 @@ void check_precision_policy(const Policy& policy, c10::Device device, const LowP
                             const RankContext& place) {
   if (policy.compute && *policy.compute != ScalarType::Half && *policy.compute != ScalarType::BFloat16) {
     base::fail(ErrorKind::usage, place, "mixed_precision",
-               "the policy's compute dtype is {}, must be bfloat16 (bf16) or float16 (fp16)", name_of(*policy.compute));
+               "the policy's compute dtype is {}, must be bfloat16 (bf16) or float16 (fp16)",
+               short_dtype_name(*policy.compute));
   }
   if (policy.parameter && *policy.parameter != ScalarType::BFloat16 && *policy.parameter != ScalarType::Float) {
     base::fail(ErrorKind::usage, place, "mixed_precision",
                "the policy's parameter dtype is {}, must be bfloat16 (bf16) or float32; gradients of fp16 parameters "
                "overflow and cannot be unscaled",
-               name_of(*policy.parameter));
+               short_dtype_name(*policy.parameter));
   }
   if (policy.parameter == ScalarType::BFloat16 && policy.scales_loss()) {
     base::fail(ErrorKind::usage, place, "mixed_precision",
@@ -74,11 +75,11 @@ void check_precision_policy(const Policy& policy, c10::Device device, const LowP
     if (!dtype || *dtype == ScalarType::Float) continue;
     if (!can.autocast) {
       base::fail(ErrorKind::device, place, "mixed_precision",
-                 "{} is requested, LibTorch has no autocast for {}; use no", name_of(*dtype), device.str());
+                 "{} is requested, LibTorch has no autocast for {}; use no", short_dtype_name(*dtype), device.str());
     }
     if (supports(can, *dtype)) continue;
     base::fail(ErrorKind::device, place, "mixed_precision", "{} is requested, {} computes in {} only; use {}",
-               name_of(*dtype), device.str(), supported_precisions("float32", " and ", can),
+               short_dtype_name(*dtype), device.str(), supported_precisions("float32", " and ", can),
                supported_precisions("no", " or ", can));
   }
 }

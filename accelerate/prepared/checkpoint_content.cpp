@@ -74,7 +74,7 @@ std::optional<checkpoint::OpenWindow> open_window(AcceleratorState& shared) {
         ErrorKind::usage, shared.place, "save_state",
         "the accumulation window is open, and with sharding {} each rank has a part of its gradients, which is not "
         "saved; save where sync_gradients() is true",
-        sharding::name_of(shared.sharding));
+        sharding::strategy_name(shared.sharding));
   }
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
     for (const auto& [name, parameter] : model.parameters()) {
@@ -200,7 +200,7 @@ CheckpointContent content_of(AcceleratorState& shared, const std::vector<CustomO
     optimizer.discard_skipped_steps();
     auto& gathered = sharded.states[static_cast<size_t>(optimizer.index())];
     content.optimizers.push_back(gathered ? std::move(*gathered)
-                                          : optim::state_of(optimizer.optimizer(), shared.place));
+                                          : optim::optimizer_state(optimizer.optimizer(), shared.place));
   }
   for (const SchedulerCore& scheduler : shared.registry.of<SchedulerCore>()) {
     content.schedulers.push_back(scheduler.access.get());

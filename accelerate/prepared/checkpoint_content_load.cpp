@@ -315,7 +315,7 @@ ValidatedLoad validate_content(AcceleratorState& shared, const std::vector<Custo
     keep_own_stage(shared, optimizer, optimizers[static_cast<size_t>(optimizer.index())], saved);
     number_by_name(shared, optimizer, saved);
     take_own_parts(optimizer, saved, fit.read.elements);
-    optim::check_state(optimizer.optimizer(), saved, shared.place);
+    optim::check_optimizer_state(optimizer.optimizer(), saved, shared.place);
   }
   for (size_t i = 0; i < customs.size(); ++i) {
     auto& saved = fit.read.content.customs[i];

@@ -283,7 +283,7 @@ std::string Checkpointing::find_damage(const fs::path& folder) const {
   if (!is_of_accelerate(folder)) return archive::find_damage(folder, /*verify=*/false).value_or("");
   try {
     const auto read =
-        checkpoint::read(folder, rank_of_own_part(folder), accelerator_state_->device.type(), "load_state");
+        checkpoint::read_checkpoint(folder, rank_of_own_part(folder), accelerator_state_->device.type(), "load_state");
     return missing_file(*accelerator_state_, customs_.size(), read);
   } catch (const std::exception& error) {
     return error.what();
@@ -411,8 +411,8 @@ LoadedState Checkpointing::load_state(const fs::path& folder, const LoadOptions&
   together_on_stages(*accelerator_state_, "load_state",
                      [&] { optimizers = optimizer_parameter_names(*accelerator_state_, "load_state"); });
   together(accelerator_state_->mesh.world, "load_state", [&] {
-    auto read =
-        checkpoint::read(loaded.path, rank_of_own_part(loaded.path), accelerator_state_->device.type(), "load_state");
+    auto read = checkpoint::read_checkpoint(loaded.path, rank_of_own_part(loaded.path),
+                                            accelerator_state_->device.type(), "load_state");
     fit = validate_content(*accelerator_state_, customs_, std::move(read), optimizers, options);
     call(load_hooks_, loaded.path);
   });

@@ -143,7 +143,7 @@ std::string GraphedStepCore::plain_run_reason() const {
   if (!reason.empty()) return reason;
   if (!fully_sharded_models(*accelerator_state_).empty()) {
     return fmt::format("with sharding {} the host decides when the ranks gather",
-                       name_of(accelerator_state_->sharding));
+                       strategy_name(accelerator_state_->sharding));
   }
   const size_t gradient_reducers = gradient_reducers_of(*accelerator_state_).size();
   if (gradient_reducers > 1) {

@@ -104,7 +104,7 @@ void add_model(const ModelCore& model, const Names& names, const AcceleratorStat
 // it.
 void add_state(OptimizerCore& core, const Names& names, const AcceleratorState& shared, MemoryEntries& all) {
   if (core.fused() == nullptr) return;
-  const auto state = optim::state_of(core.optimizer(), shared.place);
+  const auto state = optim::optimizer_state(core.optimizer(), shared.place);
   int64_t number = 0;
   for (const auto& group : core.optimizer().param_groups()) {
     for (const at::Tensor& parameter : group.params()) {

@@ -170,7 +170,7 @@ void ModelCore::shard(const std::vector<gradient::NamedTensor>& own) {
     base::fail(ErrorKind::usage, accelerator_state_->place, "prepare",
                "a communication hook is set, which reduces whole gradients, while sharding {} reduces them to parts; "
                "remove the hook, or use shard_optim_op",
-               sharding::name_of(strategy));
+               sharding::strategy_name(strategy));
   }
   const comm::Group group = accelerator_state_->group.duplicate();
   if (strategy == ShardingStrategy::shard_optim_op) {

@@ -29,7 +29,7 @@ namespace {
 std::string describe_groups(const AcceleratorState& shared, const OptimizerCore& optimizer) {
   torch::optim::Optimizer& stock = optimizer.optimizer();
   std::string text = optimizer.name() + " " + c10::demangle(typeid(stock).name());
-  const auto state = optim::state_of(stock, shared.place);
+  const auto state = optim::optimizer_state(stock, shared.place);
   for (const auto& group : state.groups) {
     text += ", group of";
     for (const auto& [name, value] : group.options) text += fmt::format(" {}={}", name, optim::text_of(value));
@@ -170,7 +170,7 @@ void keep_own_stage(AcceleratorState& shared, const OptimizerCore& optimizer, co
     }
     return;
   }
-  if (saved.groups.size() != whole.size()) return;  // check_state() reports it
+  if (saved.groups.size() != whole.size()) return;  // check_optimizer_state() reports it
   decltype(saved.tensors) tensors;
   for (size_t g = 0; g < whole.size(); ++g) {
     auto& numbers = saved.groups[g].parameters;

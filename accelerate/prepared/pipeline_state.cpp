@@ -86,7 +86,7 @@ std::string describe_customs(AcceleratorState& shared, const std::vector<checkpo
     for (const auto& [name, tensor] : std::get<NamedTensors>(custom)) {
       if (belongs_to_a_stage(shared, name)) continue;
       const at::Tensor written = checkpoint::as_written(tensor, name, "save_state");
-      text += fmt::format(" {} with checksum {}", name, archive::checksum_of(checkpoint::bytes_of(written)));
+      text += fmt::format(" {} with checksum {}", name, archive::checksum_of(checkpoint::tensor_bytes(written)));
     }
     text += "; ";
   }

@@ -134,7 +134,7 @@ auto prepare_scheduler(const SharedPtr& shared, const PrepareOptions& options, S
               [object = kept.get()](const state::SchedulerState& state) { object->load_state(state); });
         } else if constexpr (LibTorchScheduler<Object>) {
           core->access.add(
-              std::shared_ptr<void>(kept), [object = kept.get()] { return state_of(*object); },
+              std::shared_ptr<void>(kept), [object = kept.get()] { return scheduler_state(*object); },
               [object = kept.get()](const state::SchedulerState& state) { prepared::load_state(*object, state); });
         }
         return PreparedScheduler<Object>(std::move(kept), share_with_state(shared, std::move(core)));

@@ -37,7 +37,7 @@ std::string type_of(const torch::optim::LRScheduler& scheduler) { return c10::de
 
 // LibTorch's count is one ahead of Python's last_epoch, which a state contains: the n-th call of step() sets the rate
 // that Python's call n - 1 sets.
-state::SchedulerState state_of(torch::optim::LRScheduler& scheduler) {
+state::SchedulerState scheduler_state(torch::optim::LRScheduler& scheduler) {
   return {.name = type_of(scheduler), .steps = int64_t{Kept::count(scheduler)} - 1, .last_lrs = Kept::rates(scheduler)};
 }
 

@@ -89,7 +89,7 @@ template <typename Scheduler>
 concept LibTorchScheduler = std::derived_from<Scheduler, torch::optim::LRScheduler>;
 
 /// Returns the type, the count and the current rates. Members that a user's type adds are not included.
-[[nodiscard]] state::SchedulerState state_of(torch::optim::LRScheduler& scheduler);
+[[nodiscard]] state::SchedulerState scheduler_state(torch::optim::LRScheduler& scheduler);
 /// Sets the count. The optimizer contains the rates.
 /// \throws Error (usage) if the state is of a schedule of another type.
 /// \throws Error (data) if the count is out of range.

@@ -110,7 +110,7 @@ void check_sharded_models_are_stepped(AcceleratorState& shared) {
     base::fail(ErrorKind::usage, shared.place, "backward",
                "with sharding {} the gradients of parameter {} and {} more are kept for prepared optimizers, and no "
                "prepared optimizer has these parameters; give the optimizer to prepare()",
-               sharding::name_of(shared.sharding), model->parameters().front().name, keys.size() - 1);
+               sharding::strategy_name(shared.sharding), model->parameters().front().name, keys.size() - 1);
   }
 }
 
@@ -225,7 +225,8 @@ OptimizerStates sharded_states(AcceleratorState& shared) {
   for (OptimizerCore& optimizer : shared.registry.of<OptimizerCore>()) {
     optimizer.discard_skipped_steps();
     const bool is_sharded = optimizer.keep_state_ranges();
-    states.push_back(is_sharded ? std::optional(optim::state_of(optimizer.optimizer(), shared.place)) : std::nullopt);
+    states.push_back(is_sharded ? std::optional(optim::optimizer_state(optimizer.optimizer(), shared.place))
+                                : std::nullopt);
   }
   return states;
 }

@@ -20,7 +20,7 @@ void check_sharding(const AcceleratorState& shared, bool save_on_each_node) {
   const ShardingStrategy strategy = shared.sharding;
   if (strategy == ShardingStrategy::no_shard) return;
   const auto fail = [&](std::string_view problem) {
-    base::fail(ErrorKind::usage, shared.place, "sharding", "{} {}", sharding::name_of(strategy), problem);
+    base::fail(ErrorKind::usage, shared.place, "sharding", "{} {}", sharding::strategy_name(strategy), problem);
   };
   if (shared.policy.parameter && strategy == ShardingStrategy::shard_optim_op) {
     fail(fmt::format(
@@ -60,13 +60,13 @@ void check_shardable(const AcceleratorState& shared, torch::optim::Optimizer& op
   base::fail(ErrorKind::usage, shared.place, "prepare",
              "an optimizer of type {} steps on whole parameters; with sharding {} it must be torch::optim::SGD, Adam, "
              "AdamW, Adagrad or RMSprop, not a subclass",
-             c10::demangle(typeid(optimizer).name()), sharding::name_of(shared.sharding));
+             c10::demangle(typeid(optimizer).name()), sharding::strategy_name(shared.sharding));
 }
 
 void refuse_with_sharding(const AcceleratorState& shared, std::string_view operation, std::string_view reason) {
   if (shared.sharding == ShardingStrategy::no_shard) return;
   base::fail(ErrorKind::usage, shared.place, operation,
-             "with sharding {} it is not supported, because {}; use no_shard", sharding::name_of(shared.sharding),
+             "with sharding {} it is not supported, because {}; use no_shard", sharding::strategy_name(shared.sharding),
              reason);
 }
 

@@ -42,7 +42,7 @@ void check_split_parameters(const AcceleratorState& shared, const std::vector<gr
     base::fail(ErrorKind::usage, shared.place, "prepare",
                "{} is a part of a tensor parallel layer, and sharding is {}, for which the Accelerator must know the "
                "tensor parallel group; set AcceleratorOptions::parallelism_config, or use no_shard",
-               first, sharding::name_of(shared.sharding));
+               first, sharding::strategy_name(shared.sharding));
   }
   const auto all = shared.group.all_gather_bytes(parts);
   for (size_t rank = 1; rank < all.size(); ++rank) {

@@ -44,7 +44,7 @@ void for_split_states(const OptimizerCore& optimizer, state::OptimizerState& sta
                       const Change& change) {
   const auto parameters = optim::parameters_of(optimizer.optimizer());
   for (auto& [number, tensors] : state.tensors) {
-    if (number < 0 || static_cast<size_t>(number) >= parameters.size()) continue;  // check_state() refuses it
+    if (number < 0 || static_cast<size_t>(number) >= parameters.size()) continue;  // check_optimizer_state() refuses it
     const at::Tensor& parameter = parameters[static_cast<size_t>(number)];
     if (!nn::recorded_part(parameter)) continue;
     const auto sizes = like(parameter).sizes().vec();
@@ -94,7 +94,7 @@ std::string describe_tensors(const std::vector<CustomObject>& customs,
       text += fmt::format("{}\t{}\t", i, name);
       if (tensor.defined() && must_be_equal(parameters, name, tensor)) {
         const at::Tensor written = checkpoint::as_written(tensor, name, "save_state");
-        text += archive::checksum_of(checkpoint::bytes_of(written));
+        text += archive::checksum_of(checkpoint::tensor_bytes(written));
       }
       text += '\n';
     }

@@ -31,7 +31,7 @@ std::vector<std::string> without_tied(const ModelCore& model, const NamedTensors
   std::unordered_multimap<const void*, const at::Tensor*> by_memory;
   for (const auto& pair : met) {
     if (is_sharded(pair.here)) continue;
-    if (const void* memory = checkpoint::memory_of(pair.here)) by_memory.emplace(memory, &pair.here);
+    if (const void* memory = checkpoint::data_address(pair.here)) by_memory.emplace(memory, &pair.here);
   }
   std::vector<std::string> names;
   for (const auto& [name, tensor] : missing) {
@@ -40,7 +40,7 @@ std::vector<std::string> without_tied(const ModelCore& model, const NamedTensors
       if (std::ranges::none_of(met, is_same)) names.push_back(name);
       continue;
     }
-    const auto [first, last] = by_memory.equal_range(checkpoint::memory_of(tensor));
+    const auto [first, last] = by_memory.equal_range(checkpoint::data_address(tensor));
     const auto stands_for = [&, &one = tensor](const auto& other) {
       return checkpoint::same_memory(*other.second, one);
     };

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kMaxReads = 16;
 
-std::string name_of(const at::Tensor& parameter, AcceleratorState& shared) {
+std::string parameter_name(const at::Tensor& parameter, AcceleratorState& shared) {
   for (const ModelCore& model : shared.registry.of<ModelCore>()) {
     for (const auto& one : model.parameters()) {
       if (one.tensor.is_same(parameter)) return one.name;
@@ -125,7 +125,7 @@ void StepWatch::require_unchanged(Owner& owner, AcceleratorState& shared, std::s
 }
 
 void StepWatch::refuse(const Watched& changed, AcceleratorState& shared, std::string_view operation) {
-  const std::string name = name_of(changed.parameter, shared);
+  const std::string name = parameter_name(changed.parameter, shared);
   if (!shared.scaling) {
     base::fail(ErrorKind::usage, shared.place, operation,
                "parameter {} changed within an accumulation window, while its gradient was the sum over {} of {} "

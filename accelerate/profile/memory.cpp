@@ -33,7 +33,7 @@ c10::DeviceAllocator* allocator_of(c10::Device device) {
 
 }  // namespace
 
-MemoryFigures memory_of(c10::Device device) {
+MemoryFigures memory_figures(c10::Device device) {
   MemoryFigures figures{.resident_bytes = status_bytes("VmRSS:"), .peak_resident_bytes = status_bytes("VmHWM:")};
   if (device.is_cpu()) return figures;
   auto* const allocator = allocator_of(device);

@@ -23,7 +23,7 @@ struct MemoryFigures {
 };
 
 /// Does not wait for the device.
-[[nodiscard]] MemoryFigures memory_of(c10::Device device);
+[[nodiscard]] MemoryFigures memory_figures(c10::Device device);
 
 /// Resets the peaks. The resident peak is kept if the system does not permit a reset.
 void reset_peak_memory(c10::Device device);

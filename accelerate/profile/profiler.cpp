@@ -104,12 +104,12 @@ bool has_quotes(const kineto::ProfilerResult& result) {
                              [](const auto& event) { return event.name().find('"') != std::string::npos; });
 }
 
-std::string bytes_of(std::ifstream& file) { return {std::istreambuf_iterator<char>(file), {}}; }
+std::string read_to_end(std::ifstream& file) { return {std::istreambuf_iterator<char>(file), {}}; }
 
 void escape_names(const std::string& path) {
   std::ifstream written(path, std::ios::binary);
   if (!written) return;
-  const std::string escaped = with_escaped_names(bytes_of(written));
+  const std::string escaped = with_escaped_names(read_to_end(written));
   std::ofstream(path, std::ios::binary) << escaped;  // if this fails, stop() reports invalid JSON
 }
 
@@ -251,7 +251,7 @@ void Profiler::finish_recording(bool keep) {
   recording_.reset();
   summary_ = summarize(spans_of(*result, counts_flops(options_)));
   summary_.peak_flops_per_s = options_.peak_flops_per_s;
-  const MemoryFigures memory = memory_of(device_);
+  const MemoryFigures memory = memory_figures(device_);
   summary_.peak_allocated_bytes = memory.peak_allocated_bytes;
   summary_.peak_resident_bytes = memory.peak_resident_bytes;
   ++recordings_;
@@ -313,7 +313,7 @@ void Profiler::merge_traces() const {
   for (int64_t rank = 0; rank < group_.size(); ++rank) {
     std::ifstream file(trace_file(rank), std::ios::binary);
     if (file) {
-      traces.push_back({.rank = rank, .json = bytes_of(file)});
+      traces.push_back({.rank = rank, .json = read_to_end(file)});
     } else {
       base::log(base::LogLevel::warning, group_.place(),
                 "profile: rank {}'s trace is not in {} here; profile.json is written without it", rank,

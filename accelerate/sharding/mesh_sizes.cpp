@@ -20,7 +20,7 @@ void apply_mesh_sizes(const env::ParallelismConfig& mesh, ShardingSettings& sett
     return;
   }
   if (mesh.size(env::MeshDimension::pp) > 1) {
-    fail("sharding {} is not supported with pp_size {}; use no_shard", name_of(settings.strategy),
+    fail("sharding {} is not supported with pp_size {}; use no_shard", strategy_name(settings.strategy),
          mesh.size(env::MeshDimension::pp));
   }
   FullShardOptions& options = settings.full_shard;
@@ -32,7 +32,7 @@ void apply_mesh_sizes(const env::ParallelismConfig& mesh, ShardingSettings& sett
     fail(
         "dp_shard_size is 1, and sharding is {}; set dp_shard_size to the number of ranks that divide the model, or "
         "use no_shard",
-        name_of(settings.strategy));
+        strategy_name(settings.strategy));
   }
   if (replicate > 1 && settings.strategy == shard_optim_op) {
     fail("dp_replicate_size is {}, and shard_optim_op divides over all ranks; use full_shard or shard_grad_op",

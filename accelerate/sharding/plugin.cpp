@@ -75,7 +75,7 @@ void check_offload(const FullShardOptions& options, ShardingStrategy strategy, c
   base::fail(ErrorKind::usage, place, "sharding",
              "cpu_offload is true, and with {} every rank keeps whole parameters on its device; use full_shard or "
              "hybrid_shard, or set cpu_offload to false",
-             name_of(strategy));
+             strategy_name(strategy));
 }
 
 void check_shard_size(const std::optional<int64_t>& size, ShardingStrategy strategy, const RankContext& place) {
@@ -84,18 +84,20 @@ void check_shard_size(const std::optional<int64_t>& size, ShardingStrategy strat
   if (is_hybrid(strategy)) return;
   base::fail(ErrorKind::usage, place, "sharding",
              "dp_shard_size is {}, and {} divides over all ranks; use hybrid_shard, or leave dp_shard_size unset",
-             *size, name_of(strategy));
+             *size, strategy_name(strategy));
 }
 
 }  // namespace
 
-ShardingSettings resolve(const std::optional<ShardingStrategy>& sharding, const FullyShardedDataParallelPlugin& plugin,
-                         const env::Variables& variables, const RankContext& place, const env::Config& config) {
+ShardingSettings resolve_sharding_settings(const std::optional<ShardingStrategy>& sharding,
+                                           const FullyShardedDataParallelPlugin& plugin,
+                                           const env::Variables& variables, const RankContext& place,
+                                           const env::Config& config) {
   const env::FsdpSettings outside = env::weigh_fsdp({}, variables, config, "").settings;
   if (sharding && plugin.sharding_strategy && *sharding != *plugin.sharding_strategy) {
     base::fail(ErrorKind::usage, place, "sharding",
                "sharding is {} and fsdp_plugin.sharding_strategy is {}; set one of them, or both to the same value",
-               name_of(*sharding), name_of(*plugin.sharding_strategy));
+               strategy_name(*sharding), strategy_name(*plugin.sharding_strategy));
   }
   ShardingSettings settings;
   if (sharding) {

@@ -72,8 +72,9 @@ struct ShardingSettings {
 /// Combines AcceleratorOptions::sharding, the plugin, the environment and the config file. Pure function.
 /// \throws Error (usage) for a value that is not supported, or if `sharding` and the plugin have different strategies.
 /// \throws Error (environment) for a variable or a value of the file that is not understood, with its source.
-[[nodiscard]] ShardingSettings resolve(const std::optional<ShardingStrategy>& sharding,
-                                       const FullyShardedDataParallelPlugin& plugin, const env::Variables& variables,
-                                       const RankContext& place, const env::Config& config = {});
+[[nodiscard]] ShardingSettings resolve_sharding_settings(const std::optional<ShardingStrategy>& sharding,
+                                                         const FullyShardedDataParallelPlugin& plugin,
+                                                         const env::Variables& variables, const RankContext& place,
+                                                         const env::Config& config = {});
 
 }  // namespace accelerate::sharding

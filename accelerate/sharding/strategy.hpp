@@ -26,7 +26,7 @@ enum class StateDictType : std::uint8_t {
 };
 
 /// Returns the name of the enumerator.
-[[nodiscard]] constexpr std::string_view name_of(ShardingStrategy strategy) {
+[[nodiscard]] constexpr std::string_view strategy_name(ShardingStrategy strategy) {
   switch (strategy) {
     case ShardingStrategy::no_shard:
       return "no_shard";

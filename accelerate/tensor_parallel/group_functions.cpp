@@ -81,7 +81,7 @@ struct ReduceScatter {
 };
 
 template <typename Step>
-at::Tensor run(std::string_view call, const at::Tensor& input, int64_t dim, const comm::Group& group) {
+at::Tensor apply_group_function(std::string_view call, const at::Tensor& input, int64_t dim, const comm::Group& group) {
   return GroupFunction<Step>::apply(input, checked_dim(call, input, dim, group), group);
 }
 
@@ -98,21 +98,21 @@ at::Tensor reduce_from_group(const at::Tensor& input, const comm::Group& group) 
 at::Tensor scatter_to_group(const at::Tensor& input, int64_t dim, const comm::Group& group) {
   const int64_t number = checked_dim("scatter_to_group", input, dim, group);
   part_size("scatter_to_group", "the size of dimension " + std::to_string(number), input.size(number), group);
-  return run<Scatter>("scatter_to_group", input, dim, group);
+  return apply_group_function<Scatter>("scatter_to_group", input, dim, group);
 }
 
 at::Tensor gather_from_group(const at::Tensor& input, int64_t dim, const comm::Group& group) {
-  return run<Gather>("gather_from_group", input, dim, group);
+  return apply_group_function<Gather>("gather_from_group", input, dim, group);
 }
 
 at::Tensor gather_sequence_from_group(const at::Tensor& input, int64_t dim, const comm::Group& group) {
-  return run<GatherSequence>("gather_sequence_from_group", input, dim, group);
+  return apply_group_function<GatherSequence>("gather_sequence_from_group", input, dim, group);
 }
 
 at::Tensor reduce_scatter_to_group(const at::Tensor& input, int64_t dim, const comm::Group& group) {
   const int64_t number = checked_dim("reduce_scatter_to_group", input, dim, group);
   part_size("reduce_scatter_to_group", "the size of dimension " + std::to_string(number), input.size(number), group);
-  return run<ReduceScatter>("reduce_scatter_to_group", input, dim, group);
+  return apply_group_function<ReduceScatter>("reduce_scatter_to_group", input, dim, group);
 }
 
 }  // namespace accelerate::nn

@@ -46,7 +46,7 @@ void list_state(const torch::nn::Module& module, const std::string& prefix, std:
   for (const auto& child : module.named_children()) list_state(*child.value(), prefix + child.key() + ".", all);
 }
 
-std::vector<StateEntry> state_of(const torch::nn::Module& module) {
+std::vector<StateEntry> module_state(const torch::nn::Module& module) {
   std::vector<StateEntry> all;
   list_state(module, "", all);
   return all;
@@ -57,7 +57,7 @@ template <typename... Args>
   base::fail(ErrorKind::usage, {}, "load_whole_state_dict", format, std::forward<Args>(args)...);
 }
 
-void check_state(const std::vector<StateEntry>& entries, const StateDict& state) {
+void check_state_entries(const std::vector<StateEntry>& entries, const StateDict& state) {
   for (const StateEntry& entry : entries) {
     const at::Tensor* whole = state.find(entry.name);
     if (whole == nullptr) refuse_state("{} is missing in the state dict", entry.name);
@@ -78,7 +78,7 @@ void check_state(const std::vector<StateEntry>& entries, const StateDict& state)
 StateDict whole_state_dict(const torch::nn::Module& module) {
   const at::NoGradGuard no_grad;
   StateDict state;
-  for (const StateEntry& entry : state_of(module)) {
+  for (const StateEntry& entry : module_state(module)) {
     if (entry.layer == nullptr) {
       state.insert(entry.name, entry.tensor.detach().clone());
       continue;
@@ -93,8 +93,8 @@ StateDict whole_state_dict(const torch::nn::Module& module) {
 
 void load_whole_state_dict(torch::nn::Module& module, const StateDict& state) {
   const at::NoGradGuard no_grad;
-  const auto entries = state_of(module);
-  check_state(entries, state);
+  const auto entries = module_state(module);
+  check_state_entries(entries, state);
   for (const StateEntry& entry : entries) {
     const at::Tensor& whole = state[entry.name];
     const at::Tensor own = entry.layer == nullptr

@@ -16,18 +16,18 @@ std::string big_endian(uint32_t number) {
   return bytes;
 }
 
-const Bytef* bytes_of(std::string_view text) { return reinterpret_cast<const Bytef*>(text.data()); }
+const Bytef* zlib_bytes(std::string_view text) { return reinterpret_cast<const Bytef*>(text.data()); }
 
 std::string png_chunk(std::string_view type, std::string_view data) {
   const std::string body = std::string(type) + std::string(data);
-  const auto crc = ::crc32(0, bytes_of(body), static_cast<uInt>(body.size()));
+  const auto crc = ::crc32(0, zlib_bytes(body), static_cast<uInt>(body.size()));
   return big_endian(static_cast<uint32_t>(data.size())) + body + big_endian(static_cast<uint32_t>(crc));
 }
 
 std::string deflated(std::string_view bytes) {
   uLongf size = ::compressBound(bytes.size());
   std::string packed(size, '\0');
-  ::compress(reinterpret_cast<Bytef*>(packed.data()), &size, bytes_of(bytes), bytes.size());
+  ::compress(reinterpret_cast<Bytef*>(packed.data()), &size, zlib_bytes(bytes), bytes.size());
   packed.resize(size);
   return packed;
 }

@@ -46,7 +46,7 @@ std::string saved(const TrainerState& state, bool stopped) {
   return all.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-bool load(TrainerState& state, const std::string& text) {
+bool load_trainer_state(TrainerState& state, const std::string& text) {
   try {
     const json all = json::parse(text);
     TrainerState loaded = state;

@@ -15,6 +15,6 @@ namespace accelerate::trainer {
 /// \returns `stopped`; false for texts of older versions, which lack it.
 /// \throws Error (data) if saved() did not write the text; Error (usage) if a step of the saved training takes another
 ///         number of samples, because steps and schedule count in them.
-bool load(TrainerState& state, const std::string& text);
+bool load_trainer_state(TrainerState& state, const std::string& text);
 
 }  // namespace accelerate::trainer

@@ -63,7 +63,7 @@ std::map<std::string, fs::path> files_in(const fs::path& folder, std::string_vie
   return files;
 }
 
-std::string bytes_of(const fs::path& path) {
+std::string file_contents(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::string bytes{std::istreambuf_iterator<char>(file), {}};
   if (!file.is_open() || file.bad()) {
@@ -77,7 +77,7 @@ std::string bytes_of(const fs::path& path) {
 std::string write_stamp_of(const fs::path& folder) {
   std::string write_stamp;
   for (const auto& [name, path] : files_in(folder, "model")) {
-    const std::string bytes = bytes_of(path);
+    const std::string bytes = file_contents(path);
     write_stamp += fmt::format("{} {} {:x}\n", name, bytes.size(), std::hash<std::string>{}(bytes));
   }
   return write_stamp;
@@ -127,7 +127,7 @@ struct TrainerBase::SavedPart {
   [[nodiscard]] std::string state() const {
     return saved(*of, control->should_training_stop && of->global_step < of->max_steps);
   }
-  void load_state(const std::string& text) { stopped = load(*of, text); }
+  void load_state(const std::string& text) { stopped = load_trainer_state(*of, text); }
 };
 
 /// States of the callbacks. They are restored after on_train_begin, which resets the callbacks.
@@ -286,7 +286,7 @@ void TrainerBase::share_best() const {
   std::map<std::string, std::string> files;  // bytes by name
   together(accelerator_, ErrorKind::io, "load_best_model_at_end", [&] {
     if (!accelerator_.is_main_process()) return;
-    for (const auto& [name, path] : files_in(folder, "model")) files.emplace(name, bytes_of(path));
+    for (const auto& [name, path] : files_in(folder, "model")) files.emplace(name, file_contents(path));
   });
   std::string names;
   for (const auto& [name, bytes] : files) names += name + "\n";

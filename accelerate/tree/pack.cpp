@@ -14,8 +14,6 @@ constexpr int64_t kAlignment = 64;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-int64_t bytes_of(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
-
 }  // namespace
 
 void Packer::tensor(const at::Tensor& tensor) {
@@ -35,7 +33,7 @@ void Packer::tensor(const at::Tensor& tensor) {
 at::Tensor Packer::finish() const {
   const auto head = static_cast<int64_t>(head_.size());
   int64_t total = aligned(static_cast<int64_t>(sizeof head) + head);
-  for (const auto& tensor : tensors_) total += aligned(bytes_of(tensor));
+  for (const auto& tensor : tensors_) total += aligned(static_cast<int64_t>(tensor.nbytes()));
   auto packed = at::empty({total}, at::TensorOptions().dtype(at::kByte));
   auto* to = packed.mutable_data_ptr<uint8_t>();
   std::memcpy(to, &head, sizeof head);
@@ -44,7 +42,7 @@ at::Tensor Packer::finish() const {
   for (const auto& tensor : tensors_) {
     device::require_data(tensor);
     if (tensor.numel() > 0) std::memcpy(to, tensor.const_data_ptr(), tensor.nbytes());
-    to += aligned(bytes_of(tensor));
+    to += aligned(static_cast<int64_t>(tensor.nbytes()));
   }
   return packed;
 }

@@ -43,7 +43,7 @@ std::string value_after(const std::string& text, const std::string& name, char s
 
 std::string value_or_unknown(const std::string& text) { return text.empty() ? "unknown" : text; }
 
-std::string memory_of(const fs::path& root) {
+std::string machine_memory(const fs::path& root) {
   std::istringstream kib(value_after(contents_of(root / "proc/meminfo"), "MemTotal", ':'));
   uint64_t total = 0;
   if (!(kib >> total)) return "unknown";
@@ -144,7 +144,7 @@ Facts facts_of_machine(const fs::path& root, const env::Variables& variables) {
   const std::string processor = value_after(contents_of(root / "proc/cpuinfo"), "model name", ':');
   Facts facts{{"system", system_of(root)},
               {"processors", fmt::format("{}, {} usable", value_or_unknown(processor), machine.usable_cpus)},
-              {"memory", memory_of(root)},
+              {"memory", machine_memory(root)},
               {"NVIDIA driver", driver_of(root)}};
   const auto gpus = gpus_of(root);
   facts.emplace_back("GPUs", fmt::format("{} in this machine, {} visible to a job", gpus.size(), machine.gpus));

@@ -175,7 +175,7 @@ std::vector<std::string> with_underscores(const CLI::App& app, std::vector<std::
     const auto name_end = word.begin() + static_cast<std::ptrdiff_t>(std::min(equals, word.size()));
     if (word.starts_with("--")) std::replace(word.begin() + 2, name_end, '-', '_');
     const auto* option = app.get_option_no_throw(std::string(word.begin(), name_end));
-    if (option == nullptr) break;  // parse() refuses it later
+    if (option == nullptr) break;  // parse_arguments() refuses it later
     if (equals == std::string::npos && option->get_expected_min() > 0) ++i;
   }
   return arguments;
@@ -240,7 +240,7 @@ std::optional<std::vector<int64_t>> parse_ranks(std::string_view list) {
   }
 }
 
-Parsed parse(const std::vector<std::string>& arguments) {
+Parsed parse_arguments(const std::vector<std::string>& arguments) {
   Parsed parsed;
   LaunchOptions& options = parsed.options;
   bool help = false;

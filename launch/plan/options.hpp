@@ -94,6 +94,6 @@ struct Parsed {
 
 /// \param arguments  Arguments without the program's name. The first word that is not an option starts the command.
 /// \throws LaunchError (2) for an unknown option, a value out of range or a missing program.
-Parsed parse(const std::vector<std::string>& arguments);
+Parsed parse_arguments(const std::vector<std::string>& arguments);
 
 }  // namespace accelerate::launch

@@ -230,7 +230,7 @@ LaunchPlan plan(const LaunchOptions& options, const Machine& machine, const env:
                                 .master_port = wiring.port,
                                 .restart_count = wiring.restart_count,
                                 .job_id = wiring.job_id};
-    for (const auto& [name, value] : env::write(place)) worker.environment[name] = value;
+    for (const auto& [name, value] : env::torchrun_variables(place)) worker.environment[name] = value;
     result.workers.push_back(std::move(worker));
   }
   return result;

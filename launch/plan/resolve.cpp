@@ -19,7 +19,7 @@ namespace {
 void resolve_own(const env::Variables& inherited, const env::Config& config, Resolved& result) {
   for_each_option([&](std::string_view /*group*/, const auto& row) {
     auto& option = row.of(result.options);
-    const auto resolved = env::resolve(row, option, inherited, config, "the command line");
+    const auto resolved = env::resolve_setting(row, option, inherited, config, "the command line");
     option = resolved.value;
     if (!resolved.conflict.empty()) result.conflicts.push_back(resolved.conflict);
   });
@@ -84,7 +84,7 @@ bool gives_rank_count(const LaunchOptions& options) {
 
 }  // namespace
 
-Resolved resolve(const LaunchOptions& options, const env::Variables& inherited, const env::Config& config) {
+Resolved resolve_options(const LaunchOptions& options, const env::Variables& inherited, const env::Config& config) {
   Resolved result{.options = options};
   const auto [settings, conflicts] = env::weigh(options.settings, inherited, config, "the command line");
   result.conflicts = conflicts;

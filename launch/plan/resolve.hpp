@@ -25,6 +25,6 @@ struct Resolved {
 /// Precedence: command line > environment > config file, as for the ranks. Pure function.
 ///
 /// \throws Error (environment) for a value that the library would refuse, with its source.
-Resolved resolve(const LaunchOptions& options, const env::Variables& inherited, const env::Config& config);
+Resolved resolve_options(const LaunchOptions& options, const env::Variables& inherited, const env::Config& config);
 
 }  // namespace accelerate::launch

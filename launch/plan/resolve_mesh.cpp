@@ -9,7 +9,8 @@ namespace accelerate::launch {
 void resolve_mesh(const env::Variables& inherited, const env::Config& config, Resolved& result) {
   constexpr std::string_view from = "the command line";
   LaunchOptions& options = result.options;
-  const auto use = env::resolve(env::use_parallelism_row(), options.use_parallelism_config, inherited, config, from);
+  const auto use =
+      env::resolve_setting(env::use_parallelism_row(), options.use_parallelism_config, inherited, config, from);
   options.use_parallelism_config = use.value;
   if (!use.conflict.empty()) result.conflicts.push_back(use.conflict);
   if (!use.value.value_or(false)) {

@@ -25,15 +25,15 @@ namespace launch = accelerate::launch;
 
 namespace {
 
-int run(const std::vector<std::string>& arguments) {
+int run_launcher(const std::vector<std::string>& arguments) {
   if (!arguments.empty() && arguments.front() == launch::kAgentFlag) return launch::run_agent();
   if (arguments.size() >= 3 && arguments.front() == launch::kRelayFlag) {
     return launch::run_relay({arguments.begin() + 1, arguments.end()});
   }
   if (!arguments.empty() && arguments.front() == launch::kTaskFlag) {
-    return launch::run_task(launch::parse({arguments.begin() + 1, arguments.end()}).options);
+    return launch::run_task(launch::parse_arguments({arguments.begin() + 1, arguments.end()}).options);
   }
-  const auto parsed = launch::parse(arguments);
+  const auto parsed = launch::parse_arguments(arguments);
   if (!parsed.print) return launch::launch(parsed.options);
   fmt::print("{}", *parsed.print);
   return 0;
@@ -44,7 +44,7 @@ int run(const std::vector<std::string>& arguments) {
 int main(int argc, char** argv) {
   launch::open_standard_streams();
   try {
-    return run({argv + 1, argv + argc});
+    return run_launcher({argv + 1, argv + argc});
   } catch (const launch::LaunchError& error) {
     fmt::print(stderr, "{}\n", error.what());
     return error.exit_code();

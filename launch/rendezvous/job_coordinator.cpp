@@ -302,7 +302,7 @@ class JobCoordinator {
     const RendezvousPeer& member = gathered_.members[which];
     end_job({.exit_code = 1,
              .text = fmt::format("{} is gone: its launcher was killed, or its host or the network is down",
-                                 name_of(member)),
+                                 peer_name(member)),
              .is_final = true},
             &member);
   }

@@ -42,6 +42,6 @@ struct RendezvousResult {
 RendezvousResult rendezvous(const RendezvousOptions& invitation);
 
 /// Returns "machine 1 (gpu-b)".
-std::string name_of(const RendezvousPeer& member);
+std::string peer_name(const RendezvousPeer& member);
 
 }  // namespace accelerate::launch

@@ -86,7 +86,8 @@ class RendezvousHost {
     RendezvousPeer member{.machine = hello->machine, .host = hello->host, .connection = std::move(guest.connection)};
     auto refusal = mismatch(invitation_.own, *hello);
     if (const auto holder = host_of(member.machine); !refusal && holder) {
-      refusal = fmt::format("{} tried to join, but {} is already machine {}", name_of(member), *holder, member.machine);
+      refusal =
+          fmt::format("{} tried to join, but {} is already machine {}", peer_name(member), *holder, member.machine);
     }
     if (refusal) send_message(member, message_of(JobFailure{.exit_code = 1, .text = *refusal}));
     if (refusal) reject_all(*refusal);
@@ -145,7 +146,7 @@ class RendezvousHost {
 
 }  // namespace
 
-std::string name_of(const RendezvousPeer& member) {
+std::string peer_name(const RendezvousPeer& member) {
   return fmt::format("machine {} ({})", member.machine, member.host);
 }
 

@@ -24,7 +24,7 @@ class Heartbeats {
   /// Creates the rank's heartbeat page in this folder. Returns the file name for ACCELERATE_HEARTBEAT_FILE.
   /// \throws LaunchError (1) if the file cannot be created.
   std::string add(const std::string& folder, int64_t rank);
-  [[nodiscard]] base::Heartbeat of(int64_t rank) const { return base::read(*pages_.at(rank)); }
+  [[nodiscard]] base::Heartbeat of(int64_t rank) const { return base::read_heartbeat(*pages_.at(rank)); }
 
   /// Time since the last observed change of any page.
   std::chrono::milliseconds stalled_time(Clock::time_point now);

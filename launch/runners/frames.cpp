@@ -25,7 +25,7 @@ void add(std::string& bytes, std::string_view word) { bytes.append(word).push_ba
 
 }  // namespace
 
-std::string bytes_of(const Frame& frame) {
+std::string encode_frame(const Frame& frame) {
   std::string bytes(1, static_cast<char>(frame.kind));
   for (int shift = 24; shift >= 0; shift -= 8) bytes.push_back(static_cast<char>(frame.bytes.size() >> shift & 0xff));
   return bytes + frame.bytes;

@@ -28,7 +28,7 @@ struct Frame {
 inline constexpr std::chrono::seconds kAliveEvery{5};
 inline constexpr std::chrono::seconds kMaxSilence{30};
 
-std::string bytes_of(const Frame& frame);
+std::string encode_frame(const Frame& frame);
 
 /// Removes the first complete frame from the buffer and returns it. Returns nothing while it is incomplete.
 /// \throws LaunchError (1) for bytes that are not a frame, or for a frame above 64 MiB.

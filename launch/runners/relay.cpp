@@ -87,7 +87,7 @@ class Relay {
   }
 
  private:
-  void send(const Frame& frame) { ssh_.send(bytes_of(frame)); }
+  void send(const Frame& frame) { ssh_.send(encode_frame(frame)); }
 
   void step() {
     constexpr size_t enough = size_t{1} << 20;

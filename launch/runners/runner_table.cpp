@@ -176,7 +176,7 @@ void need(const Row& row, const env::Variables& variables) {
 
 std::string script_of(Runner runner, const RunnerContext& call) { return row_of(runner).script(call); }
 
-int run(Runner runner, const RunnerContext& call) {
+int run_with(Runner runner, const RunnerContext& call) {
   const Row& row = row_of(runner);
   need(row, call.variables);
   return row.run(call);

@@ -14,6 +14,6 @@ std::string script_of(Runner runner, const RunnerContext& call);
 
 /// Starts the runner, waits for its end and returns the exit code.
 /// \throws LaunchError if a program that the runner needs does not exist.
-int run(Runner runner, const RunnerContext& call);
+int run_with(Runner runner, const RunnerContext& call);
 
 }  // namespace accelerate::launch

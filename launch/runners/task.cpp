@@ -49,7 +49,7 @@ std::vector<std::string> rank_wrapper_arguments(const LaunchOptions& options, co
 std::vector<int> processors_of_task(const env::Variables& variables, const Machine& machine) {
   const auto bound = env::find(variables, "SLURM_CPU_BIND_TYPE").value_or("none");
   if (bound != "none") return {};
-  const auto place = env::read(variables);
+  const auto place = env::read_process_env(variables);
   return assign_processors(machine.processors, place.local_world_size).at(static_cast<size_t>(place.local_rank));
 }
 
@@ -64,7 +64,7 @@ int run_task(const LaunchOptions& options) {
   auto variables = env::current_variables();
   // Launchers that are older than this check do not set the variable.
   if (const auto version = env::find(variables, kLauncherVersionVariable)) check_version(*version);
-  const auto place = env::read(variables);
+  const auto place = env::read_process_env(variables);
   set_for_ranks(variables, options);
   return run_task({.rank = place.rank,
                    .local_rank = place.local_rank,

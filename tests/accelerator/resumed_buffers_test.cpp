@@ -189,7 +189,7 @@ TEST_CASE("a rank's file contains only the buffers that differ from rank 0's") {
   });
   CHECK(buffer_files_in(folder / "equal", "buffers").empty());
   CHECK(buffer_files_in(folder / "apart", "buffers") == std::set<std::string>{"buffers_1.bin", "buffers_2.bin"});
-  const auto read = accelerate::checkpoint::read(folder / "apart", 1, torch::kCPU, "load_state");
+  const auto read = accelerate::checkpoint::read_checkpoint(folder / "apart", 1, torch::kCPU, "load_state");
   std::set<std::string> names;
   for (const auto& [name, tensor] : read.content.buffers) names.insert(name);
   CHECK(names == std::set<std::string>{"model.0/layers.0.running_mean", "model.0/layers.0.running_var",

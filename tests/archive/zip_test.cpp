@@ -44,9 +44,9 @@ TEST_CASE("written members are read in order, each at a multiple of 64 bytes") {
   const auto members = read_zip(file, origin);
   REQUIRE(members.size() == 2);
   CHECK(members[0].name == "top/data.pkl");
-  CHECK(bytes_of(file, members[0]) == "pickle");
+  CHECK(member_bytes(file, members[0]) == "pickle");
   CHECK(members[1].name == "top/data/0");
-  CHECK(bytes_of(file, members[1]) == std::string(100, 'x'));
+  CHECK(member_bytes(file, members[1]) == std::string(100, 'x'));
   for (const auto& member : members) CHECK(member.begin % 64 == 0);
   CHECK(refusal(file).empty());
   StringSink none;
@@ -115,7 +115,7 @@ TEST_CASE("weights may contain the end signature of ZIP: in complete, cut and ol
     const std::string file = sink.text();
     const auto members = read_zip(file, origin);
     REQUIRE(members.size() == 2);
-    CHECK(bytes_of(file, members[1]) == weights);
+    CHECK(member_bytes(file, members[1]) == weights);
     CHECK(refusal(file + signature + std::string(200, after)).empty());  // bytes after the end are ignored
     CHECK(refusal(file.substr(0, members[1].begin + 100)) ==
           "load: f: the file was cut: a ZIP file ends with its directory");

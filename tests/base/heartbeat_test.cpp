@@ -36,7 +36,7 @@ Heartbeat shown_by(const std::function<void()>& work) {
   }
   waitpid(pid, nullptr, 0);
   close(file);
-  return base::read(*static_cast<const HeartbeatPage*>(memory));
+  return base::read_heartbeat(*static_cast<const HeartbeatPage*>(memory));
 }
 
 }  // namespace

@@ -405,7 +405,7 @@ TEST_CASE("objects that Python registered become tensors by path; other values a
   std::vector<std::string> lines;
   const auto before = accelerate::base::set_log_handler(
       [&](accelerate::base::LogLevel, std::string_view line) { lines.emplace_back(line); });
-  static_cast<void>(checkpoint::read(folder.path / "c", 1, torch::kCPU, "load_state"));  // only rank 0 logs
+  static_cast<void>(checkpoint::read_checkpoint(folder.path / "c", 1, torch::kCPU, "load_state"));  // only rank 0 logs
   const auto read = std::get<NamedTensors>(load(folder.path / "c").customs[1]);
   accelerate::base::set_log_handler(before);
   check_same(read, {{"model.w", torch::ones({2})},
@@ -531,7 +531,7 @@ TEST_CASE("without a manifest the number of steps is the first optimizer's count
   const auto read = [&](const char* name) {
     save(folder.path / name, content);
     fs::remove(folder.path / name / "manifest.json");
-    return checkpoint::read(folder.path / name, 0, torch::kCPU, "load_state");
+    return checkpoint::read_checkpoint(folder.path / name, 0, torch::kCPU, "load_state");
   };
   const auto adam = read("adam");
   CHECK(adam.content.step == 3);

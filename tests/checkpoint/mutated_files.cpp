@@ -32,7 +32,7 @@ Parts parts_of(const std::string& file) {
   const archive::Origin origin{.path = "x", .operation = "load"};
   const auto is_code = [](std::string_view name) { return name.find("/code/") != std::string_view::npos; };
   for (const auto& member : archive::read_zip(file, origin, is_code)) {
-    const std::string bytes(archive::bytes_of(file, member));
+    const std::string bytes(archive::member_bytes(file, member));
     if (member.name.ends_with("/data.pkl")) {
       parts.pickle = bytes;
     } else {

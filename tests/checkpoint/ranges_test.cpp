@@ -170,7 +170,7 @@ TEST_CASE("an optimizer's tensors are read from the manifest's ranges") {
   manifest.ranges.push_back({"optimizer.0/1.exp_avg", {2, 3}, 0, 4, "of_rank_0.safetensors", "x"});
   const auto write = [&] { std::ofstream(place / "manifest.json") << write_manifest(manifest); };
   write();
-  const auto read = checkpoint::read(place, 0, torch::kCPU, "load_state");
+  const auto read = checkpoint::read_checkpoint(place, 0, torch::kCPU, "load_state");
   const auto& tensors = read.content.optimizers[0].tensors.at(1);
   REQUIRE(tensors.size() == 2);
   CHECK(tensors[0].second.item<float>() == 3);  // "step", in optimizer.bin

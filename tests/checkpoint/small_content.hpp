@@ -63,7 +63,7 @@ inline void save(const std::filesystem::path& place, const accelerate::checkpoin
 }
 
 inline accelerate::checkpoint::CheckpointContent load(const std::filesystem::path& place) {
-  return accelerate::checkpoint::read(place, 0, torch::kCPU, "load_state").content;
+  return accelerate::checkpoint::read_checkpoint(place, 0, torch::kCPU, "load_state").content;
 }
 
 }  // namespace testing

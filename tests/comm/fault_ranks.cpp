@@ -349,7 +349,7 @@ const std::map<std::string, void (*)(const Group&)> kScenarios{
 
 /// Joins the store, and not the backend.
 void meets_only(std::chrono::milliseconds then) {
-  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  const auto process = accelerate::env::read_process_env(accelerate::env::current_variables());
   static_cast<void>(accelerate::comm::rendezvous_store(process, {}, 60s));
   std::this_thread::sleep_for(then);
   _exit(0);
@@ -357,14 +357,14 @@ void meets_only(std::chrono::milliseconds then) {
 
 /// Several groups in sequence, each dropped as soon as it is connected: a fast rank must not exit while others connect.
 void connects_and_drops() {
-  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  const auto process = accelerate::env::read_process_env(accelerate::env::current_variables());
   for (int i = 0; i < 300; ++i) static_cast<void>(accelerate::comm::connect(process, {.timeout = 20s}));
   std::puts("300 groups");
 }
 
 /// The last rank begins to connect the backend and dies.
 void last_dies_connecting() {
-  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  const auto process = accelerate::env::read_process_env(accelerate::env::current_variables());
   if (process.rank + 1 < process.world_size) {
     return static_cast<void>(accelerate::comm::connect(process, {.timeout = 2s}));
   }
@@ -380,14 +380,14 @@ void run_more_threads_than_allowed() {
 
 /// Rank 1 reaches MPI_Init 20 s late, and rank 0 waits for 2 s.
 void does_not_join() {
-  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  const auto process = accelerate::env::read_process_env(accelerate::env::current_variables());
   if (process.rank == 1) std::this_thread::sleep_for(20s);
   static_cast<void>(accelerate::comm::connect(process, {.timeout = 2s}));
 }
 
 /// Rank 0 handles an exception that destroys its group, and exits at once; rank 1 continues for 3 s.
 void caught() {
-  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  const auto process = accelerate::env::read_process_env(accelerate::env::current_variables());
   try {
     const auto group = accelerate::comm::connect(process, {.timeout = 60s});
     group.barrier();
@@ -401,7 +401,7 @@ void caught() {
 /// Rank 1 handles an exception that destroys its groups; rank 0 waits for it for at most 10 s, on a duplicate of the
 /// group. Rank 1 then waits in MPI_Finalize until the same timeout, so a longer timeout only delays the test.
 void caught_while_waited_for(int64_t elements, bool by_message = false) {
-  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  const auto process = accelerate::env::read_process_env(accelerate::env::current_variables());
   try {
     const auto group = accelerate::comm::connect(process, {.timeout = 10s}).duplicate();
     group.barrier();
@@ -416,7 +416,7 @@ void caught_while_waited_for(int64_t elements, bool by_message = false) {
 
 /// Rank 1 handles an error of its own group; rank 0 waits for it for a minute, on a duplicate.
 void refused_while_waited_for() {
-  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  const auto process = accelerate::env::read_process_env(accelerate::env::current_variables());
   try {
     const auto group = accelerate::comm::connect(process, {.timeout = 60s});
     const auto other = group.duplicate();
@@ -431,7 +431,7 @@ void refused_while_waited_for() {
 
 /// Both ranks leave a group through an exception, and the next group is unaffected.
 void caught_and_again() {
-  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  const auto process = accelerate::env::read_process_env(accelerate::env::current_variables());
   for (int attempt = 0; attempt < 4; ++attempt) {
     try {
       const auto group = accelerate::comm::connect(process, {.timeout = 60s});
@@ -448,7 +448,7 @@ void caught_and_again() {
 
 /// Rank 0 handles the error of a late rank 1 and exits normally; rank 1 runs no further operation with it.
 void handled() {
-  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  const auto process = accelerate::env::read_process_env(accelerate::env::current_variables());
   try {
     const auto group = accelerate::comm::connect(process, {.timeout = 2s});
     if (process.rank == 1) std::this_thread::sleep_for(6s);
@@ -461,7 +461,7 @@ void handled() {
 
 /// Rank 1 crashes between two operations of the first two starts.
 void crashes_twice() {
-  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  const auto process = accelerate::env::read_process_env(accelerate::env::current_variables());
   const auto group = accelerate::comm::connect(process, {.timeout = 60s});
   const auto sum = at::ones({4});
   group.all_reduce(sum);
@@ -475,7 +475,7 @@ void crashes_twice() {
 
 /// A program outside the job connects to the job's store: writes empty values to the keys of such stores.
 void strangers_keys() {
-  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  const auto process = accelerate::env::read_process_env(accelerate::env::current_variables());
   const auto until = std::chrono::steady_clock::now() + 3s;
   int written = 0;
   while (std::chrono::steady_clock::now() < until) {
@@ -540,7 +540,7 @@ void run(const std::string& scenario) {
   if (const auto alone = kWithoutGroup.find(scenario); alone != kWithoutGroup.end()) return alone->second();
   const auto before = kBefore.find(scenario);
   if (before != kBefore.end()) before->second();
-  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  const auto process = accelerate::env::read_process_env(accelerate::env::current_variables());
   const bool slow = kSlow.contains(scenario) || scenario.ends_with("_of_many") || scenario.ends_with("_dies");
   const auto group =
       accelerate::comm::connect(process, {.timeout = slow ? 60s : 2s, .debug = scenario.rfind("debug", 0) == 0});

@@ -26,7 +26,7 @@ void on_abort(int /*signal*/) {
 int main(int, char** argv) {
   const std::string scenario = argv[1];
   if (scenario == "own_handler") std::signal(SIGABRT, on_abort);
-  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  const auto process = accelerate::env::read_process_env(accelerate::env::current_variables());
   const auto group = accelerate::comm::connect(process, {.timeout = std::chrono::seconds(30)});
   group.barrier();
   if (process.rank == 1) {

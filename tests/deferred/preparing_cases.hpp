@@ -153,7 +153,7 @@ inline void check_training(Accelerator& accelerator) {
 
 TEST_CASE("values before and after five AdamW steps have the bits of an ordinary build, with every strategy") {
   for (const AcceleratorOptions& options : all_strategies()) {
-    CAPTURE(accelerate::sharding::name_of(*options.sharding));
+    CAPTURE(accelerate::sharding::strategy_name(*options.sharding));
     with_ranks(options, check_training);
   }
 }
@@ -161,7 +161,7 @@ TEST_CASE("values before and after five AdamW steps have the bits of an ordinary
 TEST_CASE("bfloat16 parameters with float32 masters have the bits of an ordinary build") {
   for (const auto strategy :
        {ShardingStrategy::no_shard, ShardingStrategy::shard_grad_op, ShardingStrategy::full_shard}) {
-    CAPTURE(accelerate::sharding::name_of(strategy));
+    CAPTURE(accelerate::sharding::strategy_name(strategy));
     AcceleratorOptions options{.cpu = true, .sharding = strategy, .fsdp_plugin = {.min_num_params = 20}};
     options.precision_policy = accelerate::precision::pure_bf16();
     with_ranks(options, check_training);
@@ -170,7 +170,7 @@ TEST_CASE("bfloat16 parameters with float32 masters have the bits of an ordinary
 
 TEST_CASE("checkpoints are loaded into modules that were built without memory") {
   for (const AcceleratorOptions& options : all_strategies()) {
-    CAPTURE(accelerate::sharding::name_of(*options.sharding));
+    CAPTURE(accelerate::sharding::strategy_name(*options.sharding));
     with_ranks(options, [&](Accelerator& accelerator) {
       const testing::SharedFolder folder(accelerator.group());
       const auto path = folder.path / "c";

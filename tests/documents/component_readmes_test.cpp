@@ -81,7 +81,7 @@ TEST_CASE("base: an error and a log line") {
 
 TEST_CASE("comm: a group and its operations") {
   using accelerate::comm::ReduceOp;
-  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  const auto process = accelerate::env::read_process_env(accelerate::env::current_variables());
   const auto loss = torch::ones({1}), predictions = torch::ones({3, 2}), bucket = torch::ones({4});
   // block: accelerate/comm/README.md: comm
   pending.wait();

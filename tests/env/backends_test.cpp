@@ -21,12 +21,12 @@ TEST_CASE("one table has the names of the backends, and those that support a dev
 
 TEST_CASE("a row alone adds a backend's name to settings and launcher") {
   const std::vector<std::string> arguments{"--backend", "carrier_pigeon", "train"};
-  CHECK_THROWS_WITH(accelerate::launch::parse(arguments),
+  CHECK_THROWS_WITH(accelerate::launch::parse_arguments(arguments),
                     "accelerate_launch: --backend is 'carrier_pigeon', must be mpi, gloo or nccl");
   CHECK_THROWS(weigh({.backend = "carrier_pigeon"}, {}, {}));
   add_backend({"carrier_pigeon", "cpu"});
   add_backend({"carrier_pigeon", "cpu"});
-  CHECK(accelerate::launch::parse(arguments).options.settings.backend == "carrier_pigeon");
+  CHECK(accelerate::launch::parse_arguments(arguments).options.settings.backend == "carrier_pigeon");
   CHECK(weigh({.backend = "carrier_pigeon"}, {}, {}).settings.backend == "carrier_pigeon");
   CHECK(weigh({}, {{"ACCELERATE_BACKEND", "carrier_pigeon"}}, {}).settings.backend == "carrier_pigeon");
   CHECK(backend_choice() == "mpi, gloo, nccl or carrier_pigeon");
@@ -34,7 +34,7 @@ TEST_CASE("a row alone adds a backend's name to settings and launcher") {
 
 TEST_CASE("the table row, not the name, determines if a backend needs GPUs") {
   add_backend({"semaphore", "cuda"});
-  const auto options = accelerate::launch::parse({"--backend", "semaphore", "train"}).options;
+  const auto options = accelerate::launch::parse_arguments({"--backend", "semaphore", "train"}).options;
   CHECK(accelerate::launch::needs_gpus(options));
   const auto workers = accelerate::launch::plan(options, {.gpus = 1}, {}, {}).workers;
   CHECK_FALSE(workers.at(0).environment.contains("ACCELERATE_BACKEND"));

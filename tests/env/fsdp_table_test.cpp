@@ -49,7 +49,9 @@ Refusals refusals(const std::string& name, const std::string& text) {
     config.values[std::string(row.key)] = text;
     found.variable = refusal([&] { from_variables(variables); }).second;
     found.file = refusal([&] { env::weigh_fsdp({}, {}, config, ""); }).second;
-    found.option = refusal([&] { launch::parse({fmt::format("--{}={}", row.option.name, text), "x"}); }).second;
+    found.option = refusal([&] {
+                     launch::parse_arguments({fmt::format("--{}={}", row.option.name, text), "x"});
+                   }).second;
   });
   return found;
 }
@@ -107,8 +109,9 @@ TEST_CASE("every setting of sharded training has the same value from variable, c
     config.values[std::string(row.key)] = text;
     CHECK(env::weigh_fsdp({}, {}, config, "").settings == expected);
     // From the option through the launcher to the variables of a rank.
-    const auto options = launch::parse({"--use_fsdp", fmt::format("--{}", row.option.name), text, "./train"}).options;
-    const auto resolved = launch::resolve(options, {}, {}).options;
+    const auto options =
+        launch::parse_arguments({"--use_fsdp", fmt::format("--{}", row.option.name), text, "./train"}).options;
+    const auto resolved = launch::resolve_options(options, {}, {}).options;
     const Variables of_rank = launch::plan(resolved, {}, {}, {}).workers.at(0).environment;
     CHECK(of_rank.at("ACCELERATE_USE_FSDP") == "true");
     CHECK(of_rank.at(std::string(row.variable)) == text);

@@ -19,7 +19,7 @@ namespace {
 
 std::string refusal(const Variables& variables) {
   try {
-    env::read(variables);
+    env::read_process_env(variables);
   } catch (const accelerate::Error& error) {
     CHECK(error.kind() == accelerate::ErrorKind::environment);
     return error.what();
@@ -70,72 +70,75 @@ struct Lines {
 }  // namespace
 
 TEST_CASE("without variables there is one process") {
-  CHECK(env::read({}) == ProcessEnv{});
-  CHECK(env::read({{"HOME", "/root"}, {"MASTER_ADDR", "x"}, {"RANK", ""}}) == ProcessEnv{});
+  CHECK(env::read_process_env({}) == ProcessEnv{});
+  CHECK(env::read_process_env({{"HOME", "/root"}, {"MASTER_ADDR", "x"}, {"RANK", ""}}) == ProcessEnv{});
 }
 
 TEST_CASE("the complete variables of every launcher are read") {
-  CHECK(env::read(torchrun) == ProcessEnv{.source = Source::torchrun,
-                                          .rank = 3,
-                                          .world_size = 4,
-                                          .local_rank = 1,
-                                          .local_world_size = 2,
-                                          .master_addr = "gpu-a",
-                                          .master_port = 29500});
-  CHECK(env::read(open_mpi) ==
+  CHECK(env::read_process_env(torchrun) == ProcessEnv{.source = Source::torchrun,
+                                                      .rank = 3,
+                                                      .world_size = 4,
+                                                      .local_rank = 1,
+                                                      .local_world_size = 2,
+                                                      .master_addr = "gpu-a",
+                                                      .master_port = 29500});
+  CHECK(env::read_process_env(open_mpi) ==
         ProcessEnv{.source = Source::open_mpi, .rank = 1, .world_size = 2, .local_rank = 1, .local_world_size = 2});
-  CHECK(env::read({{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "2"}}) ==
+  CHECK(env::read_process_env(
+            {{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "2"}}) ==
         ProcessEnv{.source = Source::pmi, .rank = 2, .world_size = 4, .local_rank = 0, .local_world_size = 2});
-  CHECK(env::read({{"MV2_COMM_WORLD_RANK", "2"},
-                   {"MV2_COMM_WORLD_SIZE", "4"},
-                   {"MV2_COMM_WORLD_LOCAL_RANK", "0"},
-                   {"MV2_COMM_WORLD_LOCAL_SIZE", "2"}}) ==
+  CHECK(env::read_process_env({{"MV2_COMM_WORLD_RANK", "2"},
+                               {"MV2_COMM_WORLD_SIZE", "4"},
+                               {"MV2_COMM_WORLD_LOCAL_RANK", "0"},
+                               {"MV2_COMM_WORLD_LOCAL_SIZE", "2"}}) ==
         ProcessEnv{.source = Source::mvapich, .rank = 2, .world_size = 4, .local_rank = 0, .local_world_size = 2});
-  CHECK(env::read({{"PMIX_RANK", "2"},
-                   {"JSM_NAMESPACE_SIZE", "4"},
-                   {"JSM_NAMESPACE_LOCAL_RANK", "0"},
-                   {"JSM_NAMESPACE_LOCAL_SIZE", "2"}}) ==
+  CHECK(env::read_process_env({{"PMIX_RANK", "2"},
+                               {"JSM_NAMESPACE_SIZE", "4"},
+                               {"JSM_NAMESPACE_LOCAL_RANK", "0"},
+                               {"JSM_NAMESPACE_LOCAL_SIZE", "2"}}) ==
         ProcessEnv{.source = Source::pmix, .rank = 2, .world_size = 4, .local_rank = 0, .local_world_size = 2});
-  CHECK(env::read(slurm) == ProcessEnv{.source = Source::slurm,
-                                       .rank = 6,
-                                       .world_size = 7,
-                                       .local_rank = 0,
-                                       .local_world_size = 1,
-                                       .master_addr = "node01",
-                                       .master_port = 18100,
-                                       .job_id = "100.0"});
+  CHECK(env::read_process_env(slurm) == ProcessEnv{.source = Source::slurm,
+                                                   .rank = 6,
+                                                   .world_size = 7,
+                                                   .local_rank = 0,
+                                                   .local_world_size = 1,
+                                                   .master_addr = "node01",
+                                                   .master_port = 18100,
+                                                   .job_id = "100.0"});
 }
 
 TEST_CASE("variables of a single process may omit the local names") {
-  CHECK(env::read({{"RANK", "0"}, {"WORLD_SIZE", "1"}}) == ProcessEnv{.source = Source::torchrun});
-  CHECK(env::read({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}) == ProcessEnv{.source = Source::pmi});
+  CHECK(env::read_process_env({{"RANK", "0"}, {"WORLD_SIZE", "1"}}) == ProcessEnv{.source = Source::torchrun});
+  CHECK(env::read_process_env({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}) == ProcessEnv{.source = Source::pmi});
 }
 
 TEST_CASE("the first complete launcher's variables are used, incomplete ones are not") {
-  CHECK(env::read(with(slurm, torchrun)).source == Source::torchrun);
-  CHECK(env::read(with(open_mpi, torchrun)).source == Source::torchrun);
-  CHECK(env::read(with(slurm, open_mpi)).source == Source::open_mpi);
-  CHECK(env::read(with(open_mpi, {{"PMIX_RANK", "1"}})).source == Source::open_mpi);
-  CHECK(env::read(with(slurm, {{"PMIX_RANK", "6"}})).source == Source::slurm);
-  CHECK(env::read(with(slurm, {{"PMI_RANK", "6"}, {"PMI_SIZE", "7"}})).source == Source::slurm);  // srun --mpi=pmi2
-  CHECK(env::read(with(open_mpi, {{"LOCAL_RANK", "1"}})).source == Source::open_mpi);
+  CHECK(env::read_process_env(with(slurm, torchrun)).source == Source::torchrun);
+  CHECK(env::read_process_env(with(open_mpi, torchrun)).source == Source::torchrun);
+  CHECK(env::read_process_env(with(slurm, open_mpi)).source == Source::open_mpi);
+  CHECK(env::read_process_env(with(open_mpi, {{"PMIX_RANK", "1"}})).source == Source::open_mpi);
+  CHECK(env::read_process_env(with(slurm, {{"PMIX_RANK", "6"}})).source == Source::slurm);
+  CHECK(env::read_process_env(with(slurm, {{"PMI_RANK", "6"}, {"PMI_SIZE", "7"}})).source ==
+        Source::slurm);  // srun --mpi=pmi2
+  CHECK(env::read_process_env(with(open_mpi, {{"LOCAL_RANK", "1"}})).source == Source::open_mpi);
 }
 
 TEST_CASE("other launcher variables are reported in one debug line if they differ") {
   {
     Lines lines;
-    env::read(with(slurm, torchrun));
+    env::read_process_env(with(slurm, torchrun));
     CHECK(lines.all == std::vector<std::string>{"environment: using torchrun with rank 3 of 4, 1 of 2 here; Slurm has "
                                                 "rank 6 of 7, 0 of 1 here and is ignored"});
   }
   {
     Lines lines;
-    env::read(with(open_mpi, {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}}));
+    env::read_process_env(
+        with(open_mpi, {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}}));
     CHECK(lines.all.empty());
   }
   {
     Lines lines;
-    env::read(with(torchrun, with(open_mpi, {{"OMPI_COMM_WORLD_RANK", "one"}})));
+    env::read_process_env(with(torchrun, with(open_mpi, {{"OMPI_COMM_WORLD_RANK", "one"}})));
     CHECK(lines.all ==
           std::vector<std::string>{"environment: using torchrun with rank 3 of 4, 1 of 2 here; Open MPI has "
                                    "environment: OMPI_COMM_WORLD_RANK is 'one', must be an integer and is ignored"});
@@ -144,8 +147,8 @@ TEST_CASE("other launcher variables are reported in one debug line if they diffe
 
 TEST_CASE("different launcher variables are reported once, however often they are read") {
   Lines lines;
-  env::read(with(slurm, torchrun));
-  env::read(with(slurm, torchrun));
+  env::read_process_env(with(slurm, torchrun));
+  env::read_process_env(with(slurm, torchrun));
   CHECK(lines.all.size() == 1);
 }
 
@@ -170,7 +173,7 @@ TEST_CASE("incomplete RANK and WORLD_SIZE that differ from complete variables ar
 TEST_CASE("incomplete launcher variables are reported in one debug line if they differ and are usually complete") {
   const auto describe_variables = [](const Variables& variables) {
     Lines lines;
-    env::read(variables);
+    env::read_process_env(variables);
     return lines.all;
   };
   using Said = std::vector<std::string>;
@@ -207,25 +210,25 @@ TEST_CASE("launcher variables are searched in the order torchrun, Open MPI, PMI,
     for (size_t i = 0; i < 4; ++i) all[names[i]] = i % 2 == 0 ? "1" : "2";
   }
   for (const auto& [source, names] : order) {
-    CHECK(env::read(all).source == source);
+    CHECK(env::read_process_env(all).source == source);
     for (const auto& name : names) all.erase(name);
   }
 }
 
 TEST_CASE("MASTER_ADDR and MASTER_PORT are read for every launcher") {
-  const ProcessEnv process = env::read(with(open_mpi, {{"MASTER_ADDR", "::1"}, {"MASTER_PORT", "0"}}));
+  const ProcessEnv process = env::read_process_env(with(open_mpi, {{"MASTER_ADDR", "::1"}, {"MASTER_PORT", "0"}}));
   CHECK(process.master_addr == "::1");
   CHECK(process.master_port == 0);
-  CHECK(env::read(with(slurm, {{"MASTER_ADDR", "head"}})).master_addr == "head");
-  CHECK(env::read(with(slurm, {{"MASTER_PORT", "999"}})).master_port == 999);
+  CHECK(env::read_process_env(with(slurm, {{"MASTER_ADDR", "head"}})).master_addr == "head");
+  CHECK(env::read_process_env(with(slurm, {{"MASTER_PORT", "999"}})).master_port == 999);
 }
 
 TEST_CASE("torchrun's restart count and agent store are read") {
-  const ProcessEnv process =
-      env::read(with(torchrun, {{"TORCHELASTIC_RESTART_COUNT", "2"}, {"TORCHELASTIC_USE_AGENT_STORE", "True"}}));
+  const ProcessEnv process = env::read_process_env(
+      with(torchrun, {{"TORCHELASTIC_RESTART_COUNT", "2"}, {"TORCHELASTIC_USE_AGENT_STORE", "True"}}));
   CHECK(process.restart_count == 2);
   CHECK(process.agent_store);
-  CHECK_FALSE(env::read(with(torchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}})).agent_store);
+  CHECK_FALSE(env::read_process_env(with(torchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}})).agent_store);
 }
 
 TEST_CASE("incomplete variables are refused with the present and missing ones and the remedy") {
@@ -303,13 +306,13 @@ TEST_CASE("the shell of an sbatch or salloc job is one process, not rank 0 of al
                          {"SLURM_NTASKS", "8"},
                          {"SLURM_LOCALID", "0"},
                          {"SLURM_TASKS_PER_NODE", "4(x2)"}};
-  CHECK(env::read(sbatch) == ProcessEnv{});
-  CHECK(env::read(with(sbatch, {{"SLURM_STEP_ID", "4294967290"}})) == ProcessEnv{});
-  CHECK(env::read(with(sbatch, {{"SLURM_STEP_ID", "0"}})).world_size == 8);
+  CHECK(env::read_process_env(sbatch) == ProcessEnv{});
+  CHECK(env::read_process_env(with(sbatch, {{"SLURM_STEP_ID", "4294967290"}})) == ProcessEnv{});
+  CHECK(env::read_process_env(with(sbatch, {{"SLURM_STEP_ID", "0"}})).world_size == 8);
 }
 
 TEST_CASE("the job id is ours, otherwise the launcher's, otherwise empty") {
-  const auto id = [](const Variables& variables) { return env::read(variables).job_id; };
+  const auto id = [](const Variables& variables) { return env::read_process_env(variables).job_id; };
   CHECK(id(torchrun).empty());
   CHECK(id(with(torchrun, {{"TORCHELASTIC_RUN_ID", "run-7"}})) == "run-7");
   CHECK(id(with(open_mpi, {{"PMIX_NAMESPACE", "4242"}})) == "4242");
@@ -323,7 +326,7 @@ TEST_CASE("the job id is ours, otherwise the launcher's, otherwise empty") {
 }
 
 TEST_CASE("the number of tasks of the Slurm step counts, not that of the job") {
-  const ProcessEnv process = env::read(
+  const ProcessEnv process = env::read_process_env(
       with(slurm, {{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "1"}}));
   CHECK(process.world_size == 1);
 }
@@ -344,7 +347,7 @@ TEST_CASE("written variables are read back unchanged, except the source") {
           if (agent || nodes > 1) process.master_port = 29500 + rank;
           ProcessEnv expected = process;
           expected.source = Source::torchrun;
-          CHECK(env::read(env::write(process)) == expected);
+          CHECK(env::read_process_env(env::torchrun_variables(process)) == expected);
         }
       }
     }
@@ -352,14 +355,15 @@ TEST_CASE("written variables are read back unchanged, except the source") {
 }
 
 TEST_CASE("written variables are torchrun's names") {
-  CHECK(env::write({.rank = 1, .world_size = 2, .local_rank = 1, .local_world_size = 2, .master_port = 7}) ==
-        Variables{{"RANK", "1"},
-                  {"WORLD_SIZE", "2"},
-                  {"LOCAL_RANK", "1"},
-                  {"LOCAL_WORLD_SIZE", "2"},
-                  {"MASTER_PORT", "7"},
-                  {"TORCHELASTIC_RESTART_COUNT", "0"},
-                  {"TORCHELASTIC_USE_AGENT_STORE", "False"}});
+  CHECK(
+      env::torchrun_variables({.rank = 1, .world_size = 2, .local_rank = 1, .local_world_size = 2, .master_port = 7}) ==
+      Variables{{"RANK", "1"},
+                {"WORLD_SIZE", "2"},
+                {"LOCAL_RANK", "1"},
+                {"LOCAL_WORLD_SIZE", "2"},
+                {"MASTER_PORT", "7"},
+                {"TORCHELASTIC_RESTART_COUNT", "0"},
+                {"TORCHELASTIC_USE_AGENT_STORE", "False"}});
 }
 
 TEST_CASE("this process's variables are copied, including values with =") {

@@ -35,8 +35,8 @@ std::string sample(const env::Word& type) { return type.known("gloo") ? "gloo" :
 
 /// Settings of a rank if the launcher received this option.
 Settings through_the_launcher(const std::string& option) {
-  const auto options = launch::parse({option, "./train"}).options;
-  const auto resolved = launch::resolve(options, {}, {}).options;
+  const auto options = launch::parse_arguments({option, "./train"}).options;
+  const auto resolved = launch::resolve_options(options, {}, {}).options;
   const Variables of_rank = launch::plan(resolved, {.gpus = 2}, {}, {}).workers.at(0).environment;
   return env::weigh({}, of_rank, {}).settings;
 }
@@ -91,7 +91,9 @@ TEST_CASE("every setting refuses an invalid text with its source and the expecte
             env::weigh({}, {}, {.path = "job.yaml", .values = {{std::string(row.key), "no-such"}}});
           }) == Refusal{ErrorKind::environment,
                         fmt::format("settings: {} in job.yaml is 'no-such', must be {}", row.key, expected)});
-    const auto [kind, message] = refusal([&] { launch::parse({fmt::format("--{}=no-such", row.option.name), "x"}); });
+    const auto [kind, message] = refusal([&] {
+      launch::parse_arguments({fmt::format("--{}=no-such", row.option.name), "x"});
+    });
     CAPTURE(message);
     CHECK(kind == ErrorKind::usage);
     CHECK(message.starts_with(fmt::format("accelerate_launch: --{} is 'no-such', must be ", row.option.name)));

@@ -54,7 +54,7 @@ void train(Diary& diary, int64_t megabytes) {
 }  // namespace
 
 int main(int, char** argv) {
-  const auto process = accelerate::env::read(accelerate::env::current_variables());
+  const auto process = accelerate::env::read_process_env(accelerate::env::current_variables());
   Diary diary(argv[1], process.rank);
   try {
     train(diary, std::stoll(argv[2]));

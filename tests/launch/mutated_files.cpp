@@ -38,7 +38,7 @@ mutation::Format host_files() {
 
 mutation::Format config_files() {
   return {.whole = configs(), .read = [](const auto& folder, uint64_t) {
-            (void)resolve({}, {}, env::read_config_file((folder / "x").string(), "the test"));
+            (void)resolve_options({}, {}, env::read_config_file((folder / "x").string(), "the test"));
           }};
 }
 
@@ -75,8 +75,8 @@ mutation::Format messages() {
 /// Input of an agent over ssh.
 mutation::Format frames() {
   const RemoteJob job{.version = "1", .folder = "/", .arguments = {"--cpu=1", "--", "x"}, .variables = {"A=b"}};
-  return {.whole = {bytes_of(frame_of(job)) + bytes_of({.kind = FrameKind::input, .bytes = "stdin"}) +
-                    bytes_of({.kind = FrameKind::signal, .bytes = "15"})},
+  return {.whole = {encode_frame(frame_of(job)) + encode_frame({.kind = FrameKind::input, .bytes = "stdin"}) +
+                    encode_frame({.kind = FrameKind::signal, .bytes = "15"})},
           .read = [](const auto& folder, uint64_t) {
             auto buffer = mutation::contents(folder / "x");
             auto frame = take_frame(buffer);

@@ -30,7 +30,7 @@ LaunchOptions gloo() {
   return options;
 }
 
-accelerate::env::ProcessEnv here() { return accelerate::env::read(accelerate::env::current_variables()); }
+accelerate::env::ProcessEnv here() { return accelerate::env::read_process_env(accelerate::env::current_variables()); }
 
 void say(const std::string& line) {
   fmt::print("{}\n", line);

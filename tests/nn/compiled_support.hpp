@@ -76,7 +76,7 @@ inline void write_edited(const std::string& name, const std::string& path,
   accelerate::archive::StringSink sink;
   accelerate::archive::ZipWriter writer(sink);
   for (const auto& member : accelerate::archive::read_zip(file, {.path = name})) {
-    std::string bytes(accelerate::archive::bytes_of(file, member));
+    std::string bytes(accelerate::archive::member_bytes(file, member));
     if (member.name.ends_with("/extra/accelerate.json")) {
       auto record = nlohmann::json::parse(bytes);
       edit(record);

@@ -8,7 +8,7 @@
 
 using accelerate::RankContext;
 using accelerate::optim::load_state;
-using accelerate::optim::state_of;
+using accelerate::optim::optimizer_state;
 using accelerate::state::OptimizerState;
 using torch::optim::Adam;
 using torch::optim::AdamParamState;
@@ -29,7 +29,7 @@ AdamParamState& state_in(Adam& adam, const at::Tensor& parameter) {
 OptimizerState other_state(at::IntArrayRef sizes) {
   Adam adam({parameter_with_gradient(sizes)}, 0.1);
   adam.step();
-  return state_of(adam, {});
+  return optimizer_state(adam, {});
 }
 
 const at::Tensor& saved_tensor(const OptimizerState& state, const std::string& name) {
@@ -75,7 +75,7 @@ TEST_CASE("an optimizer loads its own state") {
   const auto parameter = parameter_with_gradient({3, 4});
   Adam adam({parameter}, 0.1);
   adam.step();
-  const auto own = state_of(adam, {});
+  const auto own = optimizer_state(adam, {});
   const at::Tensor values = saved_tensor(own, "exp_avg").clone();
   load_state(adam, own, dtype_of, RankContext{});
   CHECK(torch::equal(state_in(adam, parameter).exp_avg(), values));
@@ -107,7 +107,7 @@ TEST_CASE("a parameter without a saved state loses its previous one") {
   const auto first = parameter_with_gradient({3, 4}), second = parameter_with_gradient({2});
   Adam adam(std::vector<at::Tensor>{first, second}, 0.1);
   adam.step();
-  auto saved = state_of(adam, {});
+  auto saved = optimizer_state(adam, {});
   saved.tensors.erase(1);
   load_state(adam, saved, dtype_of, RankContext{});
   CHECK(adam.state().size() == 1);

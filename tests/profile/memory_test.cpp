@@ -10,7 +10,7 @@
 using namespace accelerate::profile;
 
 TEST_CASE("on the CPU memory is the process's part of the machine's, and a peak stays until it is reset") {
-  const auto before = memory_of(at::kCPU);
+  const auto before = memory_figures(at::kCPU);
   CHECK(before.resident_bytes > 1 << 20);
   CHECK(before.peak_resident_bytes >= before.resident_bytes);
   CHECK(before.allocated_bytes == 0);
@@ -19,14 +19,14 @@ TEST_CASE("on the CPU memory is the process's part of the machine's, and a peak 
   void* block = mmap(nullptr, much, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   REQUIRE(block != MAP_FAILED);
   std::memset(block, 1, much);
-  const auto with_it = memory_of(at::kCPU);
+  const auto with_it = memory_figures(at::kCPU);
   CHECK(with_it.resident_bytes >= before.resident_bytes + (60 << 20));
   munmap(block, much);
-  const auto after = memory_of(at::kCPU);
+  const auto after = memory_figures(at::kCPU);
   CHECK(after.resident_bytes < with_it.resident_bytes);
   CHECK(after.peak_resident_bytes >= with_it.resident_bytes - (4 << 20));  // the kernel's counter is inexact
   reset_peak_memory(at::kCPU);
-  CHECK(memory_of(at::kCPU).peak_resident_bytes < with_it.resident_bytes);
+  CHECK(memory_figures(at::kCPU).peak_resident_bytes < with_it.resident_bytes);
 }
 
 TEST_CASE("memory is reported in a line, for the accelerator if there is one") {

@@ -109,8 +109,8 @@ TEST_CASE("each rank writes its parts, and training continues on any number of r
                                Change{no_shard, full_shard, 2, 4}, Change{full_shard, shard_optim_op, 1, 3}}) {
     for (const ModelCase& of : model_cases()) {
       for (const OptimizerCase& optimizer_case : optimizer_cases()) {
-        CAPTURE(name_of(change.saving));
-        CAPTURE(name_of(change.loading));
+        CAPTURE(strategy_name(change.saving));
+        CAPTURE(strategy_name(change.loading));
         CAPTURE(change.ranks_before);
         CAPTURE(change.ranks_after);
         CAPTURE(of.name);

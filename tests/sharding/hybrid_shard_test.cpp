@@ -88,7 +88,7 @@ struct Training {
 TEST_CASE("1, 2 and 4 replicas train as one process, and each replica keeps the optimizer state once") {
   for (const auto strategy : {hybrid_shard, hybrid_shard_zero2}) {
     for (const int64_t size : {1, 2, 4}) {
-      CAPTURE(name_of(strategy));
+      CAPTURE(strategy_name(strategy));
       CAPTURE(size);
       with_ranks(4, hybrid(size, strategy), [&](Accelerator& accelerator) {
         Training it(accelerator);

@@ -5,7 +5,7 @@
 #include "tests/refusal.hpp"
 
 using accelerate::sharding::FullyShardedDataParallelPlugin;
-using accelerate::sharding::resolve;
+using accelerate::sharding::resolve_sharding_settings;
 using accelerate::sharding::ShardingSettings;
 using enum accelerate::sharding::ShardingStrategy;
 using testing::refusal;
@@ -16,20 +16,20 @@ using Variables = accelerate::env::Variables;
 
 ShardingSettings from(Variables variables) {
   variables["ACCELERATE_USE_FSDP"] = "true";
-  return resolve({}, {}, variables, {});
+  return resolve_sharding_settings({}, {}, variables, {});
 }
 
 std::string refused(const FullyShardedDataParallelPlugin& plugin) {
   auto with_strategy = plugin;
   with_strategy.sharding_strategy = full_shard;
-  return refusal([&] { (void)resolve({}, with_strategy, {}, {}); });
+  return refusal([&] { (void)resolve_sharding_settings({}, with_strategy, {}, {}); });
 }
 
 }  // namespace
 
 TEST_CASE("the code takes precedence over the environment, which counts only if FSDP is on") {
-  CHECK(resolve({}, {}, {}, {}).strategy == no_shard);
-  CHECK(resolve({}, {}, {{"FSDP_SHARDING_STRATEGY", "FULL_SHARD"}}, {}).strategy == no_shard);
+  CHECK(resolve_sharding_settings({}, {}, {}, {}).strategy == no_shard);
+  CHECK(resolve_sharding_settings({}, {}, {{"FSDP_SHARDING_STRATEGY", "FULL_SHARD"}}, {}).strategy == no_shard);
   CHECK(from({}).strategy == full_shard);
   CHECK(from({{"FSDP_SHARDING_STRATEGY", "SHARD_GRAD_OP"}}).strategy == shard_grad_op);
   CHECK(from({{"FSDP_SHARDING_STRATEGY", "shard_optim_op"}}).strategy == shard_optim_op);
@@ -41,10 +41,10 @@ TEST_CASE("the code takes precedence over the environment, which counts only if 
   CHECK(from({{"FSDP_SHARDING_STRATEGY", "hybrid_shard_zero2"}}).strategy == hybrid_shard_zero2);
   CHECK(from({{"FSDP_SHARDING_STRATEGY", "5"}}).strategy == hybrid_shard_zero2);
   const Variables on{{"ACCELERATE_USE_FSDP", "1"}, {"FSDP_SHARDING_STRATEGY", "FULL_SHARD"}};
-  CHECK(resolve(shard_optim_op, {}, on, {}).strategy == shard_optim_op);
-  CHECK(resolve(no_shard, {}, on, {}).strategy == no_shard);
-  CHECK(resolve({}, {.sharding_strategy = shard_grad_op}, on, {}).strategy == shard_grad_op);
-  CHECK(resolve(full_shard, {.sharding_strategy = full_shard}, {}, {}).strategy == full_shard);
+  CHECK(resolve_sharding_settings(shard_optim_op, {}, on, {}).strategy == shard_optim_op);
+  CHECK(resolve_sharding_settings(no_shard, {}, on, {}).strategy == no_shard);
+  CHECK(resolve_sharding_settings({}, {.sharding_strategy = shard_grad_op}, on, {}).strategy == shard_grad_op);
+  CHECK(resolve_sharding_settings(full_shard, {.sharding_strategy = full_shard}, {}, {}).strategy == full_shard);
 }
 
 TEST_CASE("options come from the plugin, then from the environment, then from the defaults") {
@@ -52,8 +52,8 @@ TEST_CASE("options come from the plugin, then from the environment, then from th
   CHECK((from({}).state_dict_type == sharded_state_dict));
   CHECK((from({{"FSDP_STATE_DICT_TYPE", "FULL_STATE_DICT"}}).state_dict_type == full_state_dict));
   CHECK((from({{"FSDP_STATE_DICT_TYPE", "sharded_state_dict"}}).state_dict_type == sharded_state_dict));
-  CHECK((resolve({}, {.sharding_strategy = full_shard, .state_dict_type = full_state_dict},
-                 {{"ACCELERATE_USE_FSDP", "1"}, {"FSDP_STATE_DICT_TYPE", "SHARDED_STATE_DICT"}}, {})
+  CHECK((resolve_sharding_settings({}, {.sharding_strategy = full_shard, .state_dict_type = full_state_dict},
+                                   {{"ACCELERATE_USE_FSDP", "1"}, {"FSDP_STATE_DICT_TYPE", "SHARDED_STATE_DICT"}}, {})
              .state_dict_type == full_state_dict));
   const auto defaults = from({}).full_shard;
   CHECK(defaults.shard_parameters);
@@ -70,14 +70,15 @@ TEST_CASE("options come from the plugin, then from the environment, then from th
   CHECK_FALSE(read.prefetch);
   CHECK(read.units.min_num_params == 1000);
   CHECK_FALSE(from({{"FSDP_RESHARD_AFTER_FORWARD", "SHARD_GRAD_OP"}}).full_shard.reshard_after_forward);
-  const auto given = resolve({},
-                             {.sharding_strategy = shard_grad_op,
-                              .reshard_after_forward = true,
-                              .forward_prefetch = true,
-                              .shard_units = {"blocks.*"},
-                              .min_num_params = 7},
-                             {{"ACCELERATE_USE_FSDP", "1"}, {"FSDP_RESHARD_AFTER_FORWARD", "false"}}, {})
-                         .full_shard;
+  const auto given =
+      resolve_sharding_settings({},
+                                {.sharding_strategy = shard_grad_op,
+                                 .reshard_after_forward = true,
+                                 .forward_prefetch = true,
+                                 .shard_units = {"blocks.*"},
+                                 .min_num_params = 7},
+                                {{"ACCELERATE_USE_FSDP", "1"}, {"FSDP_RESHARD_AFTER_FORWARD", "false"}}, {})
+          .full_shard;
   CHECK_FALSE(given.shard_parameters);
   CHECK(given.reshard_after_forward);
   CHECK(given.units.min_num_params == 7);
@@ -88,7 +89,7 @@ TEST_CASE("classes of units are taken from the plugin, then from the environment
   const auto classes = [](const FullyShardedDataParallelPlugin& plugin, accelerate::env::Variables variables) {
     variables["ACCELERATE_USE_FSDP"] = "1";
     variables["FSDP_TRANSFORMER_CLS_TO_WRAP"] = "Block, Head";
-    return resolve({}, plugin, variables, {}).full_shard.units.classes;
+    return resolve_sharding_settings({}, plugin, variables, {}).full_shard.units.classes;
   };
   const std::vector<std::string> from_environment{"Block", "Head"};
   CHECK(classes({}, {}) == from_environment);
@@ -98,33 +99,34 @@ TEST_CASE("classes of units are taken from the plugin, then from the environment
 }
 
 TEST_CASE("the hybrid strategies divide within a machine or within dp_shard_size ranks") {
-  const auto machine = resolve(hybrid_shard, {}, {}, {}).full_shard;
+  const auto machine = resolve_sharding_settings(hybrid_shard, {}, {}, {}).full_shard;
   CHECK(machine.is_hybrid);
   CHECK(machine.shard_parameters);
   CHECK(machine.dp_shard_size == 0);
-  const auto given = resolve(hybrid_shard_zero2, {.dp_shard_size = 4}, {}, {}).full_shard;
+  const auto given = resolve_sharding_settings(hybrid_shard_zero2, {.dp_shard_size = 4}, {}, {}).full_shard;
   CHECK(given.is_hybrid);
   CHECK_FALSE(given.shard_parameters);
   CHECK(given.dp_shard_size == 4);
-  CHECK_FALSE(resolve(full_shard, {}, {}, {}).full_shard.is_hybrid);
+  CHECK_FALSE(resolve_sharding_settings(full_shard, {}, {}, {}).full_shard.is_hybrid);
   CHECK(refused({.dp_shard_size = 2}) ==
         "sharding: dp_shard_size is 2, and full_shard divides over all ranks; use hybrid_shard, or leave dp_shard_size "
         "unset");
-  CHECK(refusal([] { (void)resolve(hybrid_shard, {.dp_shard_size = 0}, {}, {}); }) ==
+  CHECK(refusal([] { (void)resolve_sharding_settings(hybrid_shard, {.dp_shard_size = 0}, {}, {}); }) ==
         "sharding: dp_shard_size is 0, must be at least 1");
 }
 
 TEST_CASE("the config file counts after the environment") {
   const auto config = accelerate::env::parse_config(
       "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: SHARD_OPTIM_OP, fsdp_min_num_params: 7}\n", "f");
-  CHECK(resolve({}, {}, {}, {}, config).strategy == shard_optim_op);
-  CHECK(resolve({}, {}, {}, {}, config).full_shard.units.min_num_params == 7);
-  CHECK(resolve({}, {}, {{"FSDP_SHARDING_STRATEGY", "FULL_SHARD"}}, {}, config).strategy == full_shard);
-  CHECK(resolve({}, {}, {{"ACCELERATE_USE_FSDP", "false"}}, {}, config).strategy == no_shard);
-  CHECK(resolve(shard_grad_op, {}, {}, {}, config).strategy == shard_grad_op);
+  CHECK(resolve_sharding_settings({}, {}, {}, {}, config).strategy == shard_optim_op);
+  CHECK(resolve_sharding_settings({}, {}, {}, {}, config).full_shard.units.min_num_params == 7);
+  CHECK(resolve_sharding_settings({}, {}, {{"FSDP_SHARDING_STRATEGY", "FULL_SHARD"}}, {}, config).strategy ==
+        full_shard);
+  CHECK(resolve_sharding_settings({}, {}, {{"ACCELERATE_USE_FSDP", "false"}}, {}, config).strategy == no_shard);
+  CHECK(resolve_sharding_settings(shard_grad_op, {}, {}, {}, config).strategy == shard_grad_op);
   const auto hybrid = accelerate::env::parse_config(
       "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD}\n", "f");
-  CHECK(resolve({}, {}, {}, {}, hybrid).full_shard.is_hybrid);
+  CHECK(resolve_sharding_settings({}, {}, {}, {}, hybrid).full_shard.is_hybrid);
 }
 
 TEST_CASE("options with one possible value are errors otherwise, with the reason") {
@@ -147,20 +149,20 @@ TEST_CASE("cpu_offload needs a strategy that divides the parameters") {
   CHECK_FALSE(from({}).full_shard.cpu_offload);
   CHECK(from({{"FSDP_OFFLOAD_PARAMS", "true"}}).full_shard.cpu_offload);
   CHECK(from({{"FSDP_OFFLOAD_PARAMS", "1"}, {"FSDP_SHARDING_STRATEGY", "HYBRID_SHARD"}}).full_shard.cpu_offload);
-  CHECK_FALSE(
-      resolve(full_shard, {.cpu_offload = false}, {{"ACCELERATE_USE_FSDP", "1"}, {"FSDP_OFFLOAD_PARAMS", "true"}}, {})
-          .full_shard.cpu_offload);
+  CHECK_FALSE(resolve_sharding_settings(full_shard, {.cpu_offload = false},
+                                        {{"ACCELERATE_USE_FSDP", "1"}, {"FSDP_OFFLOAD_PARAMS", "true"}}, {})
+                  .full_shard.cpu_offload);
   const auto config = accelerate::env::parse_config(
       "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD, fsdp_offload_params: true}\n", "f");
-  CHECK(resolve({}, {}, {}, {}, config).full_shard.cpu_offload);
+  CHECK(resolve_sharding_settings({}, {}, {}, {}, config).full_shard.cpu_offload);
   for (const auto strategy : {shard_optim_op, shard_grad_op, hybrid_shard_zero2}) {
-    CHECK(refusal([&] { (void)resolve(strategy, {.cpu_offload = true}, {}, {}); }) ==
+    CHECK(refusal([&] { (void)resolve_sharding_settings(strategy, {.cpu_offload = true}, {}, {}); }) ==
           fmt::format("sharding: cpu_offload is true, and with {} every rank keeps whole parameters on its device; use "
                       "full_shard or hybrid_shard, or set cpu_offload to false",
-                      name_of(strategy)));
-    CHECK_FALSE(resolve(strategy, {.cpu_offload = false}, {}, {}).full_shard.cpu_offload);
+                      strategy_name(strategy)));
+    CHECK_FALSE(resolve_sharding_settings(strategy, {.cpu_offload = false}, {}, {}).full_shard.cpu_offload);
   }
-  CHECK_FALSE(resolve(no_shard, {.cpu_offload = true}, {}, {}).full_shard.cpu_offload);
+  CHECK_FALSE(resolve_sharding_settings(no_shard, {.cpu_offload = true}, {}, {}).full_shard.cpu_offload);
 }
 
 TEST_CASE("values that are not understood are errors with the variable and the value") {
@@ -176,10 +178,10 @@ TEST_CASE("values that are not understood are errors with the variable and the v
           (void)from({{"FSDP_FORWARD_PREFETCH", "maybe"}});
         }) == "settings: FSDP_FORWARD_PREFETCH is 'maybe', must be y, yes, t, true, on, 1, n, no, f, false, off or 0");
   CHECK(refusal([] {
-          (void)resolve({}, {}, {{"ACCELERATE_USE_FSDP", "perhaps"}}, {});
+          (void)resolve_sharding_settings({}, {}, {{"ACCELERATE_USE_FSDP", "perhaps"}}, {});
         }) == "settings: ACCELERATE_USE_FSDP is 'perhaps', must be y, yes, t, true, on, 1, n, no, f, false, off or 0");
   CHECK(
-      refusal([] { (void)resolve(full_shard, {.sharding_strategy = no_shard}, {}, {}); }) ==
+      refusal([] { (void)resolve_sharding_settings(full_shard, {.sharding_strategy = no_shard}, {}, {}); }) ==
       "sharding: sharding is full_shard and fsdp_plugin.sharding_strategy is no_shard; set one of them, or both to the "
       "same value");
 }

@@ -75,8 +75,8 @@ TEST_CASE("the ranks' ranges cover every element once, for any sizes and number 
 }
 
 TEST_CASE("strategies have the names of PyTorch's FSDP") {
-  CHECK(name_of(ShardingStrategy::no_shard) == "no_shard");
-  CHECK(name_of(ShardingStrategy::shard_optim_op) == "shard_optim_op");
-  CHECK(name_of(ShardingStrategy::shard_grad_op) == "shard_grad_op");
-  CHECK(name_of(ShardingStrategy::full_shard) == "full_shard");
+  CHECK(strategy_name(ShardingStrategy::no_shard) == "no_shard");
+  CHECK(strategy_name(ShardingStrategy::shard_optim_op) == "shard_optim_op");
+  CHECK(strategy_name(ShardingStrategy::shard_grad_op) == "shard_grad_op");
+  CHECK(strategy_name(ShardingStrategy::full_shard) == "full_shard");
 }

@@ -54,7 +54,7 @@ inline void with_strategies(const std::function<void(Accelerator&)>& check, int6
   using enum ShardingStrategy;
   for (AcceleratorOptions options : {sharded(shard_optim_op), sharded(shard_grad_op), sharded(full_shard), offloaded(),
                                      sharded(hybrid_shard), hybrid(2), hybrid(2, hybrid_shard_zero2)}) {
-    CAPTURE(name_of(*options.sharding));
+    CAPTURE(strategy_name(*options.sharding));
     CAPTURE(options.fsdp_plugin.cpu_offload.value_or(false));
     CAPTURE(options.fsdp_plugin.dp_shard_size.value_or(0));
     options.gradient_accumulation_steps = accumulation_steps;
@@ -264,7 +264,7 @@ inline std::vector<Reader> readers() {
 TEST_CASE("after a step every way to read parameters waits for the values of all ranks") {
   using enum ShardingStrategy;
   for (const auto strategy : {shard_optim_op, shard_grad_op}) {
-    CAPTURE(name_of(strategy));
+    CAPTURE(strategy_name(strategy));
     with_sharded_ranks(sharded(strategy), [](Accelerator& accelerator) {
       const auto net = mlp(), reference = mlp();
       torch::optim::AdamW own(net->parameters(), 1e-2), stock(reference->parameters(), 1e-2);
@@ -286,7 +286,7 @@ TEST_CASE("after a step every way to read parameters waits for the values of all
 TEST_CASE("evaluation, a second step, writes and the end of the model follow a step without a forward between") {
   using enum ShardingStrategy;
   for (const auto strategy : {shard_optim_op, shard_grad_op, hybrid_shard_zero2}) {
-    CAPTURE(name_of(strategy));
+    CAPTURE(strategy_name(strategy));
     with_sharded_ranks(sharded(strategy), [strategy](Accelerator& first) {
       const auto own_net = mlp(), reference = mlp();
       torch::optim::AdamW own(own_net->parameters(), 1e-2), stock(reference->parameters(), 1e-2);
@@ -326,7 +326,7 @@ TEST_CASE("evaluation, a second step, writes and the end of the model follow a s
 TEST_CASE("without prefetch a step waits for the parameters") {
   using enum ShardingStrategy;
   for (const auto strategy : {shard_optim_op, shard_grad_op}) {
-    CAPTURE(name_of(strategy));
+    CAPTURE(strategy_name(strategy));
     auto options = sharded(strategy);
     options.fsdp_plugin.forward_prefetch = false;
     with_sharded_ranks(options, [](Accelerator& accelerator) {
@@ -500,7 +500,7 @@ TEST_CASE("bfloat16 parameters with float32 masters train as without sharding, a
   using enum ShardingStrategy;
   for (auto options :
        {sharded(shard_grad_op), sharded(full_shard), offloaded(), hybrid(2), sharded(hybrid_shard_zero2)}) {
-    CAPTURE(name_of(*options.sharding));
+    CAPTURE(strategy_name(*options.sharding));
     options.precision_policy = accelerate::precision::pure_bf16();
     with_sharded_ranks(options, [&](Accelerator& accelerator) {
       auto plain = not_sharded();
@@ -586,8 +586,8 @@ TEST_CASE("a checkpoint continues the training, sharded or not, with the files o
                                                                     {no_shard, full_shard},
                                                                     {hybrid_shard, full_shard},
                                                                     {shard_grad_op, hybrid_shard}}) {
-      CAPTURE(name_of(saved_with));
-      CAPTURE(name_of(loaded_with));
+      CAPTURE(strategy_name(saved_with));
+      CAPTURE(strategy_name(loaded_with));
       {
         const auto full = [](ShardingStrategy strategy) {
           auto options = sharded(strategy);

@@ -47,7 +47,7 @@ TEST_CASE("a checkpoint of 4 ranks continues on 1, 2 and 3 ranks, and one of 1 r
                                                                      {full_shard, 4, 3},
                                                                      {full_shard, 1, 4},
                                                                      {shard_grad_op, 3, 2}}) {
-    CAPTURE(name_of(strategy));
+    CAPTURE(strategy_name(strategy));
     CAPTURE(saving);
     CAPTURE(loading);
     for (const bool is_loading : {false, true}) {
@@ -75,7 +75,7 @@ TEST_CASE("every strategy has the bits of training without sharding on ranks tha
   for (const int64_t ranks : {2, 4}) {
     for (const auto strategy : {shard_optim_op, shard_grad_op, full_shard}) {
       CAPTURE(ranks);
-      CAPTURE(name_of(strategy));
+      CAPTURE(strategy_name(strategy));
       accelerate::simulate(ranks, [&] {
         Accelerator accelerator(sharded(strategy)), plain(not_sharded());
         for (const ModelCase& of : model_cases()) {

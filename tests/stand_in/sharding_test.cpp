@@ -50,7 +50,7 @@ auto trains_sharded(const Options& options) {
 TEST_CASE("sharded training on 1 to 3 devices has the CPU's numbers without a race") {
   for (const auto strategy :
        {ShardingStrategy::shard_optim_op, ShardingStrategy::shard_grad_op, ShardingStrategy::full_shard}) {
-    CAPTURE(name_of(strategy));
+    CAPTURE(strategy_name(strategy));
     same_as_on_cpu(trains_sharded<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-2)), sharded(strategy), {1, 2, 3},
                    200);
   }
@@ -78,7 +78,7 @@ TEST_CASE("modules built without memory get it on their device, one unit after a
 
 TEST_CASE("fp16 with loss scaling skips the same steps on every device") {
   for (const auto strategy : {ShardingStrategy::shard_optim_op, ShardingStrategy::full_shard}) {
-    CAPTURE(name_of(strategy));
+    CAPTURE(strategy_name(strategy));
     auto options = sharded(strategy);
     options.mixed_precision = accelerate::Precision::fp16;
     options.grad_scaler.init_scale = 1e9;  // the first steps are skipped
@@ -90,7 +90,7 @@ TEST_CASE("fp16 with loss scaling skips the same steps on every device") {
 TEST_CASE("a steady step does not wait for the device") {
   for (const auto strategy :
        {ShardingStrategy::shard_optim_op, ShardingStrategy::shard_grad_op, ShardingStrategy::full_shard}) {
-    CAPTURE(name_of(strategy));
+    CAPTURE(strategy_name(strategy));
     stand_in::on_devices(
         2,
         [](Accelerator& accelerator) {
@@ -112,7 +112,7 @@ TEST_CASE("a steady step does not wait for the device") {
 
 TEST_CASE("after a step each stream that uses a parameter waits for its values") {
   for (const auto strategy : {ShardingStrategy::shard_optim_op, ShardingStrategy::shard_grad_op}) {
-    CAPTURE(name_of(strategy));
+    CAPTURE(strategy_name(strategy));
     same_as_on_cpu(
         [](Accelerator& accelerator) -> Tensors {
           stand_in::Job<stand_in::SmallNet, torch::optim::AdamW> job(accelerator, torch::optim::AdamWOptions(1e-2));

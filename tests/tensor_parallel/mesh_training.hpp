@@ -23,7 +23,7 @@ struct Mesh {
   ParallelismConfig sizes{};
   ShardingStrategy sharding = ShardingStrategy::no_shard;
   [[nodiscard]] std::string text() const {
-    return fmt::format("{}, {}", sizes.text(), accelerate::sharding::name_of(sharding));
+    return fmt::format("{}, {}", sizes.text(), accelerate::sharding::strategy_name(sharding));
   }
 };
 

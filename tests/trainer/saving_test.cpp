@@ -268,12 +268,12 @@ TEST_CASE("a state is restored exactly, including numbers outside JSON") {
                                  .best_metric = 0.1,
                                  .best_global_step = 5};
   accelerate::TrainerState back{.max_steps = 9};
-  CHECK(accelerate::trainer::load(back, accelerate::trainer::saved(state, true)));
-  CHECK_FALSE(accelerate::trainer::load(back, accelerate::trainer::saved(state)));
+  CHECK(accelerate::trainer::load_trainer_state(back, accelerate::trainer::saved(state, true)));
+  CHECK_FALSE(accelerate::trainer::load_trainer_state(back, accelerate::trainer::saved(state)));
   const std::string older =
       R"({"epoch": 1, "global_step": 2, "best_global_step": 0, "best_metric": null, "log_history": []})";
   accelerate::TrainerState of_older;
-  CHECK_FALSE(accelerate::trainer::load(of_older, older));
+  CHECK_FALSE(accelerate::trainer::load_trainer_state(of_older, older));
   CHECK(back.epoch == 1.5);
   CHECK(back.global_step == 7);
   CHECK(back.max_steps == 9);
@@ -282,7 +282,7 @@ TEST_CASE("a state is restored exactly, including numbers outside JSON") {
   CHECK(std::isnan(back.log_history.at(0).at("loss")));
   CHECK(back.log_history.at(0).at("norm") == INFINITY);
   CHECK(refusal([&] {
-          accelerate::trainer::load(back, "{}");
+          accelerate::trainer::load_trainer_state(back, "{}");
         }).starts_with("resume_from_checkpoint: the checkpoint's state is not a Trainer's: "));
 }
 

@@ -31,20 +31,18 @@ std::string missing_text(const std::vector<int64_t>& missing) {
 
 }  // namespace
 
-std::string_view name_of(Operation operation) { return collective_name(operation); }
-
 Connection& GroupCore::connection_of(const at::Tensor& tensor, Operation operation) const {
   check_dense(operation, tensor);
   device::require_data(tensor);  // the backends read memory
   if (tensor.is_cpu()) return *cpu;
   if (on_device && device && tensor.device().type() == device->type()) return *on_device;
-  base::fail(ErrorKind::usage, place, name_of(operation), "the tensor is on {}, this group ({}) carries {} tensors",
-             tensor.device().str(), backend_name,
+  base::fail(ErrorKind::usage, place, collective_name(operation),
+             "the tensor is on {}, this group ({}) carries {} tensors", tensor.device().str(), backend_name,
              on_device ? "CPU and " + c10::DeviceTypeName(device->type(), false) : "CPU");
 }
 
 void GroupCore::refuse_broken(const CollectiveFingerprint& signature) {
-  if (broken_) fail_broken(name_of(signature.operation));
+  if (broken_) fail_broken(collective_name(signature.operation));
 }
 
 void GroupCore::fail_broken(std::string_view operation) {
@@ -102,7 +100,7 @@ void GroupCore::check_sequence(const CollectiveFingerprint& signature) {
   mine.root = is_duplicate ? 1 : 0;
   const auto signatures = sequence_checker->over->exchange(mine);
   const auto call = [](const CollectiveFingerprint& of) {
-    return fmt::format("{} ({}){}", name_of(of.operation), describe_fingerprint(of),
+    return fmt::format("{} ({}){}", collective_name(of.operation), describe_fingerprint(of),
                        of.root == 0 ? "" : " on a duplicate of the group");
   };
   for (size_t r = 0; r < signatures.size(); ++r) {
@@ -110,8 +108,8 @@ void GroupCore::check_sequence(const CollectiveFingerprint& signature) {
     const auto text =
         fmt::format("this rank calls {}, rank {} calls {}; all ranks must call the same operations in the same order.",
                     call(mine), job_ranks[r], call(signatures[r]));
-    break_with(fmt::format("operation {} ({}): {}", signature.sequence, name_of(signature.operation), text));
-    throw Error(ErrorKind::peer, place, name_of(signature.operation), text);
+    break_with(fmt::format("operation {} ({}): {}", signature.sequence, collective_name(signature.operation), text));
+    throw Error(ErrorKind::peer, place, collective_name(signature.operation), text);
   }
 }
 
@@ -156,8 +154,8 @@ std::vector<CollectiveFingerprint> GroupCore::exchange(const CollectiveFingerpri
 void GroupCore::compare(const std::vector<CollectiveFingerprint>& signatures, Agreement agreement) {
   const auto& mine = signatures.at(static_cast<size_t>(rank));
   if (auto text = disagreement(signatures, static_cast<size_t>(rank), agreement, job_ranks)) {
-    break_with(fmt::format("operation {} ({}): {}", mine.sequence, name_of(mine.operation), *text));
-    throw Error(ErrorKind::peer, place, name_of(mine.operation), *text);
+    break_with(fmt::format("operation {} ({}): {}", mine.sequence, collective_name(mine.operation), *text));
+    throw Error(ErrorKind::peer, place, collective_name(mine.operation), *text);
   }
 }
 
@@ -204,7 +202,7 @@ void GroupCore::fail_operation(const CollectiveFingerprint& signature, std::chro
     text += peers.text.empty() ? "." : "; " + peers.text;
   } catch (const std::exception& error) {
     const bool late = waited >= limit * 9 / 10;
-    base::log(base::LogLevel::debug, place, "{}: the backend reports: {}", name_of(signature.operation),
+    base::log(base::LogLevel::debug, place, "{}: the backend reports: {}", collective_name(signature.operation),
               reason_of(error));
     peers = cpu->diagnose_peers(signature);
     text = late ? fmt::format("waited {:g} s in {}", seconds(limit), where(signature))
@@ -213,8 +211,8 @@ void GroupCore::fail_operation(const CollectiveFingerprint& signature, std::chro
   }
   const auto number =
       signature.sequence == 0 ? std::string("a message") : fmt::format("operation {}", signature.sequence);
-  break_with(fmt::format("{} ({}): {}", number, name_of(signature.operation), text), peers.missing_ranks);
-  throw Error(ErrorKind::peer, place, name_of(signature.operation), text, std::move(peers.missing_ranks));
+  break_with(fmt::format("{} ({}): {}", number, collective_name(signature.operation), text), peers.missing_ranks);
+  throw Error(ErrorKind::peer, place, collective_name(signature.operation), text, std::move(peers.missing_ranks));
 }
 
 void GroupCore::break_with(const std::string& reason, const std::vector<int64_t>& missing_ranks) {
@@ -305,7 +303,7 @@ void GroupCore::check_rows(Operation operation, const at::Tensor& whole, const a
 }
 
 void GroupCore::refuse(Operation operation, std::string_view message) const {
-  throw Error(ErrorKind::usage, place, name_of(operation), message);
+  throw Error(ErrorKind::usage, place, collective_name(operation), message);
 }
 
 at::Tensor tensor_of(const CollectiveFingerprint& signature) {

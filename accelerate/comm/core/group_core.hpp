@@ -132,8 +132,6 @@ using PendingPtr = std::shared_ptr<PendingOperation>;
 /// Shared by the operation's handles. If all are dropped without wait(), the remaining steps still run.
 PendingPtr shared_by_handles(PendingOperation pending);
 
-std::string_view name_of(Operation operation);
-
 /// Largest tag of send and recv: MPI guarantees tags up to 32767, of which the library reserves two.
 constexpr int64_t kMaxTag = 32765;
 

@@ -65,7 +65,7 @@ class StartDiagnosis {
 
 /// Waits for a listener. LibTorch's own retry cannot be interrupted and logs a backtrace each time.
 bool report_arrival(const Endpoint& place, Deadline deadline) {
-  const Addresses addresses = resolve(place, {}, deadline);
+  const Addresses addresses = resolve_endpoint(place, {}, deadline);
   while (!is_port_open(addresses, deadline)) {
     if (std::chrono::steady_clock::now() + 50ms > deadline) return false;
     std::this_thread::sleep_for(50ms);

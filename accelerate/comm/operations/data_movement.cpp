@@ -23,7 +23,7 @@ at::Tensor empty_of(const CollectiveFingerprint& signature, at::Device device) {
 /// A 0-dim tensor counts as [1].
 at::Tensor with_rows(const at::Tensor& tensor) { return tensor.dim() == 0 ? tensor.reshape({1}) : tensor; }
 
-int64_t bytes_of(const CollectiveFingerprint& signature) {
+int64_t contribution_bytes(const CollectiveFingerprint& signature) {
   const auto count = std::accumulate(signature.shape.begin(), signature.shape.end(), int64_t{1}, std::multiplies<>());
   return count * static_cast<int64_t>(c10::elementSize(*signature.dtype));
 }
@@ -93,7 +93,7 @@ Tensors exchange_pieces(GroupCore& group, const CollectiveFingerprint& mine, con
     flat.push_back(as_bytes(dense_of(piece)));
     in_bytes.push_back(flat.back().numel());
   }
-  for (const auto& signature : expected) out_bytes.push_back(signature.dtype ? bytes_of(signature) : 0);
+  for (const auto& signature : expected) out_bytes.push_back(signature.dtype ? contribution_bytes(signature) : 0);
   at::Tensor input = at::cat(flat);
   const auto options = at::TensorOptions().dtype(at::kByte).device(device);
   at::Tensor output = at::empty({std::accumulate(out_bytes.begin(), out_bytes.end(), int64_t{0})}, options);

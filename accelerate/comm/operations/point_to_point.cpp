@@ -57,8 +57,9 @@ void check_fingerprint(PendingOperation& theirs_pending, int64_t from) {
   const auto text =
       fmt::format("this rank expects {}, rank {} sends {}; they must be equal.", describe_fingerprint(mine),
                   group.job_ranks.at(static_cast<size_t>(from)), describe_fingerprint(theirs));
-  group.break_with(fmt::format("a message ({}): {}", name_of(mine.operation), text));  // the data is still pending
-  throw Error(ErrorKind::peer, group.place, name_of(mine.operation), text);
+  // The data is still pending.
+  group.break_with(fmt::format("a message ({}): {}", collective_name(mine.operation), text));
+  throw Error(ErrorKind::peer, group.place, collective_name(mine.operation), text);
 }
 
 PendingOperation message_of(const GroupPtr& group, Operation operation, const at::Tensor& tensor) {

@@ -82,7 +82,7 @@ std::string address_for_others(std::span<const std::string> of_own_name, std::sp
 std::vector<std::string> addresses_of_own_name(Deadline deadline) {
   std::vector<std::string> result;
   try {
-    const Addresses addresses = resolve({base::host_name(), 0}, {}, deadline);
+    const Addresses addresses = resolve_endpoint({base::host_name(), 0}, {}, deadline);
     for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
       result.push_back(numeric_address(each->ai_addr, each->ai_addrlen));
     }

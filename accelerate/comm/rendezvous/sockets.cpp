@@ -78,7 +78,7 @@ std::string numeric_address(const sockaddr* address, socklen_t length) {
   return name.data();
 }
 
-Addresses resolve(const Endpoint& endpoint, const RankContext& place, Deadline deadline) {
+Addresses resolve_endpoint(const Endpoint& endpoint, const RankContext& place, Deadline deadline) {
   const auto begun = Clock::now();
   // Resolution through an unresponsive name server takes half a minute or more and cannot be interrupted.
   std::optional<Resolved> resolved =
@@ -108,7 +108,7 @@ void fail_to_listen(const Endpoint& endpoint, const RankContext& place, int erro
 }
 
 FileDescriptor listen_on(const Endpoint& endpoint, const RankContext& place, Deadline deadline) {
-  const Addresses addresses = resolve(endpoint, place, deadline);
+  const Addresses addresses = resolve_endpoint(endpoint, place, deadline);
   int error = 0;
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
     FileDescriptor socket = open_socket(*each, SOCK_STREAM);
@@ -145,7 +145,7 @@ bool is_port_open(const Addresses& addresses, Deadline deadline) {
 }
 
 std::string local_address_towards(const Endpoint& endpoint, const RankContext& place, Deadline deadline) {
-  const Addresses addresses = resolve(endpoint, place, deadline);
+  const Addresses addresses = resolve_endpoint(endpoint, place, deadline);
   for (const addrinfo* each = addresses.get(); each != nullptr; each = each->ai_next) {
     // connect() on a datagram socket sends nothing; it only consults the routing table.
     const FileDescriptor socket = open_socket(*each, SOCK_DGRAM);

@@ -34,10 +34,10 @@ using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 using Deadline = std::chrono::steady_clock::time_point;
 
 /// \throws Error (environment), naming MASTER_ADDR, if the host has no address or is not resolved before the deadline.
-Addresses resolve(const Endpoint& endpoint, const RankContext& place, Deadline deadline = Deadline::max());
+Addresses resolve_endpoint(const Endpoint& endpoint, const RankContext& place, Deadline deadline = Deadline::max());
 
 /// Returns a socket that listens only on this address. Port 0 selects a free port, see port_of().
-/// \throws Error as resolve() and fail_to_listen() do.
+/// \throws Error as resolve_endpoint() and fail_to_listen() do.
 FileDescriptor listen_on(const Endpoint& endpoint, const RankContext& place, Deadline deadline = Deadline::max());
 
 /// Returns the port to which a socket is bound; host_of() returns the numeric address.
@@ -53,7 +53,7 @@ bool is_port_open(const Addresses& addresses, Deadline deadline);
 
 /// Returns the address of this machine that routes to the endpoint. gloo binds to it, so that it uses the job's
 /// interface.
-/// \throws Error (environment) if the machine has no route, and as resolve() does.
+/// \throws Error (environment) if the machine has no route, and as resolve_endpoint() does.
 std::string local_address_towards(const Endpoint& endpoint, const RankContext& place,
                                   Deadline deadline = Deadline::max());
 

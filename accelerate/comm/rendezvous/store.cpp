@@ -44,7 +44,7 @@ struct StoreDeadlines {
 
 /// Waits for the server, because TCPStore's own retry sleeps a second and logs a backtrace each time.
 void wait_for_server(const Endpoint& endpoint, const RankContext& place, const StoreDeadlines& patience) {
-  const Addresses addresses = resolve(endpoint, place, patience.deadline);
+  const Addresses addresses = resolve_endpoint(endpoint, place, patience.deadline);
   for (Milliseconds pause{5}; !is_port_open(addresses, patience.deadline);
        pause = std::min(pause * 2, Milliseconds(250))) {
     if (Clock::now() + pause > patience.deadline) {

@@ -30,7 +30,7 @@ std::string describe_all(const std::vector<at::Tensor>& tensors) {
   return text.empty() ? "no tensor" : text;
 }
 
-int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
+int64_t total_bytes(const std::vector<at::Tensor>& tensors) {
   int64_t bytes = 0;
   for (const auto& tensor : tensors) bytes += byte_count(tensor);
   return bytes;
@@ -41,9 +41,9 @@ bool shapes_match(OpType type, const Contribution& mine, int64_t ranks) {
   switch (type) {
     case OpType::_ALLGATHER_BASE:
     case OpType::ALLGATHER:
-      return bytes_of(mine.outputs) == bytes_of(mine.inputs) * ranks;
+      return total_bytes(mine.outputs) == total_bytes(mine.inputs) * ranks;
     case OpType::_REDUCE_SCATTER_BASE:
-      return bytes_of(mine.inputs) == bytes_of(mine.outputs) * ranks;
+      return total_bytes(mine.inputs) == total_bytes(mine.outputs) * ranks;
     default:
       return true;
   }
@@ -60,13 +60,13 @@ std::optional<std::string> SharedOperation::validate_contributions(std::span<con
         received += bytes_between(other, rank);
         sent += bytes_between(rank, other);
       }
-      const int64_t place = bytes_of(of(rank).outputs);
+      const int64_t place = total_bytes(of(rank).outputs);
       if (received != place) {
         return fmt::format("rank {} gets {} bytes, its output has {}", job_ranks[rank], received, place);
       }
-      if (sent > bytes_of(of(rank).inputs)) {
+      if (sent > total_bytes(of(rank).inputs)) {
         return fmt::format("rank {} sends {} bytes, its input has {}", job_ranks[rank], sent,
-                           bytes_of(of(rank).inputs));
+                           total_bytes(of(rank).inputs));
       }
       continue;
     }

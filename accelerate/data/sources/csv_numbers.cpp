@@ -40,7 +40,7 @@ std::string_view without_zero_fraction(std::string_view text) {
 }
 
 template <typename Number>
-bool parse(std::string_view text, Number& number) {
+bool parse_number(std::string_view text, Number& number) {
   if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
   if constexpr (std::is_integral_v<Number>) text = without_zero_fraction(text);
   const char* const first = text.data();
@@ -75,7 +75,7 @@ CsvNumbers::AttemptResult CsvNumbers::take(std::string_view text) {
         if (is_missing(text)) {
           if (!fill_) return AttemptResult::missing;
           number = static_cast<Number>(*fill_);
-        } else if (!parse(text, number)) {
+        } else if (!parse_number(text, number)) {
           return AttemptResult::no_number;
         }
         values.push_back(number);

@@ -60,7 +60,7 @@ std::string dtype_name(at::ScalarType dtype) {
   return std::string(c10::getDtypeNames(dtype).first);  // a std::string_view in LibTorch 2.15
 }
 
-std::optional<uint64_t> bytes_of(at::IntArrayRef shape, at::ScalarType dtype) {
+std::optional<uint64_t> array_bytes(at::IntArrayRef shape, at::ScalarType dtype) {
   uint64_t size = c10::elementSize(dtype);
   bool overflow = false;
   bool empty = false;

@@ -31,6 +31,6 @@ std::vector<uint8_t> read_file(const std::filesystem::path& path, std::string_vi
 std::string dtype_name(at::ScalarType dtype);
 
 /// Bytes of one sample, or nothing if they exceed any file size.
-std::optional<uint64_t> bytes_of(at::IntArrayRef shape, at::ScalarType dtype);
+std::optional<uint64_t> array_bytes(at::IntArrayRef shape, at::ScalarType dtype);
 
 }  // namespace accelerate::data

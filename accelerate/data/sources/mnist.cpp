@@ -80,8 +80,8 @@ Digits whole_digits(IdxFile& images_file, IdxFile& labels_file, std::string_view
   return {images.index_select(0, places), labels.index_select(0, places)};
 }
 
-Loader load(const fs::path& folder, const LoaderOptions& options, Split split, std::string_view set, float mean,
-            float deviation, OnError on_error) {
+Loader load_split(const fs::path& folder, const LoaderOptions& options, Split split, std::string_view set, float mean,
+                  float deviation, OnError on_error) {
   const auto names = file_names();
   const size_t first = split == Split::train ? 0 : 2;
   const fs::path images_path = find(folder, names[first], set);
@@ -106,11 +106,11 @@ Loader load(const fs::path& folder, const LoaderOptions& options, Split split, s
 }  // namespace
 
 Loader mnist(const fs::path& folder, const LoaderOptions& options, Split split, OnError on_error) {
-  return load(folder, options, split, "mnist", 0.1307F, 0.3081F, on_error);
+  return load_split(folder, options, split, "mnist", 0.1307F, 0.3081F, on_error);
 }
 
 Loader fashion_mnist(const fs::path& folder, const LoaderOptions& options, Split split, OnError on_error) {
-  return load(folder, options, split, "fashion-mnist", 0.2860F, 0.3530F, on_error);
+  return load_split(folder, options, split, "fashion-mnist", 0.2860F, 0.3530F, on_error);
 }
 
 }  // namespace accelerate::data

@@ -21,7 +21,7 @@ static_assert(std::endian::native == std::endian::little, "mapped numbers are us
 
 void check_length(const MappedFile& file, const NpyHeader& header) {
   const auto described = fmt::format("[{}] {}", fmt::join(header.shape, ", "), dtype_name(header.dtype));
-  const auto expected = bytes_of(header.shape, header.dtype);
+  const auto expected = array_bytes(header.shape, header.dtype);
   if (!expected)
     base::fail(ErrorKind::data, {}, "npy", "{} is damaged: its header has {}, more than any file contains",
                file.path().string(), described);
@@ -41,7 +41,7 @@ void check_alignment(uint64_t offset, at::ScalarType dtype, const std::filesyste
 }
 
 uint64_t sample_bytes(const RawFile& file) {
-  const auto size = bytes_of(file.sample_shape, file.dtype);
+  const auto size = array_bytes(file.sample_shape, file.dtype);
   if (!size || *size == 0)
     base::fail(ErrorKind::usage, {}, "map_raw", "sample_shape is [{}], must be the shape of at least one number",
                fmt::join(file.sample_shape, ", "));

@@ -17,7 +17,8 @@ void set_rates(torch::optim::Optimizer& optimizer, const std::vector<double>& ra
   for (size_t i = 0; i < rates.size(); ++i) optimizer.param_groups()[i].options().set_lr(rates[i]);
 }
 
-void check_state(const state::SchedulerState& state, std::string_view name, const torch::optim::Optimizer& optimizer) {
+void check_scheduler_state(const state::SchedulerState& state, std::string_view name,
+                           const torch::optim::Optimizer& optimizer) {
   const size_t groups = optimizer.param_groups().size();
   if (state.name != name) {
     base::fail(ErrorKind::usage, {}, "load_state",

@@ -20,6 +20,7 @@ void set_rates(torch::optim::Optimizer& optimizer, const std::vector<double>& ra
 
 /// \throws Error (usage) unless a schedule of that name and optimizer wrote the state; Error (data) if the state is
 ///         inconsistent.
-void check_state(const state::SchedulerState& state, std::string_view name, const torch::optim::Optimizer& optimizer);
+void check_scheduler_state(const state::SchedulerState& state, std::string_view name,
+                           const torch::optim::Optimizer& optimizer);
 
 }  // namespace accelerate::optim

@@ -81,7 +81,7 @@ state::SchedulerState ReduceLROnPlateau::state() const {
 }
 
 void ReduceLROnPlateau::load_state(const state::SchedulerState& state) {
-  check_state(state, kPlateau, *optimizer_);
+  check_scheduler_state(state, kPlateau, *optimizer_);
   if (!state.plateau) {
     base::fail(ErrorKind::data, {}, "load_state",
                "the saved state of {} has no best metric; it was not written by this library", kPlateau);

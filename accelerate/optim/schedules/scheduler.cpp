@@ -73,7 +73,7 @@ state::SchedulerState Scheduler::state() const {
 }
 
 void Scheduler::load_state(const state::SchedulerState& state) {
-  check_state(state, rule_.name, *optimizer_);
+  check_scheduler_state(state, rule_.name, *optimizer_);
   set_rates(*optimizer_, state.last_lrs);
   if (rule_.momentum) set_momenta(*optimizer_, {state.momenta.begin(), state.momenta.end()});
   base_ = state.base_lrs;

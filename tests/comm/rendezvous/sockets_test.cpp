@@ -16,7 +16,7 @@ using accelerate::RankContext;
 const RankContext kRankZero{.rank = 0, .world_size = 2, .host = "gpu-a"};
 
 bool listens(const Endpoint& endpoint) {
-  return is_port_open(resolve(endpoint, kRankZero), std::chrono::steady_clock::now() + 5s);
+  return is_port_open(resolve_endpoint(endpoint, kRankZero), std::chrono::steady_clock::now() + 5s);
 }
 
 const Interface kLoopback{.name = "lo", .address = "127.0.0.1", .loopback = true};

@@ -69,7 +69,7 @@ void wait_until(const std::function<bool()>& done) {
 }
 
 bool listens_on(const std::string& host, int64_t port) {
-  return is_port_open(resolve({host, port}, {}), std::chrono::steady_clock::now() + 5s);
+  return is_port_open(resolve_endpoint({host, port}, {}), std::chrono::steady_clock::now() + 5s);
 }
 
 /// Accepts no connection: its queue is full and never read.

@@ -14,20 +14,20 @@
 
 namespace env = accelerate::env;
 using accelerate::launch::LaunchOptions;
-using accelerate::launch::resolve;
+using accelerate::launch::resolve_options;
 using accelerate::launch::Resolved;
 using Lines = std::vector<std::string>;
 
 namespace {
 
 Resolved of_version(const std::string& version, const LaunchOptions& options = {}) {
-  return resolve(options, {},
-                 env::read_config_file(TEST_SOURCE_DIR "/tests/launch/configs/" + version + ".yaml", "the test"));
+  return resolve_options(
+      options, {}, env::read_config_file(TEST_SOURCE_DIR "/tests/launch/configs/" + version + ".yaml", "the test"));
 }
 
 std::string refusal(const std::string& text) {
   try {
-    (void)resolve({}, {}, env::parse_config(text, "f.yaml"));
+    (void)resolve_options({}, {}, env::parse_config(text, "f.yaml"));
   } catch (const accelerate::Error& error) {
     return error.what();
   }
@@ -77,7 +77,7 @@ TEST_CASE("the config file of Accelerate 0.34 with fp8 is refused; with another 
   text << std::ifstream(TEST_SOURCE_DIR "/tests/launch/configs/0.34.yaml").rdbuf();
   std::string bf16 = text.str();
   bf16.replace(bf16.find("mixed_precision: fp8"), 20, "mixed_precision: bf16");
-  const auto [options, values, timeout, notes] = resolve({}, {}, env::parse_config(bf16, "f.yaml"));
+  const auto [options, values, timeout, notes] = resolve_options({}, {}, env::parse_config(bf16, "f.yaml"));
   CHECK(options ==
         LaunchOptions{.settings = {.mixed_precision = accelerate::env::Precision::bf16, .cpu = false, .debug = true},
                       .num_processes = 2,
@@ -110,7 +110,7 @@ TEST_CASE("the command line overrides the file with a log line") {
 TEST_CASE("a variable overrides the file, and the command line overrides both") {
   const auto config = env::parse_config("num_processes: 2\nmachine_rank: 3\n", "f.yaml");
   const env::Variables variables{{"ACCELERATE_NUM_PROCESSES", "4"}, {"ACCELERATE_GPU_IDS", "1"}};
-  const auto result = resolve({.gpu_ids = "0"}, variables, config);
+  const auto result = resolve_options({.gpu_ids = "0"}, variables, config);
   CHECK(result.options.num_processes == 4);
   CHECK(result.options.machine_rank == 3);
   CHECK(result.options.gpu_ids == "0");

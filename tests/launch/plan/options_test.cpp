@@ -15,13 +15,13 @@
 
 using accelerate::launch::LaunchError;
 using accelerate::launch::LaunchOptions;
-using accelerate::launch::parse;
+using accelerate::launch::parse_arguments;
 
 namespace {
 
 std::string refusal(const std::vector<std::string>& arguments) {
   try {
-    (void)parse(arguments);
+    (void)parse_arguments(arguments);
   } catch (const LaunchError& error) {
     CHECK(error.exit_code() == 2);
     return error.what();
@@ -32,7 +32,7 @@ std::string refusal(const std::vector<std::string>& arguments) {
 }  // namespace
 
 TEST_CASE("an option that is not given is unset") {
-  CHECK(parse({"./train"}).options == LaunchOptions{.command = {"./train"}});
+  CHECK(parse_arguments({"./train"}).options == LaunchOptions{.command = {"./train"}});
 }
 
 TEST_CASE("every option is parsed in both spellings, with a space or an equals sign") {
@@ -68,116 +68,117 @@ TEST_CASE("every option is parsed in both spellings, with a space or an equals s
                        .memory_format = accelerate::env::MemoryFormat::channels_last,
                        .float32_matmul_precision = accelerate::env::Float32MatmulPrecision::high,
                        .cudnn_benchmark = true};
-  CHECK(parse({"--cpu",
-               "--num_processes",
-               "4",
-               "--backend",
-               "gloo",
-               "--main_process_port",
-               "0",
-               "--num_cpu_threads_per_process",
-               "2",
-               "--gradient_accumulation_steps",
-               "8",
-               "--debug",
-               "--timeout",
-               "30",
-               "--mixed_precision",
-               "bf16",
-               "--device",
-               "cpu",
-               "--allow_shared_gpus",
-               "--memory_format",
-               "channels_last",
-               "--float32_matmul_precision",
-               "high",
-               "--cudnn_benchmark",
-               "--num_machines",
-               "2",
-               "--machine_rank",
-               "1",
-               "--main_process_ip",
-               "gpu-a",
-               "--gpu_ids",
-               "0,1",
-               "--multi_gpu",
-               "--enable_cpu_affinity",
-               "--ranks_per_machine",
-               "3,1",
-               "--runner",
-               "ssh",
-               "--hostfile",
-               "h",
-               "--hosts",
-               "a:2,b",
-               "--mpirun_hostfile",
-               "m",
-               "--same_network",
-               "--role",
-               "trainer",
-               "--monitor_interval",
-               "0.5",
-               "--rdzv_backend",
-               "static",
-               "--config_file",
-               "c.yaml",
-               "--dry_run",
-               "./train"})
+  CHECK(parse_arguments({"--cpu",
+                         "--num_processes",
+                         "4",
+                         "--backend",
+                         "gloo",
+                         "--main_process_port",
+                         "0",
+                         "--num_cpu_threads_per_process",
+                         "2",
+                         "--gradient_accumulation_steps",
+                         "8",
+                         "--debug",
+                         "--timeout",
+                         "30",
+                         "--mixed_precision",
+                         "bf16",
+                         "--device",
+                         "cpu",
+                         "--allow_shared_gpus",
+                         "--memory_format",
+                         "channels_last",
+                         "--float32_matmul_precision",
+                         "high",
+                         "--cudnn_benchmark",
+                         "--num_machines",
+                         "2",
+                         "--machine_rank",
+                         "1",
+                         "--main_process_ip",
+                         "gpu-a",
+                         "--gpu_ids",
+                         "0,1",
+                         "--multi_gpu",
+                         "--enable_cpu_affinity",
+                         "--ranks_per_machine",
+                         "3,1",
+                         "--runner",
+                         "ssh",
+                         "--hostfile",
+                         "h",
+                         "--hosts",
+                         "a:2,b",
+                         "--mpirun_hostfile",
+                         "m",
+                         "--same_network",
+                         "--role",
+                         "trainer",
+                         "--monitor_interval",
+                         "0.5",
+                         "--rdzv_backend",
+                         "static",
+                         "--config_file",
+                         "c.yaml",
+                         "--dry_run",
+                         "./train"})
             .options == expected);
-  CHECK(parse({"--cpu",
-               "--num-processes=4",
-               "--backend=gloo",
-               "--main-process-port=0",
-               "--num-cpu-threads-per-process=2",
-               "--gradient-accumulation-steps=8",
-               "--debug",
-               "--timeout=30",
-               "--mixed-precision=bf16",
-               "--device=cpu",
-               "--allow-shared-gpus",
-               "--memory-format=channels_last",
-               "--float32-matmul-precision=high",
-               "--cudnn-benchmark",
-               "--num-machines=2",
-               "--machine-rank=1",
-               "--main-process-ip=gpu-a",
-               "--gpu-ids=0,1",
-               "--multi-gpu",
-               "--enable-cpu-affinity",
-               "--ranks-per-machine=3,1",
-               "--runner=ssh",
-               "--hostfile=h",
-               "--hosts=a:2,b",
-               "--mpirun-hostfile=m",
-               "--same-network",
-               "--role=trainer",
-               "--monitor-interval=0.5",
-               "--rdzv-backend=static",
-               "--config-file=c.yaml",
-               "--dry-run",
-               "./train"})
+  CHECK(parse_arguments({"--cpu",
+                         "--num-processes=4",
+                         "--backend=gloo",
+                         "--main-process-port=0",
+                         "--num-cpu-threads-per-process=2",
+                         "--gradient-accumulation-steps=8",
+                         "--debug",
+                         "--timeout=30",
+                         "--mixed-precision=bf16",
+                         "--device=cpu",
+                         "--allow-shared-gpus",
+                         "--memory-format=channels_last",
+                         "--float32-matmul-precision=high",
+                         "--cudnn-benchmark",
+                         "--num-machines=2",
+                         "--machine-rank=1",
+                         "--main-process-ip=gpu-a",
+                         "--gpu-ids=0,1",
+                         "--multi-gpu",
+                         "--enable-cpu-affinity",
+                         "--ranks-per-machine=3,1",
+                         "--runner=ssh",
+                         "--hostfile=h",
+                         "--hosts=a:2,b",
+                         "--mpirun-hostfile=m",
+                         "--same-network",
+                         "--role=trainer",
+                         "--monitor-interval=0.5",
+                         "--rdzv-backend=static",
+                         "--config-file=c.yaml",
+                         "--dry-run",
+                         "./train"})
             .options == expected);
 }
 
 TEST_CASE("a flag takes a value only after an equals sign; the last one counts") {
-  const auto options = parse({"--cpu", "no", "--debug"}).options;
+  const auto options = parse_arguments({"--cpu", "no", "--debug"}).options;
   CHECK(options.settings.cpu == true);
   CHECK(options.command == std::vector<std::string>{"no", "--debug"});
-  CHECK(parse({"--cpu=no", "x"}).options.settings.cpu == false);
-  CHECK(parse({"--cpu=no", "--cpu", "x"}).options.settings.cpu == true);
+  CHECK(parse_arguments({"--cpu=no", "x"}).options.settings.cpu == false);
+  CHECK(parse_arguments({"--cpu=no", "--cpu", "x"}).options.settings.cpu == true);
   CHECK(refusal({"--cpu=maybe", "x"}) ==
         "accelerate_launch: --cpu is 'maybe', must be y, yes, t, true, on, 1, n, no, f, false, off or 0");
 }
 
 TEST_CASE("everything after the program belongs to the program") {
-  const auto options = parse({"--cpu", "./train", "--num_processes", "9", "--", "-x", "--help"}).options;
+  const auto options = parse_arguments({"--cpu", "./train", "--num_processes", "9", "--", "-x", "--help"}).options;
   CHECK_FALSE(options.num_processes);
   CHECK(options.command == std::vector<std::string>{"./train", "--num_processes", "9", "--", "-x", "--help"});
 }
 
 TEST_CASE("a separator is accepted before the program") {
-  CHECK(parse({"--cpu", "--", "./train", "--cpu"}).options.command == std::vector<std::string>{"./train", "--cpu"});
-  CHECK(parse({"--", "-odd"}).options.command == std::vector<std::string>{"-odd"});
+  CHECK(parse_arguments({"--cpu", "--", "./train", "--cpu"}).options.command ==
+        std::vector<std::string>{"./train", "--cpu"});
+  CHECK(parse_arguments({"--", "-odd"}).options.command == std::vector<std::string>{"-odd"});
 }
 
 TEST_CASE("an invalid command line is refused with the given and the allowed values") {
@@ -197,7 +198,7 @@ TEST_CASE("an invalid command line is refused with the given and the allowed val
         "accelerate_launch: --num_processes is '4097', must be a whole number from 1 to 4096");
   CHECK(refusal({"--num_processes", "999999999999", "x"}) ==
         "accelerate_launch: --num_processes is '999999999999', must be a whole number from 1 to 4096");
-  CHECK(parse({"--num_processes", "4096", "x"}).options.num_processes == 4096);
+  CHECK(parse_arguments({"--num_processes", "4096", "x"}).options.num_processes == 4096);
   CHECK(refusal({"--main_process_port", "65536", "x"}) ==
         "accelerate_launch: --main_process_port is '65536', must be a whole number from 0 to 65535");
   CHECK(refusal({"--main_process_port=-1", "x"}) ==
@@ -222,9 +223,10 @@ TEST_CASE("an invalid command line is refused with the given and the allowed val
 }
 
 TEST_CASE("the last of repeated options counts, in every spelling") {
-  const auto options = parse({"--num_processes", "2", "--hosts=a", "--num-processes=3", "--hosts", "b,c", "--tee", "0",
-                              "-t", "3", "--mixed_precision", "fp16", "--mixed_precision=bf16", "x"})
-                           .options;
+  const auto options =
+      parse_arguments({"--num_processes", "2", "--hosts=a", "--num-processes=3", "--hosts", "b,c", "--tee", "0", "-t",
+                       "3", "--mixed_precision", "fp16", "--mixed_precision=bf16", "x"})
+          .options;
   CHECK(options.num_processes == 3);
   CHECK(options.hosts == "b,c");
   CHECK(options.tee == "3");
@@ -235,8 +237,8 @@ TEST_CASE("the last of repeated options counts, in every spelling") {
 }
 
 TEST_CASE("the grace time is given in seconds, with an optional fraction") {
-  CHECK(parse({"--grace_time", "0.25", "x"}).options.grace_time == std::chrono::milliseconds(250));
-  CHECK(parse({"--grace-time=30", "x"}).options.grace_time == std::chrono::seconds(30));
+  CHECK(parse_arguments({"--grace_time", "0.25", "x"}).options.grace_time == std::chrono::milliseconds(250));
+  CHECK(parse_arguments({"--grace-time=30", "x"}).options.grace_time == std::chrono::seconds(30));
   for (const char* wrong : {"", "5s", "-1", "nan", "1e10"}) {
     CAPTURE(wrong);
     CHECK(refusal({"--grace_time", wrong, "x"}) ==
@@ -245,9 +247,9 @@ TEST_CASE("the grace time is given in seconds, with an optional fraction") {
 }
 
 TEST_CASE("both spellings may mix within a name, and arguments after the program are not changed") {
-  const auto options =
-      parse({"--num_cpu-threads_per-process", "2", "--gradient-accumulation_steps=3", "./train", "--a-b", "--dry-run"})
-          .options;
+  const auto options = parse_arguments({"--num_cpu-threads_per-process", "2", "--gradient-accumulation_steps=3",
+                                        "./train", "--a-b", "--dry-run"})
+                           .options;
   CHECK(options.settings.threads_per_rank == 2);
   CHECK(options.settings.gradient_accumulation_steps == 3);
   CHECK_FALSE(options.dry_run);
@@ -295,7 +297,7 @@ TEST_CASE("every option of Accelerate 1.15 is accepted, or refused with the alte
     CAPTURE(option);
     std::string message;
     try {
-      (void)parse({option, "1", "x"});
+      (void)parse_arguments({option, "1", "x"});
     } catch (const LaunchError& error) {
       message = error.what();
     }
@@ -305,12 +307,12 @@ TEST_CASE("every option of Accelerate 1.15 is accepted, or refused with the alte
 }
 
 TEST_CASE("short names of Accelerate's options are aliases") {
-  CHECK(parse({"-q", "-t", "3", "--log_dir=l", "x", "-q"}).options ==
+  CHECK(parse_arguments({"-q", "-t", "3", "--log_dir=l", "x", "-q"}).options ==
         LaunchOptions{.log_dir = "l", .tee = "3", .quiet = true, .command = {"x", "-q"}});
 }
 
 TEST_CASE("the resume code must be a possible exit code") {
-  CHECK(parse({"--resume_code", "75", "x"}).options.resume_code == 75);
+  CHECK(parse_arguments({"--resume_code", "75", "x"}).options.resume_code == 75);
   CHECK(refusal({"--resume-code=0", "x"}) ==
         "accelerate_launch: --resume_code is '0', must be a whole number from 1 to 255");
   CHECK(refusal({"--resume-code=256", "x"}) ==
@@ -318,11 +320,11 @@ TEST_CASE("the resume code must be a possible exit code") {
 }
 
 TEST_CASE("backend auto is accepted and names no backend") {
-  const auto options = parse({"--backend", "auto", "x"}).options;
+  const auto options = parse_arguments({"--backend", "auto", "x"}).options;
   CHECK(options.settings.backend == "auto");
   CHECK_FALSE(named_backend(options));
   CHECK_FALSE(needs_gpus(options));
-  CHECK_NOTHROW(parse({"--backend", "auto", "--cpu", "x"}));
+  CHECK_NOTHROW(parse_arguments({"--backend", "auto", "--cpu", "x"}));
 }
 
 TEST_CASE("the reference lists every option of the launcher with its variable") {
@@ -339,8 +341,8 @@ TEST_CASE("the reference lists every option of the launcher with its variable") 
 }
 
 TEST_CASE("defaults are in the table only: the help prints them, and they apply to omitted options") {
-  const std::string page = parse({"--help"}).print.value();
-  const auto values = accelerate::launch::resolve({}, {}, {}).values;
+  const std::string page = parse_arguments({"--help"}).print.value();
+  const auto values = accelerate::launch::resolve_options({}, {}, {}).values;
   std::map<std::string, std::string> defaults;
   const auto look_at = [&](const auto& row, const auto& value) {
     const std::string name(row.option.name);
@@ -375,7 +377,7 @@ TEST_CASE("defaults are in the table only: the help prints them, and they apply 
 }
 
 TEST_CASE("the help names the variables with names unlike their options") {
-  const std::string page = parse({"--help"}).print.value();
+  const std::string page = parse_arguments({"--help"}).print.value();
   CHECK(page.ends_with(
       "ACCELERATE_NUM_PROCESSES and the like, with another name\n"
       "ACCELERATE_USE_CPU (--cpu), ACCELERATE_DEBUG_MODE (--debug),\n"
@@ -393,7 +395,7 @@ TEST_CASE("a given value overrides the table's default") {
 }
 
 TEST_CASE("help is one page that names every option once") {
-  const auto page = parse({"--help"}).print;
+  const auto page = parse_arguments({"--help"}).print;
   REQUIRE(page);
   for (const char* option : {"--cpu ",
                              "--num_processes N",
@@ -463,7 +465,7 @@ TEST_CASE("help is one page that names every option once") {
   }
   CHECK(lines <= 98);
   CHECK(longest <= 120);
-  CHECK(parse({"-h"}).print == page);
+  CHECK(parse_arguments({"-h"}).print == page);
 }
 
-TEST_CASE("version is printed") { CHECK(parse({"--version"}).print->starts_with("accelerate_launch 0.")); }
+TEST_CASE("version is printed") { CHECK(parse_arguments({"--version"}).print->starts_with("accelerate_launch 0.")); }

@@ -13,8 +13,8 @@
 namespace env = accelerate::env;
 using accelerate::launch::LaunchError;
 using accelerate::launch::LaunchOptions;
-using accelerate::launch::parse;
-using accelerate::launch::resolve;
+using accelerate::launch::parse_arguments;
+using accelerate::launch::resolve_options;
 using env::Variables;
 using Words = std::vector<std::string>;
 
@@ -27,12 +27,12 @@ const env::Config deepspeed =
 
 LaunchOptions parsed(Words words) {
   words.emplace_back("./train");
-  return parse(words).options;
+  return parse_arguments(words).options;
 }
 
 /// Variables of sharded training of a rank.
 Variables of_rank(const Words& words, const Variables& inherited = {}, const env::Config& config = {}) {
-  const auto options = resolve(parsed(words), inherited, config).options;
+  const auto options = resolve_options(parsed(words), inherited, config).options;
   Variables all = accelerate::launch::plan(options, {}, inherited, {}).workers.at(0).environment;
   std::erase_if(all, [](const auto& variable) {
     return !variable.first.starts_with("FSDP_") && variable.first != "ACCELERATE_USE_FSDP";
@@ -41,7 +41,7 @@ Variables of_rank(const Words& words, const Variables& inherited = {}, const env
 }
 
 std::string refused(const Words& words, const Variables& inherited = {}, const env::Config& config = {}) {
-  return testing::refusal<LaunchError>([&] { (void)resolve(parsed(words), inherited, config); });
+  return testing::refusal<LaunchError>([&] { (void)resolve_options(parsed(words), inherited, config); });
 }
 
 }  // namespace
@@ -91,7 +91,7 @@ TEST_CASE("sharded training: the command line overrides variables, which overrid
   CHECK(of_rank(words, inherited, file) == Variables{{"ACCELERATE_USE_FSDP", "true"},
                                                      {"FSDP_SHARDING_STRATEGY", "FULL_SHARD"},
                                                      {"FSDP_MIN_NUM_PARAMS", "9"}});
-  CHECK(resolve(parsed(words), inherited, file).conflicts ==
+  CHECK(resolve_options(parsed(words), inherited, file).conflicts ==
         Words{"fsdp_sharding_strategy is FULL_SHARD from FSDP_SHARDING_STRATEGY; not used: SHARD_GRAD_OP in f.yaml",
               "min_num_params is 9 from the command line; not used: 7 in f.yaml, 8 in FSDP_MIN_NUM_PARAMS"});
   CHECK(of_rank({"--use_fsdp=no"}, {}, file) == Variables{{"ACCELERATE_USE_FSDP", "false"}});
@@ -112,6 +112,6 @@ TEST_CASE("settings on the command line without sharded training are refused") {
 
 TEST_CASE("both types of state dicts are accepted") {
   for (const char* type : {"SHARDED_STATE_DICT", "FULL_STATE_DICT"}) {
-    CHECK(resolve(parsed({"--use_fsdp", "--fsdp_state_dict_type", type}), {}, {}).conflicts.empty());
+    CHECK(resolve_options(parsed({"--use_fsdp", "--fsdp_state_dict_type", type}), {}, {}).conflicts.empty());
   }
 }

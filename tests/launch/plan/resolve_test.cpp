@@ -13,7 +13,7 @@ using accelerate::launch::LaunchOptions;
 using accelerate::launch::Machine;
 using accelerate::launch::number_of_processes;
 using accelerate::launch::on_cpu;
-using accelerate::launch::resolve;
+using accelerate::launch::resolve_options;
 using accelerate::launch::wants_mpi;
 using Lines = std::vector<std::string>;
 
@@ -25,11 +25,11 @@ const Config no_file{};
 Config file(const std::string& key, const std::string& value) { return {.path = "f", .values = {{key, value}}}; }
 
 LaunchOptions resolved(const LaunchOptions& options, const Variables& variables, const Config& config = no_file) {
-  return resolve(options, variables, config).options;
+  return resolve_options(options, variables, config).options;
 }
 
 Lines conflicts(const LaunchOptions& options, const Variables& variables, const Config& config = no_file) {
-  return resolve(options, variables, config).conflicts;
+  return resolve_options(options, variables, config).conflicts;
 }
 
 }  // namespace
@@ -140,8 +140,8 @@ TEST_CASE("backend auto overrides a name in a weaker source: command line, varia
 }
 
 TEST_CASE("resolved values are given ones or defaults; values that are determined later stay unset") {
-  const auto result = resolve({.num_machines = 2}, {{"ACCELERATE_GRACE_TIME", "7"}, {"ACCELERATE_TIMEOUT", "9"}},
-                              file("max_restarts", "3"));
+  const auto result = resolve_options(
+      {.num_machines = 2}, {{"ACCELERATE_GRACE_TIME", "7"}, {"ACCELERATE_TIMEOUT", "9"}}, file("max_restarts", "3"));
   CHECK(result.values.num_machines == 2);
   CHECK(result.values.grace_time == std::chrono::seconds(7));
   CHECK(result.values.settings.timeout == std::chrono::seconds(9));
@@ -154,10 +154,11 @@ TEST_CASE("resolved values are given ones or defaults; values that are determine
 }
 
 TEST_CASE("a timeout on the command line applies to the launcher too") {
-  CHECK(resolve({.settings = {.timeout = std::chrono::seconds(7)}}, {{"ACCELERATE_TIMEOUT", "9"}}, {}).timeout ==
-        std::chrono::seconds(7));
-  CHECK(resolve({}, {{"ACCELERATE_TIMEOUT", "9"}}, {}).timeout == std::chrono::seconds(9));
-  CHECK(resolve({}, {}, {}).timeout == std::chrono::seconds(600));
+  CHECK(
+      resolve_options({.settings = {.timeout = std::chrono::seconds(7)}}, {{"ACCELERATE_TIMEOUT", "9"}}, {}).timeout ==
+      std::chrono::seconds(7));
+  CHECK(resolve_options({}, {{"ACCELERATE_TIMEOUT", "9"}}, {}).timeout == std::chrono::seconds(9));
+  CHECK(resolve_options({}, {}, {}).timeout == std::chrono::seconds(600));
 }
 
 TEST_CASE("settings of the file are exported to the ranks unless they are overridden") {
@@ -170,6 +171,6 @@ TEST_CASE("settings of the file are exported to the ranks unless they are overri
 }
 
 TEST_CASE("a value that the library would refuse is refused before a rank starts") {
-  CHECK_THROWS_WITH_AS(resolve({}, {{"ACCELERATE_BACKEND", "nonsense"}}, {}),
+  CHECK_THROWS_WITH_AS(resolve_options({}, {{"ACCELERATE_BACKEND", "nonsense"}}, {}),
                        "settings: ACCELERATE_BACKEND is 'nonsense', must be mpi, gloo or nccl", accelerate::Error);
 }

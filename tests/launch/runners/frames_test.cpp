@@ -27,7 +27,7 @@ std::string refusal(std::string bytes) {
 TEST_CASE("frames with any content are read one by one, and only if they are complete") {
   Frame input{.kind = FrameKind::input, .bytes = std::string("a\0\n\xff", 4)};
   input.bytes.append(70'000, 'x');
-  std::string buffer = bytes_of(input) + bytes_of({.kind = FrameKind::input_end});
+  std::string buffer = encode_frame(input) + encode_frame({.kind = FrameKind::input_end});
   std::string part = buffer.substr(0, 1000);
   CHECK_FALSE(take_frame(part));
   CHECK(take_frame(buffer) == input);
@@ -46,14 +46,14 @@ TEST_CASE("a job with special words and values survives a round trip") {
 TEST_CASE("bytes that are not a frame or not a job are refused") {
   CHECK(refusal("Welcome to host2!\n") == kRefusal);
   CHECK(refusal("J\xff\xff\xff\xff") == kRefusal);
-  CHECK(refusal(bytes_of({.kind = FrameKind::job, .bytes = "no end"})) == kRefusal);
-  CHECK(refusal(bytes_of({.kind = FrameKind::job, .bytes = ""})) == kRefusal);
-  CHECK(refusal(bytes_of({.kind = FrameKind::job,
-                          .bytes = std::string("1\0/\0"
-                                               "9\0a\0",
-                                               8)})) == kRefusal);
-  CHECK(refusal(bytes_of({.kind = FrameKind::input,
-                          .bytes = std::string("1\0/\0"
-                                               "0\0",
-                                               6)})) == kRefusal);
+  CHECK(refusal(encode_frame({.kind = FrameKind::job, .bytes = "no end"})) == kRefusal);
+  CHECK(refusal(encode_frame({.kind = FrameKind::job, .bytes = ""})) == kRefusal);
+  CHECK(refusal(encode_frame({.kind = FrameKind::job,
+                              .bytes = std::string("1\0/\0"
+                                                   "9\0a\0",
+                                                   8)})) == kRefusal);
+  CHECK(refusal(encode_frame({.kind = FrameKind::input,
+                              .bytes = std::string("1\0/\0"
+                                                   "0\0",
+                                                   6)})) == kRefusal);
 }

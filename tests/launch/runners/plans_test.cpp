@@ -40,7 +40,7 @@ TEST_CASE("options survive a round trip through arguments") {
   CHECK(words ==
         Words{"--num_processes=4", "--main_process_ip=gpu-a", "--enable_cpu_affinity=1", "--cpu=0", "--timeout=7"});
   words.emplace_back("x");
-  CHECK(parse(words).options == options);
+  CHECK(parse_arguments(words).options == options);
   CHECK(arguments_of({.hang_timeout = std::chrono::milliseconds(1'234'567'500)}) == Words{"--hang_timeout=1234567.5"});
 }
 
@@ -256,7 +256,7 @@ TEST_CASE("a launcher around each rank adds options that mpirun and srun do not 
 TEST_CASE("only the launchers around ranks get the version of the main launcher") {
   const std::string name = kLauncherVersionVariable;
   const Variables outer{{name, "0.1"}};
-  const std::string ours = parse({"--version"}).print.value();
+  const std::string ours = parse_arguments({"--version"}).print.value();
   const auto version_of = [&](const LaunchPlan& plan) {
     return "accelerate_launch " + plan.workers.at(0).environment.at(name) + "\n";
   };

@@ -96,7 +96,7 @@ TEST_CASE("srun: one line states the number of ranks and its source if none was 
 }
 
 TEST_CASE("srun: a launcher around a rank refuses a main launcher of another version") {
-  const std::string version = accelerate::launch::parse({"--version"}).print.value().substr(18);
+  const std::string version = accelerate::launch::parse_arguments({"--version"}).print.value().substr(18);
   const auto around = [](const std::string& of_starter) {
     return Child(testing::launcher({"--task", "--", "sh", "-c", "echo ${ACCELERATE_LAUNCHER_VERSION-none}"}),
                  {{"ACCELERATE_LAUNCHER_VERSION", of_starter}})

@@ -347,11 +347,12 @@ TEST_CASE("an agent refuses a launcher of another version, and junk") {
     CHECK(ran.code == 1);
     return ran.err;
   };
-  const std::string ours = parse({"--version"}).print.value().substr(std::string("accelerate_launch ").size());
-  CHECK(agent(bytes_of(frame_of({.version = "9.9", .folder = "/"}))) ==
+  const std::string ours =
+      parse_arguments({"--version"}).print.value().substr(std::string("accelerate_launch ").size());
+  CHECK(agent(encode_frame(frame_of({.version = "9.9", .folder = "/"}))) ==
         "accelerate_launch: " + accelerate::base::host_name() + " has accelerate_launch " +
             ours.substr(0, ours.size() - 1) + ", the host that starts the job has 9.9; they must be the same\n");
-  CHECK(agent(bytes_of(frame_of({.version = ours.substr(0, ours.size() - 1), .folder = "/no such"}))) ==
+  CHECK(agent(encode_frame(frame_of({.version = ours.substr(0, ours.size() - 1), .folder = "/no such"}))) ==
         "accelerate_launch: /no such on " + accelerate::base::host_name() +
             ": No such file or directory; the folder must exist as on the host that starts the job\n");
   CHECK(agent("Last login: today\n") ==
