@@ -2,7 +2,6 @@
 // Private: memory that the ranks of a group share, if all of them run on one machine.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
