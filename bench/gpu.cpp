@@ -179,7 +179,9 @@ void add_images(Trainings& all, const GpuSizes& sizes, bool graphed, const std::
   add("resnet18-channels-last", resnet, bench::images, last, cross_entropy);
   add("resnet18-channels-last-compiled", compiled, bench::images, last, cross_entropy);
   const auto basic_net = [] { return bench::with_weights(bench::BasicNet()); };
+  const auto compiled_basic_net = [] { return accelerate::nn::CompiledModule(bench::compiled_package("cnn")); };
   add("cnn", basic_net, bench::digits, contiguous, nll);
+  add("cnn-compiled", compiled_basic_net, bench::digits, contiguous, nll);
 }
 
 /// Forward and backward of GPT-2's last layer with its loss, in bf16.

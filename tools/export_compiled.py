@@ -20,6 +20,7 @@ import importlib
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -86,7 +87,7 @@ def export(module, example_inputs, path, *, dynamic_batch=False, dynamic=(), aut
         for part, mode in modes.items():
             part.training = mode
     record |= _origin(device) | {"autocast": str(autocast).removeprefix("torch.") if autocast else "", "evaluation": evaluation,
-                                 "symbols": _symbols(traces), "aliases": unique.aliases}
+                                 "symbols": _symbols(traces), "aliases": unique.aliases, "threads": _threads(models)}
     _write(path, models, record, weights)
     return path
 
@@ -495,6 +496,13 @@ def _origin(device):
     capability = "{}.{}".format(*torch.cuda.get_device_capability(device)) if device.type == "cuda" else ""
     return {"torch": torch.__version__, "cuda": (torch.version.cuda or "") if device.type == "cuda" else "", "device": device.type,
             "cuda_capability": capability, "machine": platform.machine(), "processor_flags": _processor_flags()}
+
+
+def _threads(models):
+    """Number of threads of parallel CPU kernels, which Inductor writes into the code; 0 if no kernel has one."""
+    sources = [file for files in models.values() for file in map(str, files) if file.endswith(".cpp")]
+    found = [int(n) for file in sources for n in re.findall(r"#pragma omp parallel num_threads\((\d+)\)", open(file).read())]
+    return max(found, default=0)
 
 
 def _write(path, models, record, weights):

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/nn/compiled_code.hpp"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -12,9 +13,12 @@
 
 #include <cstring>
 #include <mutex>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "accelerate/base/log.hpp"
 #include "accelerate/base/version_counter.hpp"
 #include "accelerate/nn/compiled_host.hpp"
 #include "accelerate/nn/compiled_layout.hpp"
@@ -29,13 +33,16 @@ using torch::autograd::variable_list;
 class LoadedGraphs {
  public:
   LoadedGraphs(const PackageFile& file, c10::Device device)
-      : device_(device), forward_(load(file, "forward", device)), backward_(load(file, "backward", device)) {
+      : origin_(file.origin),
+        device_(device),
+        forward_(load(file, "forward", device)),
+        backward_(load(file, "backward", device)) {
     if (file.record.evaluation) evaluate_ = load(file, "evaluate", device);
   }
 
-  variable_list forward(variable_list tensors) { return run(*forward_, std::move(tensors)); }
-  variable_list backward(variable_list tensors) { return run(*backward_, std::move(tensors)); }
-  variable_list evaluate(variable_list tensors) { return run(*evaluate_, std::move(tensors)); }
+  variable_list forward(variable_list tensors) { return run(*forward_, "forward", std::move(tensors)); }
+  variable_list backward(variable_list tensors) { return run(*backward_, "backward", std::move(tensors)); }
+  variable_list evaluate(variable_list tensors) { return run(*evaluate_, "evaluation", std::move(tensors)); }
   [[nodiscard]] c10::Device device() const { return device_; }
 
  private:
@@ -50,15 +57,23 @@ class LoadedGraphs {
                                     device.is_cpu() ? c10::DeviceIndex{-1} : device.index());
   }
 
-  variable_list run(Loader& graph, variable_list tensors) {
+  variable_list run(Loader& graph, std::string_view name, variable_list tensors) {
     const std::lock_guard lock(mutex_);
     const c10::DeviceGuard guard(device_);
     // Autocast was traced into the graph, and autograd is this file's own node.
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return graph.boxed_run(std::move(tensors));  // releases each tensor after its last use
+    try {
+      return graph.boxed_run(std::move(tensors));  // releases each tensor after its last use
+    } catch (const std::runtime_error& error) {    // has no reason: the compiled code prints it
+      origin_.fail(ErrorKind::usage,
+                   "the compiled {} failed; it printed the reason to stderr, such as an index outside of an embedding; "
+                   "correct the inputs ({})",
+                   name, error.what());
+    }
   }
 
+  archive::Origin origin_;
   c10::Device device_;
   std::mutex mutex_;
   std::unique_ptr<Loader> forward_, backward_, evaluate_;
@@ -212,6 +227,15 @@ struct EvaluationStep : torch::autograd::Function<EvaluationStep> {
   }
 };
 
+void warn_about_threads(const Record& record, const archive::Origin& origin) {
+  const int64_t here = at::get_num_threads();
+  if (record.threads <= here) return;
+  base::log_once(base::LogLevel::warning, {},
+                 "{}: {} was compiled for {} threads and starts them in each process, although this process has {}; "
+                 "export it with OMP_NUM_THREADS={}, or with options={{\"cpp.dynamic_threads\": True}}",
+                 origin.operation, origin.path, record.threads, here, here);
+}
+
 void check_gradients(const CompiledCode& code, const variable_list& tensors) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const TensorRow& row = code.record().tensors[i];
@@ -243,6 +267,7 @@ LoadedGraphs& CompiledCode::on(c10::Device device) {
   auto& graphs = loaded_[{device.type(), device.index()}];
   if (graphs == nullptr) {
     check_device(file_.record, device, properties_of(device), file_.origin);
+    warn_about_threads(file_.record, file_.origin);
     graphs = std::make_unique<LoadedGraphs>(file_, device);
   }
   return *graphs;

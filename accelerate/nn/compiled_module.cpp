@@ -3,6 +3,8 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/ScalarType.h>
+#include <fmt/format.h>
 
 #include <ostream>
 #include <utility>
@@ -32,6 +34,12 @@ std::pair<torch::nn::Module*, std::string> owner_of(torch::nn::Module& root, std
     name.erase(0, dot + 1);
   }
   return {owner, name};
+}
+
+/// Returns the name of an autocast dtype in Python and in the record.
+std::string python_name(c10::ScalarType dtype) {
+  if (dtype == c10::ScalarType::Half) return "float16";
+  return dtype == c10::ScalarType::BFloat16 ? "bfloat16" : c10::toString(dtype);
 }
 
 }  // namespace
@@ -91,12 +99,31 @@ std::vector<at::Tensor> CompiledModuleImpl::forward_all(const std::vector<at::Te
   return is_training() ? compiled::run_training(code_, tensors) : compiled::run_evaluation(code_, tensors);
 }
 
+// An fp16 package without fp16 mixed precision matters in training only: nothing scales the loss.
 void CompiledModuleImpl::warn_about_autocast(c10::Device device) const {
-  if (!at::autocast::is_autocast_enabled(device.type()) || !code_->record().autocast.empty()) return;
-  base::log_once(base::LogLevel::warning, {},
-                 "{}: {} was exported without autocast, so it computes in the dtype of its parameters although mixed "
-                 "precision is on; export it with autocast=torch.bfloat16",
-                 code_->origin().operation, code_->origin().path);
+  const std::string& exported = code_->record().autocast;
+  const bool enabled = at::autocast::is_autocast_enabled(device.type());
+  const std::string wanted = enabled ? python_name(at::autocast::get_autocast_dtype(device.type())) : "";
+  if (wanted == exported) return;
+  const auto warn = [&](const std::string& text) {
+    base::log_once(base::LogLevel::warning, {}, "{}: {} was exported {}", code_->origin().operation,
+                   code_->origin().path, text);
+  };
+  if (exported.empty()) {
+    warn(
+        fmt::format("without autocast, so it computes in the dtype of its parameters although mixed precision is {}; "
+                    "export it with autocast=torch.{}",
+                    wanted, wanted));
+  } else if (enabled) {
+    warn(
+        fmt::format("with autocast=torch.{}, so it computes in {} although mixed precision is {}; export it with "
+                    "autocast=torch.{}",
+                    exported, exported, wanted, wanted));
+  } else if (exported == "float16" && is_training() && at::GradMode::is_enabled()) {
+    warn(
+        "with autocast=torch.float16, and mixed precision is off, so small gradients become 0 unless the loss is "
+        "scaled; set mixed_precision to fp16");
+  }
 }
 
 const std::vector<std::string>& CompiledModuleImpl::aliases() const { return code_->record().aliases; }

@@ -100,6 +100,7 @@ Record read_members(const json& root, uint64_t weight_bytes, const archive::Orig
                 .machine = root.at("machine"),
                 .processor_flags = root.at("processor_flags"),
                 .autocast = root.at("autocast"),
+                .threads = root.value("threads", int64_t{0}),
                 .evaluation = root.at("evaluation"),
                 .returns_tensor = root.at("returns_tensor"),
                 .saved = root.at("saved"),

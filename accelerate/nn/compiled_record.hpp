@@ -58,6 +58,7 @@ struct Record {
   std::string torch{}, cuda{}, device{}, cuda_capability{}, machine{};
   std::vector<std::string> processor_flags{};
   std::string autocast{};  ///< dtype of the autocast region at export, "" without one
+  int64_t threads = 0;     ///< of parallel CPU kernels; 0 if the process decides, and for older packages
   bool evaluation = false;
   bool returns_tensor = true;
   std::vector<TensorRow> tensors{};

@@ -11,7 +11,7 @@ from torch import nn
 SMALL = "ACCELERATE_BENCH_SMALL" in os.environ
 DEVICE = torch.device("cpu" if "ACCELERATE_USE_CPU" in os.environ else f"cuda:{os.environ.get('LOCAL_RANK', '0')}")
 VOCABULARY, LENGTH, LAYERS, HEADS, WIDTH = (512, 64, 2, 2, 64) if SMALL else (50257, 1024, 12, 12, 768)
-SEQUENCES, IMAGES, PIXELS, DIGITS = (2, 4, 32, 8) if SMALL else (8, 64, 224, 64)
+SEQUENCES, IMAGES, PIXELS = (2, 4, 32) if SMALL else (8, 64, 224)
 
 
 def gpt2():
@@ -49,7 +49,7 @@ def cnn():
 
 def digits():
     torch.manual_seed(2)
-    return torch.randn(DIGITS, 1, 28, 28), torch.randint(10, (DIGITS,))
+    return torch.randn(64, 1, 28, 28), torch.randint(10, (64,))
 
 
 def loss_of_tokens(net, x, _):

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gpu_packages.py FOLDER: exports the compiled models that bench/gpu.cpp trains, each in a process of its own.
-
-gpu_packages.py FOLDER NAME exports one of them.
-"""
+"""gpu_packages.py FOLDER NAME ...: exports compiled models that bench/gpu.cpp trains, each in a process of its own."""
 import os
 import subprocess
 import sys
@@ -41,17 +38,23 @@ def resnet18_channels_last(path):
     export(models.resnet().to(memory_format=torch.channels_last), x, path, evaluation=False, options=OPTIONS)
 
 
-PACKAGES = {"gpt2-block": gpt2_block, "gpt2": gpt2, "resnet18-channels-last": resnet18_channels_last}
+def cnn(path):
+    x, _ = models.on_device(models.digits())
+    export(models.cnn(), x, path, evaluation=False)
 
 
-def export_all(folder):
-    started = {name: subprocess.Popen([sys.executable, os.path.abspath(__file__), folder, name]) for name in PACKAGES}
+PACKAGES = {"gpt2-block": gpt2_block, "gpt2": gpt2, "resnet18-channels-last": resnet18_channels_last, "cnn": cnn}
+
+
+def export_each(folder, names):
+    started = {name: subprocess.Popen([sys.executable, os.path.abspath(__file__), folder, name]) for name in names}
     failed = [name for name, process in started.items() if process.wait() != 0]
     if failed:
         sys.exit(f"gpu_packages.py: the export of {', '.join(failed)} failed")
 
 
-if len(sys.argv) > 2:
-    PACKAGES[sys.argv[2]](f"{sys.argv[1]}/{sys.argv[2]}.pt2")
+folder, *names = sys.argv[1:]
+if len(names) == 1:
+    PACKAGES[names[0]](f"{folder}/{names[0]}.pt2")
 else:
-    export_all(sys.argv[1])
+    export_each(folder, names)

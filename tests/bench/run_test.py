@@ -128,6 +128,7 @@ class RunTest(unittest.TestCase):
                     ("ddp", "transformer 4x128, 2 ranks, mpi, vs torchrun+Accelerate", "ms"),
                     ("ddp", "BasicNet, 2 ranks, vs 1 rank", "ms"),
                     ("memory", "25 M parameters AdamW, peak resident of a process, vs Accelerate", "MB"),
+                    ("compiled", "BasicNet, compiled, 1 CPU thread, vs torch.compile", "ms"),
                     ("step_overhead", "tiny MLP, 1 rank, vs Accelerate", "us"),
                     ("step_overhead", "tiny MLP, 1 rank, vs eager PyTorch", "us"),
                     ("step_overhead", "tiny MLP, accumulate 4, vs Accelerate", "us"),

@@ -4,7 +4,6 @@
 //
 #include <sys/stat.h>
 
-#include "accelerate/base/log.hpp"
 #include "accelerate/nn/compiled_host.hpp"
 #include "accelerate/nn/compiled_layout.hpp"
 
@@ -119,16 +118,14 @@ TEST_CASE("a file outside the program's folder causes one warning; a world-writa
   const testing::TemporaryFolder folder;
   const std::string path = folder / "net.pt2";
   write(path, testing::text_of(package("block")));
-  std::vector<std::string> lines;
-  accelerate::base::reset_log_once();
-  const auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
-  CHECK(opening(path, {}) == "");
-  CHECK(opening(path, {}) == "");
   const auto own = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "compiled_file_test.pt2";
-  write(own, testing::text_of(package("block")));
-  CHECK(opening(own, {}) == "");
-  std::filesystem::remove(own);
-  accelerate::base::set_log_handler(before);
+  const auto lines = lines_logged_by([&] {
+    CHECK(opening(path, {}) == "");
+    CHECK(opening(path, {}) == "");
+    write(own, testing::text_of(package("block")));
+    CHECK(opening(own, {}) == "");
+    std::filesystem::remove(own);
+  });
   CHECK(lines == std::vector<std::string>{"CompiledModule: " + path +
                                           " is outside the program's folder, and loading it executes its code; set "
                                           "CompiledOptions::trusted if you know its origin"});
@@ -181,6 +178,27 @@ TEST_CASE("a file that was replaced, changed or removed after it was verified is
               ": the file was changed, replaced or removed after it was verified, so its code is not executed; keep it "
               "until the first forward on each device");
   }
+}
+
+TEST_CASE("code that starts more threads than the process has causes a warning with the remedy") {
+  const testing::TemporaryFolder folder;
+  const auto lines_of = [&](const std::function<void(json&)>& edit) {
+    const std::string path = folder / "net.pt2";
+    write_edited("block", path, edit);
+    return lines_logged_by([&] {
+      CompiledModule net(path, kTrusted);
+      net->forward(torch::ones({5, 4}));
+    });
+  };
+  const int here = at::get_num_threads();
+  CHECK(lines_of([&](json& record) { record["threads"] = here; }).empty());
+  CHECK(lines_of([](json& record) { record.erase("threads"); }).empty());  // an older exporter
+  CHECK(lines_of([](json& record) { record["threads"] = 4096; }) ==
+        std::vector<std::string>{
+            fmt::format("CompiledModule: {} was compiled for 4096 threads and starts them in each process, although "
+                        "this process has {}; export it with OMP_NUM_THREADS={}, or with "
+                        "options={{\"cpp.dynamic_threads\": True}}",
+                        folder / "net.pt2", here, here)});
 }
 
 TEST_CASE("code for another GPU is refused") {

@@ -6,22 +6,23 @@
 #include <sstream>
 #include <thread>
 
-#include "accelerate/base/log.hpp"
-#include "accelerate/precision/autocast.hpp"
-
 using namespace compiled_testing;
 using testing::refusal;
 
 namespace {
 
-/// Trains like train() in compiled_packages.py and compares losses, gradients, state and evaluation.
+torch::optim::SGD sgd_of(const CompiledModule& net) {
+  return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+}
+
+/// Trains like train() in compiled_packages.py and compares losses, gradients and state.
 template <typename Loss>
-void check_trains_like_eager(CompiledModule& net, const Expected& expected, const Loss& loss) {
-  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+void check_trains_like_eager(CompiledModule& net, torch::optim::Optimizer&& optimizer, const Expected& expected,
+                             const Loss& loss) {
   const at::Tensor losses = expected.tensor("losses");
   double worst = 0;
   for (int64_t step = 0; step < losses.size(0); ++step) {
-    sgd.zero_grad();
+    optimizer.zero_grad();
     const at::Tensor value = loss(expected.batch("x", step), expected.batch("y", step));
     value.backward();
     worst = std::max(worst, std::abs(value.template item<double>() - losses[step].item<double>()));
@@ -32,7 +33,7 @@ void check_trains_like_eager(CompiledModule& net, const Expected& expected, cons
         CHECK(difference(parameters[name].grad(), gradient) < kTolerance);
       }
     }
-    sgd.step();
+    optimizer.step();
   }
   CHECK(worst < kTolerance);
   const auto state = expected.tensors("state");
@@ -50,17 +51,14 @@ std::string refused_call(CompiledModule& net, const std::vector<at::Tensor>& inp
   return refusal([&] { (void)net->forward_all(inputs); });
 }
 
-std::string error_of(const std::string& name, const std::string& text) {
-  return "CompiledModule: " + package(name) + ": " + text;
-}
-
 }  // namespace
 
 TEST_CASE("an MLP with BatchNorm, a frozen parameter and tied weights trains as in PyTorch, for several batch sizes") {
   const Expected expected("mlp");
   auto net = compiled_mlp();
-  check_trains_like_eager(
-      net, expected, [&](const at::Tensor& x, const at::Tensor& y) { return torch::mse_loss(net->forward(x), y); });
+  check_trains_like_eager(net, sgd_of(net), expected, [&](const at::Tensor& x, const at::Tensor& y) {
+    return torch::mse_loss(net->forward(x), y);
+  });
   CHECK_FALSE(net->named_parameters()["fc.bias"].requires_grad());
   CHECK_FALSE(net->named_parameters()["fc.bias"].grad().defined());
   net->eval();
@@ -91,7 +89,7 @@ TEST_CASE("dropout has PyTorch's random numbers; channels_last, two outputs, gra
   CHECK(net->named_parameters()["first.weight"].is_contiguous(at::MemoryFormat::ChannelsLast));
   at::Tensor first;
   torch::manual_seed(7);
-  check_trains_like_eager(net, expected, [&](const at::Tensor& x, const at::Tensor& y) {
+  check_trains_like_eager(net, sgd_of(net), expected, [&](const at::Tensor& x, const at::Tensor& y) {
     const at::Tensor input = x.detach().clone(at::MemoryFormat::Preserve).requires_grad_(true);
     if (!first.defined()) first = input;
     const auto outputs = net->forward_all({input});
@@ -101,6 +99,44 @@ TEST_CASE("dropout has PyTorch's random numbers; channels_last, two outputs, gra
   });
   CHECK(difference(first.grad(), expected.tensor("input_gradient")) < kTolerance);
   CHECK(refusal([&] { net->forward(first); }) == error_of("conv", "the module returns 2 tensors; call forward_all()"));
+}
+
+TEST_CASE("a GPT with int64 tokens and a tied head trains by AdamW as in PyTorch, for several batch sizes") {
+  const Expected expected("gpt");
+  CompiledModule net(package("gpt"), kTrusted);
+  CHECK(net->aliases() == std::vector<std::string>{"head.weight = token.weight"});
+  const auto gradients = expected.tensors("gradients");
+  CHECK(net->named_parameters().keys() == expected.names("parameters"));
+  CHECK(gradients.size() == net->parameters().size());
+  check_trains_like_eager(net, torch::optim::AdamW(net->parameters(), torch::optim::AdamWOptions(1e-2)), expected,
+                          [&](const at::Tensor& x, const at::Tensor& y) {
+                            return torch::cross_entropy_loss(net->forward(x).flatten(0, 1), y.flatten());
+                          });
+  const torch::NoGradGuard no_grad;  // without dropout the training graph is that of the evaluation
+  const at::Tensor tokens = expected.batch("x", 0);
+  CHECK(difference(net->forward(tokens), expected.tensor("evaluated")) < kTolerance);
+  const at::Tensor changed = tokens.clone();
+  changed.select(1, -1).copy_((changed.select(1, -1) + 1) % 11);
+  CHECK(net->forward(changed).narrow(1, 0, 4).equal(net->forward(tokens).narrow(1, 0, 4)));  // causal
+  CHECK_FALSE(net->forward(changed).equal(net->forward(tokens)));
+}
+
+TEST_CASE("tokens with another dtype or outside of the vocabulary are refused, and negative ones count from its end") {
+  CompiledModule net(package("gpt"), kTrusted);
+  CHECK(refused_call(net, {torch::zeros({2, 5}, torch::kInt)}) ==
+        error_of("gpt",
+                 "input 0 has dtype Int, the package was compiled for Long; convert it, or export the module with this "
+                 "dtype"));
+  for (const int64_t token : {11, -12}) {
+    CAPTURE(token);
+    const std::string text = refused_call(net, {torch::full({2, 5}, token, torch::kLong)});
+    CHECK(text.starts_with(error_of("gpt",
+                                    "the compiled forward failed; it printed the reason to stderr, such as an index "
+                                    "outside of an embedding; correct the inputs (")));
+  }
+  const torch::NoGradGuard no_grad;
+  const auto scores = [&](int64_t token) { return net->forward(torch::full({2, 5}, token, torch::kLong)); };
+  CHECK(scores(-3).equal(scores(8)));  // Inductor's code; eager PyTorch refuses it
 }
 
 TEST_CASE("eval() never applies dropout, with gradients enabled too, and its outputs have no backward") {
@@ -264,30 +300,6 @@ TEST_CASE("a parameter that is frozen after the export gets no gradient") {
   net->forward(some_rows(4)).sum().backward();
   CHECK_FALSE(net->named_parameters()["a.weight"].grad().defined());
   CHECK(net->named_parameters()["fc.weight"].grad().defined());
-}
-
-TEST_CASE("a package exported within autocast computes as eager autocast; others warn that they ignore it") {
-  const Expected expected("block");
-  CompiledModule net(package("block"), kTrusted);
-  const at::Tensor x = expected.batch("x", 0);
-  const at::Tensor out = net->forward(x);
-  CHECK(difference(out, expected.tensor("out")) < 2e-2);
-  const at::Tensor exact = x + torch::tanh(torch::linear(x, net->parameters()[0], net->parameters()[1]));
-  CHECK(difference(out, exact.detach()) > 1e-5);  // bfloat16 was used
-  std::vector<std::string> lines;
-  accelerate::base::reset_log_once();
-  const auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
-  auto plain = compiled_mlp();
-  {
-    const accelerate::precision::Autocast region(accelerate::precision::AutocastRegion{});
-    CHECK(net->forward(x).equal(out));
-    CHECK(plain->forward(some_rows(4)).equal(compiled_mlp()->forward(some_rows(4))));
-  }
-  accelerate::base::set_log_handler(before);
-  CHECK(lines ==
-        std::vector<std::string>{error_of("mlp", "").substr(0, error_of("mlp", "").size() - 2) +
-                                 " was exported without autocast, so it computes in the dtype of its parameters "
-                                 "although mixed precision is on; export it with autocast=torch.bfloat16"});
 }
 
 TEST_CASE("modules of one package share code and have parameters of their own; blocks fit into Sequential") {

@@ -61,6 +61,37 @@ class Block(torch.nn.Module):
         return (x + torch.tanh(self.linear(x))).float()
 
 
+class Layer(torch.nn.Module):
+    """A layer of Gpt. The projection has no bias: the true gradient of the bias of the keys is 0, and AdamW divides its rounding errors."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm1, self.norm2 = torch.nn.LayerNorm(8), torch.nn.LayerNorm(8)
+        self.qkv, self.projection = torch.nn.Linear(8, 24, bias=False), torch.nn.Linear(8, 8)
+        self.wide, self.narrow = torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, 2, width // 2).permute(2, 0, 3, 1, 4).unbind(0)
+        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.projection(mixed.transpose(1, 2).reshape(batch, length, width))
+        return x + self.narrow(torch.nn.functional.gelu(self.wide(self.norm2(x)), approximate="tanh"))
+
+
+class Gpt(torch.nn.Module):
+    """GPT-2's form: tokens as int64, embeddings, causal attention, a head tied to the embedding."""
+
+    def __init__(self):
+        super().__init__()
+        self.token, self.position = torch.nn.Embedding(11, 8), torch.nn.Embedding(5, 8)
+        self.layers, self.norm = torch.nn.Sequential(Layer(), Layer()), torch.nn.LayerNorm(8)
+        self.head = torch.nn.Linear(8, 11, bias=False)
+        self.head.weight = self.token.weight
+
+    def forward(self, tokens):
+        return self.head(self.norm(self.layers(self.token(tokens) + self.position.weight)))
+
+
 class Padded(torch.nn.Module):
     """Saved activations with padded strides, which Inductor makes by default on GPUs."""
 
@@ -73,18 +104,26 @@ class Padded(torch.nn.Module):
         return self.narrow(torch.sigmoid(torch.nn.functional.layer_norm(h * h.sum(0), (1500,))))
 
 
-def train(module, batches, loss):
-    """Losses, gradients of the first step, and the state after all steps of SGD."""
-    sgd = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.05, momentum=0.9)
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=1e-2)
+
+
+def train(module, batches, loss, make_optimizer=sgd):
+    """Losses, gradients of the first step, and the state after all steps."""
+    optimizer = make_optimizer([p for p in module.parameters() if p.requires_grad])
     losses, gradients = [], {}
     module.train()
     for x, y in batches:
-        sgd.zero_grad()
+        optimizer.zero_grad()
         value = loss(module(x), y)
         value.backward()
         if not losses:
             gradients = {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
-        sgd.step()
+        optimizer.step()
         losses.append(value.item())
     module.eval()
     with torch.no_grad():
@@ -114,14 +153,34 @@ def conv():
     return result
 
 
-def block():
+def gpt():
+    module = Gpt().double()
+    rows = [4 if i % 2 else 3 for i in range(STEPS)]
+    batches = [(tokens[:, :-1], tokens[:, 1:]) for tokens in (torch.randint(11, (n, 6)) for n in rows)]
+    torch.backends.cuda.enable_flash_sdp(False)  # PyTorch cannot compile it for CPUs in float64
+    try:
+        export_compiled.export(module, batches[0][0].contiguous(), f"{folder}/gpt.pt2", dynamic_batch=True, evaluation=False,
+                               options=WRAPPER)
+        return train(module, batches, lambda out, y: torch.nn.functional.cross_entropy(out.flatten(0, 1), y.flatten()), adamw)
+    finally:
+        torch.backends.cuda.enable_flash_sdp(True)
+
+
+def in_autocast(name, dtype):
     module = Block()
     x = torch.randn(5, 4)
-    export_compiled.export(module, x.clone().requires_grad_(), f"{folder}/block.pt2", autocast=torch.bfloat16, evaluation=False,
-                           options=WRAPPER)
-    with torch.autocast("cpu", torch.bfloat16):
+    export_compiled.export(module, x.clone().requires_grad_(), f"{folder}/{name}.pt2", autocast=dtype, evaluation=False, options=WRAPPER)
+    with torch.autocast("cpu", dtype):
         out = module(x)
     return {"x": [x], "out": out.detach()}
+
+
+def block():
+    return in_autocast("block", torch.bfloat16)
+
+
+def block_fp16():
+    return in_autocast("block_fp16", torch.float16)
 
 
 def padded():
@@ -134,7 +193,7 @@ def padded():
 
 
 def export_all():
-    for make in (block, mlp, conv, padded):
+    for make in (block, block_fp16, mlp, conv, padded, gpt):
         torch.manual_seed(1)
         torch.save(make(), f"{folder}/{make.__name__}.pt")
         print(f"{make.__name__}.pt2: {os.path.getsize(f'{folder}/{make.__name__}.pt2')} bytes", flush=True)

@@ -12,6 +12,7 @@
 
 #include "accelerate/archive/sink.hpp"
 #include "accelerate/archive/zip.hpp"
+#include "accelerate/base/log.hpp"
 #include "accelerate/nn/compiled_module.hpp"
 #include "tests/build_folder.hpp"
 #include "tests/refusal.hpp"
@@ -32,6 +33,21 @@ inline std::string package(const std::string& name) {
 }
 
 inline CompiledModule compiled_mlp() { return CompiledModule(package("mlp"), kTrusted); }
+
+/// Text of an error about a package.
+inline std::string error_of(const std::string& name, const std::string& text) {
+  return "CompiledModule: " + package(name) + ": " + text;
+}
+
+/// Lines that are logged during the call, including those that were logged before.
+inline std::vector<std::string> lines_logged_by(const std::function<void()>& call) {
+  std::vector<std::string> lines;
+  accelerate::base::reset_log_once();
+  const auto before = accelerate::base::set_log_handler([&](auto, std::string_view line) { lines.emplace_back(line); });
+  call();
+  accelerate::base::set_log_handler(before);
+  return lines;
+}
 
 /// Batches and results of eager PyTorch for a package.
 class Expected {

@@ -12,7 +12,7 @@ import torch
 tools = os.path.join(sys.argv.pop(1), "tools")
 sys.path.insert(0, tools)
 import export_compiled
-from export_compiled import ExportError, _example, _sizes, _symbols, export
+from export_compiled import ExportError, _example, _sizes, _symbols, _threads, export
 
 
 class Returns(torch.nn.Module):
@@ -132,6 +132,17 @@ class Refusals(unittest.TestCase):
         self.refuses_result("the module's code allows only some sizes", lambda net, x, y: y * 2 if x.shape[0] % 2 == 0 else y, dynamic_batch=True)
         self.refuses_result("output 0 is not contiguous and its strides depend on a dynamic size; use a contiguous tensor, or export without "
                             "dynamic sizes", lambda net, x, y: torch.stack([y, y]).transpose(0, 1) * 2, dynamic_batch=True)
+
+    def test_threads_of_parallel_kernels(self):
+        with tempfile.TemporaryDirectory() as folder:
+            texts = {"a.kernel.cpp": "#pragma omp parallel num_threads(2)\n #pragma omp parallel num_threads(16)\n", "b.cpp": "#pragma omp parallel\n",
+                     "c.so": "#pragma omp parallel num_threads(32)"}
+            for name, text in texts.items():
+                with open(f"{folder}/{name}", "w") as file:
+                    file.write(text)
+            files = {name: f"{folder}/{name}" for name in texts}
+            self.assertEqual(_threads({"forward": list(files.values()), "backward": [files["b.cpp"]]}), 16)
+            self.assertEqual(_threads({"forward": [files["b.cpp"], files["c.so"]]}), 0)
 
     def test_examples_of_the_command(self):
         self.assertEqual((_example("2x3").shape, _example("2x3").dtype), ((2, 3), torch.float32))
