@@ -108,13 +108,16 @@ TEST_CASE("gloo: a failed rank is named at once") {
 TEST_CASE("gloo: ranks that differ in ACCELERATE_GLOO_SHARED_MEMORY use the network, and other values are refused") {
   const int port = free_port();
   const auto on = [&](int rank, const std::string& value) {
-    return rank_command(rank, 2, port, "works", "127.0.0.1", "ACCELERATE_GLOO_SHARED_MEMORY=" + value);
+    return rank_command(rank, 2, port, "works", "127.0.0.1",
+                        "ACCELERATE_LOG_LEVEL=debug ACCELERATE_GLOO_SHARED_MEMORY=" + value);
   };
   for (const auto& pair : {std::pair("yes", "no"), std::pair("no", "yes"), std::pair("", "1")}) {
+    const std::string transport = pair.second == std::string("1") ? "shared memory" : "the network";
     for (const auto& rank : run({on(0, pair.first), on(1, pair.second)})) {
       CAPTURE(rank.err);
       CHECK(rank.code == 0);
       CHECK(rank.out == "40 steps\n");
+      CHECK(rank.err.find("connect: gloo exchanges tensors through " + transport + "\n") != std::string::npos);
     }
   }
   const auto refused = run({on(0, "maybe"), on(1, "maybe")})[0];

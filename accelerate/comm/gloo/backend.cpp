@@ -54,6 +54,7 @@ class Gloo final : public c10d::ProcessGroupGloo {
     }
   }
 
+  [[nodiscard]] bool shares_memory() const { return local_ != nullptr; }
   [[nodiscard]] bool reduces_rows() const { return local_ || exchange_; }
   void announce(const CollectiveFingerprint& fingerprint, Agreement agreement) {
     if (local_) local_->announce(fingerprint, agreement);
@@ -326,6 +327,8 @@ std::shared_ptr<Connection> connect_gloo(const ConnectionContext& context) {
   try {
     auto gloo = make_gloo(context.store, context.name, process.rank, process.world_size, context.options.timeout,
                           devices, shares_memory);
+    base::log(base::LogLevel::debug, context.place, "connect: gloo exchanges tensors through {}",
+              gloo->shares_memory() ? "shared memory" : "the network");
     return std::make_shared<GlooConnection>(std::move(gloo), kept_store(context), context.name, process.rank,
                                             all_ranks(process.world_size), shares_memory);
   } catch (const DeadlineExceeded& late) {
