@@ -53,8 +53,10 @@ void run_with_reducers(AcceleratorState& shared, Run backward) {
     if (model.gradient_reducer() != nullptr) gradient_reducers.push_back(model.gradient_reducer());
     if (model.fully_sharded() != nullptr) sharded.push_back(model.fully_sharded());
   }
-  if (gradient_reducers.empty() && sharded.empty()) return backward();
-  const auto run_sharded = [&] { sharding::FullyShardedParameters::run_backward(sharded, backward); };
+  const auto run_sharded = [&] {
+    if (sharded.empty()) return backward();
+    sharding::FullyShardedParameters::run_backward(sharded, backward);
+  };
   if (gradient_reducers.empty()) return run_sharded();
   gradient::run_backward(gradient_reducers, shared.group, run_sharded);
 }
