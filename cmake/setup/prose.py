@@ -4,8 +4,9 @@
 
 Five patterns mark sentences that a reader has to parse twice. The check counts them per 1,000 lines of prose, for
 each top folder, separately for code (comment lines of C++), messages (string literals of C++ with several words),
-scripts (comments and docstrings of Python, shell and CMake files) and documents (Markdown lines outside code blocks). A rate fails if it is above LIMIT and above the rate in the
-baseline file. So a rate can only fall, until all are below LIMIT.
+scripts (comments and docstrings of Python, shell and CMake files) and documents (Markdown lines outside code blocks). A
+rate fails if it is above LIMIT and above the rate in the baseline file. So a rate can only fall, until all are below
+LIMIT.
 
   prose.py                   checks the repository against cmake/setup/prose_baseline.json
   prose.py --show codes      also prints every hit of one pattern

@@ -85,7 +85,7 @@ AcceleratorOptions with_precision(std::optional<Precision> precision, double ini
   return {.cpu = true, .mixed_precision = precision, .grad_scaler = {.init_scale = init_scale}};
 }
 
-/// The warning about a package, whose text begins "PATH was exported".
+/// The warning about a package. Its text begins with "PATH was exported".
 std::vector<std::string> warning_of(const std::string& name, const std::string& text) {
   return {"CompiledModule: " + package(name) + " was exported " + text};
 }

@@ -46,7 +46,7 @@ class SharedMemory {
   [[nodiscard]] char* block(int64_t rank, uint32_t round) const;
   [[nodiscard]] std::span<int64_t, kWords> call(int64_t rank, uint32_t round) const;
 
-  /// Lets other ranks read what this rank wrote for the round. Rounds increase by one, modulo 2^32.
+  /// Lets other ranks read this rank's block and call of the round. Rounds increase by one, modulo 2^32.
   void publish(int64_t rank, uint32_t round) const;
   /// True if the rank has published the round, so that its block can be read.
   [[nodiscard]] bool has_published(int64_t rank, uint32_t round) const;
