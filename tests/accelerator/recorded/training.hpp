@@ -24,7 +24,8 @@ struct NetImpl : torch::nn::Module {
   }
   torch::Tensor forward(const torch::Tensor& x) { return last(torch::tanh(norm(first(x)))); }
 
-  torch::nn::Linear first{register_module("first", torch::nn::Linear(4, 3))};
+  // A bias before the norm has a gradient of rounding errors, of which AdamW makes steps.
+  torch::nn::Linear first{register_module("first", torch::nn::Linear(torch::nn::LinearOptions(4, 3).bias(false)))};
   torch::nn::BatchNorm1d norm{register_module("norm", torch::nn::BatchNorm1d(3))};
   torch::nn::Linear last{register_module("last", torch::nn::Linear(3, 2))};
 };
