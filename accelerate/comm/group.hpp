@@ -124,8 +124,8 @@ class Group {
   /// match in the order of the calls; messages with different tags need no order on the CPU. NCCL executes all messages
   /// of a group in the order of the calls, so on a GPU two ranks call their common sends and receives in the same
   /// order. The tensor must not be modified, or read after recv_async(), before wait().
-  /// \returns a handle that must be kept until wait() has returned: gloo drops the message with its handle, and its
-  ///   done() is false until then.
+  /// \returns a handle that must be kept until wait() has returned: over the network gloo drops the message with its
+  ///   handle, and its done() is false until then.
   [[nodiscard]] Pending send_async(const at::Tensor& tensor, int64_t to, int64_t tag = 0) const;
   [[nodiscard]] Pending recv_async(const at::Tensor& tensor, int64_t from, int64_t tag = 0) const;
 

@@ -110,7 +110,7 @@ test_asan() {
 # Tests in which threads of this library synchronise. Excluded are tests with code of autograd or MPI, which is not
 # instrumented (all ranks as processes), objects that LibTorch's reference counts pass between threads (batch_buffer_pool,
 # cache), and tests that measure memory (npy).
-tsan_tests='^(base|env|launch)/|^data/|threads|worker|completable_work'
+tsan_tests='^(base|env|launch)/|^data/|threads|worker|completable_work|local_mailbox'
 tsan_not='\.(mpi|gloo)$|\.(mpi|gloo)\.|data/batch_buffer_pool_test|combinators/cache_test|sources/npy_test|shard_cases|mutated_files|examples/'
 
 build_tsan() {

@@ -33,12 +33,14 @@ TEST_CASE("gloo: every waiting operation names the missing rank") {
     check_all_name_rank_1(run_gloo("late_to_all", free_port(), "127.0.0.1", transport)[0].out,
                           "no response from rank 1.\n");
   }
-  const int port = free_port(), other_port = free_port();
-  const auto ranks =
-      run({rank_command(0, 2, port, "late_barrier"), rank_command(1, 2, port, "late_barrier"),
-           rank_command(0, 2, other_port, "late_message"), rank_command(1, 2, other_port, "late_message")});
-  CHECK(ranks[0].out == at_rank(0, "barrier: waited 2 s in operation 1 (no tensor); no response from rank 1."));
-  CHECK(ranks[2].out == at_rank(0, "recv: waited 2 s in a message ([2] float32); no response from rank 1."));
+  for (const auto& transport : kGlooTransports) {
+    CAPTURE(transport);
+    CHECK(run_gloo("late_barrier", free_port(), "127.0.0.1", transport)[0].out ==
+          at_rank(0, "barrier: waited 2 s in operation 1 (no tensor); no response from rank 1."));
+    CHECK(run_gloo("late_message", free_port(), "127.0.0.1", transport)[0].out ==
+          at_rank(0, fmt::format("recv: waited 2 s in a message ([2] float32); {}.",
+                                 transport.empty() ? "rank 1 did not join" : "no response from rank 1")));
+  }
 }
 
 TEST_CASE("gloo: reduce_scatter has its own deadline, and later operations name the failed one") {
@@ -103,6 +105,19 @@ TEST_CASE("gloo: a failed rank is named at once") {
     CHECK(ranks[1].code == 7);
     check_quiet(ranks[0]);
   }
+}
+
+TEST_CASE("gloo in shared memory: messages from or to an exited rank fail, but its earlier messages arrive") {
+  const auto out = [](const std::string& scenario) { return run_gloo(scenario)[0].out; };
+  const std::string left = " cannot end: rank 1 has left the group";
+  CHECK(out("message_of_ended_rank") == "the first message\n" + at_rank(0, "recv: a message ([2] float32)" + left));
+  CHECK(out("message_to_ended_rank") == at_rank(0, "send: a message ([3000000] float32)" + left));
+  CHECK(out("caught_while_received_from") == at_rank(0, "recv: a message ([4] float32)" + left));
+}
+
+TEST_CASE("gloo in shared memory: a message of another size is an error, also without debug") {
+  CHECK(run_gloo("messages")[1].out ==
+        at_rank(1, "recv: a message ([3] float32) cannot end: rank 0 sends 16 bytes, this rank expects 12"));
 }
 
 TEST_CASE("gloo: ranks that differ in ACCELERATE_GLOO_SHARED_MEMORY use the network, and other values are refused") {
@@ -331,8 +346,8 @@ TEST_CASE("gloo: different shapes, dtypes, reductions and roots are reported on 
   both("roots", "broadcast: this rank's root is {}, rank {}'s is {}; they must be equal.", "0", "1");
 }
 
-TEST_CASE("gloo: a message that is larger than expected ends the process with our text, the rank and the remedy") {
-  const auto receiver = run_gloo("messages")[1];
+TEST_CASE("gloo on the network: a message that is larger than expected ends the process with our text and the remedy") {
+  const auto receiver = run_gloo("messages", free_port(), "127.0.0.1", kGlooTransports.at(1))[1];
   CHECK(receiver.code == 1);
   CHECK(receiver.out.empty());
   CHECK(receiver.err ==

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -23,8 +24,10 @@
 #include "accelerate/comm/core/group_core.hpp"
 #include "accelerate/comm/core/peer_error_text.hpp"
 #include "accelerate/comm/core/wire_format.hpp"
+#include "accelerate/comm/gloo/call_options.hpp"
 #include "accelerate/comm/gloo/direct_exchange.hpp"
 #include "accelerate/comm/gloo/local_exchange.hpp"
+#include "accelerate/comm/gloo/local_mailbox.hpp"
 #include "accelerate/comm/gloo/shared_memory.hpp"
 #include "accelerate/comm/gloo/terminate_message.hpp"
 #include "accelerate/comm/rendezvous/interfaces.hpp"
@@ -45,10 +48,15 @@ class Gloo final : public c10d::ProcessGroupGloo {
   using ProcessGroupGloo::ProcessGroupGloo;
 
   /// Called once, before the first operation.
-  /// \param memory  Shared by all ranks, or null.
-  void begin(std::unique_ptr<SharedMemory> memory, std::chrono::milliseconds timeout) {
+  /// \param memory     Shared by all ranks, or null.
+  /// \param job_ranks  The ranks' numbers in the job.
+  void begin(const std::shared_ptr<SharedMemory>& memory, const std::vector<int64_t>& job_ranks,
+             std::chrono::milliseconds timeout) {
     if (memory) {
-      local_ = std::make_unique<LocalExchange>(std::move(memory), getRank(), getSize(), timeout);
+      local_ = std::make_unique<LocalExchange>(memory, getRank(), getSize(), timeout);
+      if (getSize() <= LocalMailbox::kMaxRanks) {
+        mailbox_ = std::make_unique<LocalMailbox>(memory, getRank(), job_ranks, timeout);
+      }
     } else if (getSize() <= DirectExchange::kMaxRanks) {
       exchange_ = std::make_unique<DirectExchange>(*this, timeout);
     }
@@ -57,11 +65,12 @@ class Gloo final : public c10d::ProcessGroupGloo {
   [[nodiscard]] bool shares_memory() const { return local_ != nullptr; }
   [[nodiscard]] bool reduces_rows() const { return local_ || exchange_; }
   void announce(const CollectiveFingerprint& fingerprint, Agreement agreement) {
-    if (local_) local_->announce(fingerprint, agreement);
-    if (exchange_) exchange_->announce(fingerprint, agreement);
+    const std::lock_guard lock(mutex_);
+    announced_ = {fingerprint, agreement};
   }
   void abandon() noexcept {
     if (local_) local_->abandon();
+    if (mailbox_) mailbox_->abandon();
     if (exchange_) exchange_->abandon();
   }
 
@@ -69,9 +78,9 @@ class Gloo final : public c10d::ProcessGroupGloo {
                                            const c10d::AllreduceOptions& options) override {
     const auto op = tensors.size() == 1 ? reduction(tensors[0], options.reduceOp) : std::nullopt;
     if (op && is_plain(tensors[0])) {
-      if (local_) return local_->all_reduce(tensors[0], *op, {.asynchronous = options.asyncOp});
+      if (local_) return local_->all_reduce(tensors[0], *op, call(options.asyncOp));
       const bool is_small = byte_count(tensors[0]) * (getSize() - 1) <= kMaxReceived;
-      if (exchange_ && is_small) return exchange_->all_reduce(tensors[0], *op, {.asynchronous = options.asyncOp});
+      if (exchange_ && is_small) return exchange_->all_reduce(tensors[0], *op, call(options.asyncOp));
     }
     return compared(c10d::OpType::ALLREDUCE, Operation::all_reduce, known_reduce_op(options.reduceOp), /*root=*/-1,
                     tensors, [&] { return ProcessGroupGloo::allreduce(tensors, options); });
@@ -80,7 +89,7 @@ class Gloo final : public c10d::ProcessGroupGloo {
   c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
                                            const c10d::BroadcastOptions& options) override {
     if (local_ && tensors.size() == 1 && is_plain(tensors[0])) {
-      return local_->broadcast(tensors[0], options.rootRank, {.asynchronous = options.asyncOp});
+      return local_->broadcast(tensors[0], options.rootRank, call(options.asyncOp));
     }
     return compared(c10d::OpType::BROADCAST, Operation::broadcast, std::nullopt, options.rootRank, tensors,
                     [&] { return ProcessGroupGloo::broadcast(tensors, options); });
@@ -89,7 +98,7 @@ class Gloo final : public c10d::ProcessGroupGloo {
   c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors, const c10d::ReduceOptions& options) override {
     const auto op = tensors.size() == 1 ? reduction(tensors[0], options.reduceOp) : std::nullopt;
     if (local_ && op && is_plain(tensors[0])) {
-      return local_->reduce(tensors[0], *op, options.rootRank, {.asynchronous = options.asyncOp});
+      return local_->reduce(tensors[0], *op, options.rootRank, call(options.asyncOp));
     }
     return compared(c10d::OpType::REDUCE, Operation::reduce, known_reduce_op(options.reduceOp), options.rootRank,
                     tensors, [&] { return ProcessGroupGloo::reduce(tensors, options); });
@@ -99,8 +108,8 @@ class Gloo final : public c10d::ProcessGroupGloo {
                                                       const c10d::ReduceScatterOptions& options) override {
     const auto op = reduction(input, options.reduceOp);
     if (op && is_divided(input, output)) {
-      if (local_) return local_->reduce_scatter(output, input, *op, {.asynchronous = options.asyncOp});
-      if (exchange_) return exchange_->reduce_scatter(output, input, *op, {.asynchronous = options.asyncOp});
+      if (local_) return local_->reduce_scatter(output, input, *op, call(options.asyncOp));
+      if (exchange_) return exchange_->reduce_scatter(output, input, *op, call(options.asyncOp));
     }
     return ProcessGroupGloo::_reduce_scatter_base(output, input, options);
   }
@@ -108,15 +117,30 @@ class Gloo final : public c10d::ProcessGroupGloo {
   c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
                                                  const c10d::AllgatherOptions& options) override {
     if (is_divided(output, input)) {
-      if (local_) return local_->all_gather(output, input, {.asynchronous = options.asyncOp});
-      if (exchange_) return exchange_->all_gather(output, input, {.asynchronous = options.asyncOp});
+      if (local_) return local_->all_gather(output, input, call(options.asyncOp));
+      if (exchange_) return exchange_->all_gather(output, input, call(options.asyncOp));
     }
     return ProcessGroupGloo::_allgather_base(output, input, options);
   }
 
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& options) override {
-    if (local_) return local_->barrier({.asynchronous = options.asyncOp});
+    if (local_) return local_->barrier(call(options.asyncOp));
     return ProcessGroupGloo::barrier(options);
+  }
+
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to, int tag) override {
+    return mailbox_ ? mailbox_->send(only(tensors), to, tag) : ProcessGroupGloo::send(tensors, to, tag);
+  }
+
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int from, int tag) override {
+    return mailbox_ ? mailbox_->receive(only(tensors), from, tag) : ProcessGroupGloo::recv(tensors, from, tag);
+  }
+
+  c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override {
+    TORCH_CHECK(!mailbox_,
+                "ranks that share memory cannot receive from any rank: name the sender, or set "
+                "ACCELERATE_GLOO_SHARED_MEMORY=no");
+    return ProcessGroupGloo::recvAnysource(tensors, tag);
   }
 
  private:
@@ -128,12 +152,26 @@ class Gloo final : public c10d::ProcessGroupGloo {
   c10::intrusive_ptr<c10d::Work> compared(c10d::OpType type, Operation operation, std::optional<ReduceOp> op,
                                           int64_t root, const std::vector<at::Tensor>& tensors, const Begin& begin) {
     if (!exchange_ || tensors.size() != 1 || !is_plain(tensors[0])) return begin();
-    return exchange_->compare(type, fingerprint_of(operation, tensors[0], op, root), tensors[0], [&](uint32_t tag) {
-      const uint32_t count = std::exchange(collectiveCounter_, tag);
-      auto work = begin();
-      collectiveCounter_ = count;
-      return work;
-    });
+    return exchange_->compare(type, fingerprint_of(operation, tensors[0], op, root), tensors[0],
+                              call(/*asynchronous=*/false), [&](uint32_t tag) {
+                                const uint32_t count = std::exchange(collectiveCounter_, tag);
+                                auto work = begin();
+                                collectiveCounter_ = count;
+                                return work;
+                              });
+  }
+  /// The next operation, with the call that was announced for it.
+  CallOptions call(bool asynchronous) {
+    const std::lock_guard lock(mutex_);
+    return {.asynchronous = asynchronous, .announced = std::exchange(announced_, std::nullopt)};
+  }
+  /// The tensor of a message.
+  static const at::Tensor& only(const std::vector<at::Tensor>& tensors) {
+    TORCH_CHECK(tensors.size() == 1, "a message has ", tensors.size(), " tensors, must be one");
+    const at::Tensor& tensor = tensors[0];
+    TORCH_CHECK(tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous(),
+                "the tensor of a message must be contiguous, dense and on the CPU");
+    return tensor;
   }
   static bool is_plain(const at::Tensor& tensor) {
     return tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() && tensor.numel() > 0 &&
@@ -148,9 +186,13 @@ class Gloo final : public c10d::ProcessGroupGloo {
     return has_reduction(tensor.scalar_type()) ? known_reduce_op(op) : std::nullopt;
   }
 
+  // Null unless local_ is set. Destroyed after it, because a peer may wait for a message before it joins an operation.
+  std::unique_ptr<LocalMailbox> mailbox_;
   // At most one of them is set.
   std::unique_ptr<LocalExchange> local_;
   std::unique_ptr<DirectExchange> exchange_;
+  std::mutex mutex_;  // protects the member below
+  std::optional<AnnouncedOperation> announced_;
 };
 
 using Devices = std::vector<std::shared_ptr<::gloo::transport::Device>>;
@@ -201,16 +243,17 @@ bool wants_shared_memory(const ConnectionContext& context) {
 /// \returns memory on all ranks, or null on all ranks.
 std::unique_ptr<SharedMemory> share_memory(Gloo& gloo, bool is_wanted, std::chrono::milliseconds at_most) {
   const int64_t rank = gloo.getRank(), size = gloo.getSize();
-  const bool may_share = is_wanted && size > 1 && size <= LocalExchange::kMaxRanks;
-  std::unique_ptr<SharedMemory> memory = may_share && rank == 0 ? SharedMemory::create(size) : nullptr;
-  std::vector<at::Tensor> of_rank_0{at::zeros({kAddressBytes}, at::kByte)};  // a text that ends with a null
-  const char* const address = at_byte(of_rank_0[0], 0);
-  if (memory) std::ranges::copy(memory->address(), at_byte(of_rank_0[0], 0));
-  c10d::BroadcastOptions from_rank_0;
-  from_rank_0.timeout = at_most;
-  gloo.broadcast(of_rank_0, from_rank_0)->wait();
-  if (may_share && rank != 0) memory = SharedMemory::open(address, rank, size);
-
+  const bool has_size = size > 1 && size <= LocalExchange::kMaxRanks;
+  std::unique_ptr<SharedMemory> memory = has_size && is_wanted && rank == 0 ? SharedMemory::create(size) : nullptr;
+  if (has_size) {
+    std::vector<at::Tensor> of_rank_0{at::zeros({kAddressBytes}, at::kByte)};  // a text that ends with a null
+    const char* const address = at_byte(of_rank_0[0], 0);
+    if (memory) std::ranges::copy(memory->address(), at_byte(of_rank_0[0], 0));
+    c10d::BroadcastOptions from_rank_0;
+    from_rank_0.timeout = at_most;
+    gloo.broadcast(of_rank_0, from_rank_0)->wait();
+    if (is_wanted && rank != 0) memory = SharedMemory::open(address, rank, size);
+  }
   std::vector<at::Tensor> all_share{at::full({1}, memory ? 1 : 0, at::kInt)};
   c10d::AllreduceOptions least;
   least.reduceOp = c10d::ReduceOp::MIN;
@@ -220,20 +263,21 @@ std::unique_ptr<SharedMemory> share_memory(Gloo& gloo, bool is_wanted, std::chro
   return all_share[0].item<int>() == 1 ? std::move(memory) : nullptr;
 }
 
-c10::intrusive_ptr<Gloo> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int64_t rank,
-                                   int64_t size, std::chrono::milliseconds timeout, const Devices& devices,
-                                   bool shares_memory) {
+c10::intrusive_ptr<Gloo> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, const Subgroup& ranks,
+                                   std::chrono::milliseconds timeout, const Devices& devices, bool shares_memory) {
   const auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   options->devices = devices;
   const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const auto size = static_cast<int64_t>(ranks.job_ranks.size());
   // Gloo keeps the timeout while the store answers. If the store hangs, the call is abandoned one second later.
   const auto make = [=] {
-    announce_arrival(*store, name, rank);
-    auto gloo = c10::make_intrusive<Gloo>(c10::make_intrusive<c10d::PrefixStore>(name, store), static_cast<int>(rank),
-                                          static_cast<int>(size), options);
+    announce_arrival(*store, ranks.name, ranks.rank);
+    auto gloo = c10::make_intrusive<Gloo>(c10::make_intrusive<c10d::PrefixStore>(ranks.name, store),
+                                          static_cast<int>(ranks.rank), static_cast<int>(size), options);
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    gloo->begin(share_memory(*gloo, shares_memory, std::max(left, std::chrono::milliseconds(1))), timeout);
+    gloo->begin(share_memory(*gloo, shares_memory, std::max(left, std::chrono::milliseconds(1))), ranks.job_ranks,
+                timeout);
     return gloo;
   };
   std::optional<c10::intrusive_ptr<Gloo>> gloo;
@@ -242,31 +286,25 @@ c10::intrusive_ptr<Gloo> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
   } catch (const std::exception&) {
     if (std::chrono::steady_clock::now() < deadline - timeout / 10) throw;  // not a timeout
   }
-  if (!gloo) throw DeadlineExceeded(missing_ranks_in_store(store, name, size));
+  if (!gloo) throw DeadlineExceeded(missing_ranks_in_store(store, ranks.name, size));
   return *std::move(gloo);
 }
 
 class GlooConnection : public Connection {
  public:
-  GlooConnection(c10::intrusive_ptr<Gloo> gloo, StoreConnectionInfo kept, std::string prefix, int64_t rank,
-                 std::vector<int64_t> job_ranks, bool wants_shared_memory)
+  GlooConnection(c10::intrusive_ptr<Gloo> gloo, StoreConnectionInfo kept, Subgroup ranks, bool wants_shared_memory)
       : Connection("gloo", c10d::ProcessGroup::BackendType::GLOO, gloo),
         gloo_(std::move(gloo)),
         store_info_(std::move(kept)),
-        prefix_(std::move(prefix)),
-        rank_(rank),
-        job_ranks_(std::move(job_ranks)),
+        ranks_(std::move(ranks)),
         wants_shared_memory_(wants_shared_memory) {}
 
   std::shared_ptr<Connection> split(const Subgroup& part) override {
     const auto options = gloo_->getOptions();
-    const auto size = static_cast<int64_t>(part.ranks.size());
     try {
       // The part may be on one machine although this group is not.
-      auto gloo = make_gloo(store_info_.store, part.name, part.rank, size, options->timeout, options->devices,
-                            wants_shared_memory_);
-      return std::make_shared<GlooConnection>(std::move(gloo), store_info_, part.name, part.rank, part.job_ranks,
-                                              wants_shared_memory_);
+      auto gloo = make_gloo(store_info_.store, part, options->timeout, options->devices, wants_shared_memory_);
+      return std::make_shared<GlooConnection>(std::move(gloo), store_info_, part, wants_shared_memory_);
     } catch (DeadlineExceeded& late) {  // has ranks of the part
       for (auto& rank : late.missing) rank = part.ranks.at(static_cast<size_t>(rank));
       throw;
@@ -283,7 +321,7 @@ class GlooConnection : public Connection {
   [[nodiscard]] bool reduces_rows() const override { return gloo_->reduces_rows(); }
 
   PeerReport diagnose_peers(const CollectiveFingerprint& signature) override {
-    return diagnose_peers_over_store(store_info_, prefix_, signature, rank_, job_ranks_);
+    return diagnose_peers_over_store(store_info_, ranks_.name, signature, ranks_.rank, ranks_.job_ranks);
   }
 
   void abort_operations() noexcept override {
@@ -296,9 +334,7 @@ class GlooConnection : public Connection {
  private:
   c10::intrusive_ptr<Gloo> gloo_;
   StoreConnectionInfo store_info_;
-  std::string prefix_;
-  int64_t rank_;
-  std::vector<int64_t> job_ranks_;
+  Subgroup ranks_;
   bool wants_shared_memory_;
   std::atomic<bool> abandoned_ = false;  // two threads may fail at once
 };
@@ -325,12 +361,11 @@ std::shared_ptr<Connection> connect_gloo(const ConnectionContext& context) {
   const bool shares_memory = wants_shared_memory(context);
   const auto begun = Clock::now();
   try {
-    auto gloo = make_gloo(context.store, context.name, process.rank, process.world_size, context.options.timeout,
-                          devices, shares_memory);
+    const Subgroup ranks{.name = context.name, .job_ranks = all_ranks(process.world_size), .rank = process.rank};
+    auto gloo = make_gloo(context.store, ranks, context.options.timeout, devices, shares_memory);
     base::log(base::LogLevel::debug, context.place, "connect: gloo exchanges tensors through {}",
               gloo->shares_memory() ? "shared memory" : "the network");
-    return std::make_shared<GlooConnection>(std::move(gloo), kept_store(context), context.name, process.rank,
-                                            all_ranks(process.world_size), shares_memory);
+    return std::make_shared<GlooConnection>(std::move(gloo), kept_store(context), ranks, shares_memory);
   } catch (const DeadlineExceeded& late) {
     if (!late.missing.empty()) throw;
     fail_to_connect(context, late, begun);

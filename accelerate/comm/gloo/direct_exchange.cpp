@@ -7,8 +7,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <iterator>
-#include <tuple>
 #include <utility>
 
 #include "accelerate/base/hash.hpp"
@@ -126,32 +124,21 @@ struct DirectExchange::Call {
   }
 };
 
-void DirectExchange::announce(const CollectiveFingerprint& fingerprint, Agreement agreement) {
-  const std::lock_guard lock(mutex_);
-  announced_.emplace(fingerprint, agreement);
-}
-
 // Tensors of other sizes and dtypes have other tags, because gloo ends the process if a message is larger than the
 // tensor that receives it.
-DirectExchange::Call DirectExchange::begin(const CollectiveFingerprint& own) {
-  Call call{.rank = static_cast<size_t>(rank_), .timeout = timeout_};
-  CollectiveFingerprint fingerprint = own;
+DirectExchange::Call DirectExchange::begin(const CollectiveFingerprint& own, const CallOptions& options) {
+  const auto announced = options.announced.value_or(AnnouncedOperation{.fingerprint = own});
+  Call call{.agreement = announced.agreement, .rank = static_cast<size_t>(rank_), .timeout = timeout_};
   uint64_t hash = base::kEmptyHash;
   for (const int64_t word : {static_cast<int64_t>(own.operation), c10::multiply_integers(own.shape),
                              static_cast<int64_t>(*own.dtype), own.reduce, own.root}) {
     hash = base::hash_word(static_cast<uint64_t>(word), hash);
   }
-  uint32_t number = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    number = operations_++;
-    if (announced_) std::tie(fingerprint, call.agreement) = *std::exchange(announced_, std::nullopt);
-  }
-  const uint32_t first = kFirstTag + number % kOperations * kTagsOfOperation;
+  const uint32_t first = kFirstTag + operations_++ % kOperations * kTagsOfOperation;
   call.tag = static_cast<int>(first + 1 + static_cast<uint32_t>((hash >> 32) % (kTagsOfOperation - 1)));
   for (int64_t rank = 0; rank < ranks_; ++rank) {
-    call.fingerprints.push_back(rank == rank_ ? tensor_of(fingerprint)
-                                              : at::empty({std::ssize(encode(fingerprint))}, at::kLong));
+    call.fingerprints.push_back(rank == rank_ ? tensor_of(announced.fingerprint)
+                                              : at::empty({int64_t{CollectiveFingerprint::kWords}}, at::kLong));
   }
   call.with_fingerprints = post(
       static_cast<int>(first), [&](int64_t rank) { return call.fingerprints[static_cast<size_t>(rank)]; },
@@ -159,14 +146,15 @@ DirectExchange::Call DirectExchange::begin(const CollectiveFingerprint& own) {
   return call;
 }
 
-WorkPtr DirectExchange::submit(OpType type, std::vector<at::Tensor> tensors, CallOptions options, Finish finish) {
+WorkPtr DirectExchange::submit(OpType type, std::vector<at::Tensor> tensors, const CallOptions& options,
+                               Finish finish) {
   return submit_operation(worker_, type, std::move(tensors), options.asynchronous, timeout_, std::move(finish));
 }
 
 WorkPtr DirectExchange::compare(OpType type, const CollectiveFingerprint& own, const at::Tensor& tensor,
-                                const BeginWork& begin_work) {
+                                const CallOptions& options, const BeginWork& begin_work) {
   const at::NoGradGuard no_grad;
-  Call call = begin(own);
+  Call call = begin(own, options);
   call.with_tensors.receives.push_back(begin_work(static_cast<uint32_t>(call.tag) | kTagOfLibTorch));
   auto finish = [call = std::move(call)](const TaskContext& context) { call.wait(context); };
   // The waiting caller finishes, because LibTorch's threads execute the operation meanwhile.
@@ -179,9 +167,9 @@ std::vector<at::Tensor> DirectExchange::terms_beside(const at::Tensor& own) cons
   return terms;
 }
 
-WorkPtr DirectExchange::all_reduce(const at::Tensor& tensor, ReduceOp op, CallOptions options) {
+WorkPtr DirectExchange::all_reduce(const at::Tensor& tensor, ReduceOp op, const CallOptions& options) {
   const at::NoGradGuard no_grad;
-  Call call = begin(fingerprint_of(Operation::all_reduce, tensor, op));
+  Call call = begin(fingerprint_of(Operation::all_reduce, tensor, op), options);
   const at::Tensor own = flat(tensor);
   const std::vector<at::Tensor> terms = terms_beside(own);
   call.with_tensors = post(
@@ -195,9 +183,9 @@ WorkPtr DirectExchange::all_reduce(const at::Tensor& tensor, ReduceOp op, CallOp
 }
 
 WorkPtr DirectExchange::reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
-                                       CallOptions options) {
+                                       const CallOptions& options) {
   const at::NoGradGuard no_grad;
-  Call call = begin(fingerprint_of(Operation::reduce_scatter, input, op));
+  Call call = begin(fingerprint_of(Operation::reduce_scatter, input, op), options);
   const at::Tensor whole = flat(input), own = flat(output);
   const std::vector<at::Tensor> terms = terms_beside(own);
   call.with_tensors = post(
@@ -211,9 +199,9 @@ WorkPtr DirectExchange::reduce_scatter(const at::Tensor& output, const at::Tenso
   return submit(OpType::_REDUCE_SCATTER_BASE, {output, input}, options, std::move(finish));
 }
 
-WorkPtr DirectExchange::all_gather(const at::Tensor& output, const at::Tensor& input, CallOptions options) {
+WorkPtr DirectExchange::all_gather(const at::Tensor& output, const at::Tensor& input, const CallOptions& options) {
   const at::NoGradGuard no_grad;
-  Call call = begin(fingerprint_of(Operation::all_gather, input));
+  Call call = begin(fingerprint_of(Operation::all_gather, input), options);
   const at::Tensor whole = flat(output), mine = flat(input);
   call.with_tensors = post(
       call.tag, [&](int64_t rank) { return part_of(whole, rank, ranks_); },

@@ -4,19 +4,18 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <utility>
 #include <vector>
 
 #include "accelerate/comm/core/collective_fingerprint.hpp"
 #include "accelerate/comm/core/reduce_op.hpp"
 #include "accelerate/comm/core/worker_thread.hpp"
+#include "accelerate/comm/gloo/call_options.hpp"
 
 namespace accelerate::comm {
 
@@ -33,11 +32,6 @@ class DirectExchange {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  struct CallOptions {
-    /// False if the caller waits at once, so that no thread has to wake.
-    bool asynchronous = true;
-  };
-
   /// Above this number an operation of a ring has fewer messages.
   static constexpr int64_t kMaxRanks = 4;
 
@@ -49,24 +43,21 @@ class DirectExchange {
   /// Ends the operations for which nobody waited, because other ranks may wait for them.
   ~DirectExchange();
 
-  /// Sets the fingerprint of the next operation. Without it, the fingerprint is that of its tensor.
-  void announce(const CollectiveFingerprint& fingerprint, Agreement agreement);
-
   /// \param tensor  Contiguous; replaced by the reduction. Each rank receives the tensors of all others.
-  WorkPtr all_reduce(const at::Tensor& tensor, ReduceOp op, CallOptions options);
+  WorkPtr all_reduce(const at::Tensor& tensor, ReduceOp op, const CallOptions& options);
   /// \param output  Contiguous, [n]; the reduction of the elements rank * n to rank * n + n - 1 of the inputs.
   /// \param input   Contiguous, ranks * n elements, which are not changed.
-  WorkPtr reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, CallOptions options);
+  WorkPtr reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op, const CallOptions& options);
   /// \param output  Contiguous, ranks * n elements.
   /// \param input   Contiguous, n elements; may be this rank's elements of the output.
-  WorkPtr all_gather(const at::Tensor& output, const at::Tensor& input, CallOptions options);
+  WorkPtr all_gather(const at::Tensor& output, const at::Tensor& input, const CallOptions& options);
 
   using BeginWork = std::function<WorkPtr(uint32_t tag)>;
 
   /// Compares the fingerprints of an operation of LibTorch. The caller must wait for the returned work.
   /// \param begin_work  Begins the operation with the tag. Calls that do not match have other tags.
   WorkPtr compare(c10d::OpType type, const CollectiveFingerprint& own, const at::Tensor& tensor,
-                  const BeginWork& begin_work);
+                  const CallOptions& options, const BeginWork& begin_work);
 
   /// Drops the operations that have not ended. Later ones fail at once.
   void abandon() noexcept;
@@ -80,8 +71,8 @@ class DirectExchange {
   /// Posts a message from and to every other rank.
   Messages post(int tag, const TensorOfRank& receives, const TensorOfRank& sends);
   /// Begins an operation: sends its fingerprint to the other ranks.
-  Call begin(const CollectiveFingerprint& own);
-  WorkPtr submit(c10d::OpType type, std::vector<at::Tensor> tensors, CallOptions options, Finish finish);
+  Call begin(const CollectiveFingerprint& own, const CallOptions& options);
+  WorkPtr submit(c10d::OpType type, std::vector<at::Tensor> tensors, const CallOptions& options, Finish finish);
   /// Returns a term of a sum for each rank: `own`, and memory for those of the other ranks.
   [[nodiscard]] std::vector<at::Tensor> terms_beside(const at::Tensor& own) const;
 
@@ -89,9 +80,7 @@ class DirectExchange {
   int64_t rank_, ranks_;
   std::chrono::milliseconds timeout_;
   std::shared_ptr<WorkerThread> worker_;
-  std::mutex mutex_;  // protects the members below; operations of one group have one order on all ranks
-  uint32_t operations_ = 0;
-  std::optional<std::pair<CollectiveFingerprint, Agreement>> announced_;
+  std::atomic<uint32_t> operations_ = 0;  // of one group have one order on all ranks
 };
 
 }  // namespace accelerate::comm

@@ -9,7 +9,6 @@
 #include <exception>
 #include <span>
 #include <stdexcept>
-#include <tuple>
 #include <utility>
 
 #include "accelerate/comm/core/bytes.hpp"
@@ -62,14 +61,14 @@ bool match(const CollectiveFingerprint& one, const CollectiveFingerprint& other)
 }  // namespace
 
 struct LocalExchange::Call {
-  CollectiveFingerprint own, announced;
-  Agreement agreement = Agreement::whole_shape;  // of the announced calls
+  CollectiveFingerprint own;
+  AnnouncedOperation announced;
 };
 
 /// The rounds of this rank, and the operations that consist of them.
 class LocalExchange::Rounds {
  public:
-  Rounds(std::unique_ptr<SharedMemory> memory, int64_t rank, int64_t ranks)
+  Rounds(std::shared_ptr<SharedMemory> memory, int64_t rank, int64_t ranks)
       : memory_(std::move(memory)), rank_(rank), ranks_(ranks) {}
 
   /// Executes an operation. After a failure the ranks may be in different rounds, so all later operations fail for the
@@ -212,7 +211,7 @@ class LocalExchange::Rounds {
 
   void write_call(uint32_t round) const {
     const auto words = memory_->call(rank_, round);
-    std::ranges::copy(encode(call_->announced), words.begin());
+    std::ranges::copy(encode(call_->announced.fingerprint), words.begin());
     std::ranges::copy(encode(call_->own), words.begin() + CollectiveFingerprint::kWords);
   }
 
@@ -225,14 +224,14 @@ class LocalExchange::Rounds {
       own.push_back(decode(words.last(CollectiveFingerprint::kWords)));
     }
     const std::vector<int64_t> numbers(own.size());
-    if (disagreement(announced, static_cast<size_t>(rank_), call_->agreement, numbers)) {
-      throw FingerprintMismatch(std::move(announced), call_->agreement);
+    if (disagreement(announced, static_cast<size_t>(rank_), call_->announced.agreement, numbers)) {
+      throw FingerprintMismatch(std::move(announced), call_->announced.agreement);
     }
     const auto matches = [&](const CollectiveFingerprint& call) { return match(call, own.front()); };
     if (!std::ranges::all_of(own, matches)) throw FingerprintMismatch(std::move(own), Agreement::whole_shape);
   }
 
-  std::unique_ptr<SharedMemory> memory_;
+  std::shared_ptr<SharedMemory> memory_;
   int64_t rank_, ranks_;
   uint32_t round_ = 0;  // number of the last round
   std::exception_ptr failure_{};
@@ -243,7 +242,7 @@ class LocalExchange::Rounds {
   bool is_first_ = false;
 };
 
-LocalExchange::LocalExchange(std::unique_ptr<SharedMemory> memory, int64_t rank, int64_t ranks, Milliseconds timeout)
+LocalExchange::LocalExchange(std::shared_ptr<SharedMemory> memory, int64_t rank, int64_t ranks, Milliseconds timeout)
     : rounds_(std::make_shared<Rounds>(std::move(memory), rank, ranks)),
       timeout_(timeout),
       worker_(std::make_shared<WorkerThread>(timeout)) {}
@@ -252,18 +251,9 @@ LocalExchange::~LocalExchange() { worker_->stop(std::uncaught_exceptions() > 0 ?
 
 void LocalExchange::abandon() noexcept { worker_->abandon(); }
 
-void LocalExchange::announce(const CollectiveFingerprint& fingerprint, Agreement agreement) {
-  const std::lock_guard lock(mutex_);
-  announced_.emplace(fingerprint, agreement);
-}
-
 WorkPtr LocalExchange::submit(OpType type, std::vector<at::Tensor> tensors, const CollectiveFingerprint& own,
                               CallOptions options, Operate operate) {
-  Call call{.own = own, .announced = own};
-  {
-    const std::lock_guard lock(mutex_);
-    if (announced_) std::tie(call.announced, call.agreement) = *std::exchange(announced_, std::nullopt);
-  }
+  Call call{.own = own, .announced = std::move(options.announced).value_or(AnnouncedOperation{.fingerprint = own})};
   auto operation = [rounds = rounds_, call = std::move(call), operate = std::move(operate),
                     timeout = timeout_](const TaskContext& context) {
     rounds->run(call, std::chrono::steady_clock::now() + timeout, context, operate);
@@ -272,34 +262,36 @@ WorkPtr LocalExchange::submit(OpType type, std::vector<at::Tensor> tensors, cons
 }
 
 WorkPtr LocalExchange::all_reduce(const at::Tensor& tensor, ReduceOp op, CallOptions options) {
-  return submit(OpType::ALLREDUCE, {tensor}, fingerprint_of(Operation::all_reduce, tensor, op), options,
+  return submit(OpType::ALLREDUCE, {tensor}, fingerprint_of(Operation::all_reduce, tensor, op), std::move(options),
                 [all = Elements(tensor), op](Rounds& rounds) { rounds.all_reduce(all, op); });
 }
 
 WorkPtr LocalExchange::reduce(const at::Tensor& tensor, ReduceOp op, int64_t root, CallOptions options) {
-  return submit(OpType::REDUCE, {tensor}, fingerprint_of(Operation::reduce, tensor, op, root), options,
+  return submit(OpType::REDUCE, {tensor}, fingerprint_of(Operation::reduce, tensor, op, root), std::move(options),
                 [all = Elements(tensor), op, root](Rounds& rounds) { rounds.reduce(all, op, root); });
 }
 
 WorkPtr LocalExchange::broadcast(const at::Tensor& tensor, int64_t root, CallOptions options) {
-  return submit(OpType::BROADCAST, {tensor}, fingerprint_of(Operation::broadcast, tensor, std::nullopt, root), options,
-                [all = Elements(tensor), root](Rounds& rounds) { rounds.broadcast(all, root); });
+  return submit(OpType::BROADCAST, {tensor}, fingerprint_of(Operation::broadcast, tensor, std::nullopt, root),
+                std::move(options), [all = Elements(tensor), root](Rounds& rounds) { rounds.broadcast(all, root); });
 }
 
 WorkPtr LocalExchange::reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
                                       CallOptions options) {
-  return submit(
-      OpType::_REDUCE_SCATTER_BASE, {output, input}, fingerprint_of(Operation::reduce_scatter, input, op), options,
-      [to = Elements(output), from = Elements(input), op](Rounds& rounds) { rounds.reduce_scatter(to, from, op); });
+  return submit(OpType::_REDUCE_SCATTER_BASE, {output, input}, fingerprint_of(Operation::reduce_scatter, input, op),
+                std::move(options), [to = Elements(output), from = Elements(input), op](Rounds& rounds) {
+                  rounds.reduce_scatter(to, from, op);
+                });
 }
 
 WorkPtr LocalExchange::all_gather(const at::Tensor& output, const at::Tensor& input, CallOptions options) {
-  return submit(OpType::_ALLGATHER_BASE, {output, input}, fingerprint_of(Operation::all_gather, input), options,
+  return submit(OpType::_ALLGATHER_BASE, {output, input}, fingerprint_of(Operation::all_gather, input),
+                std::move(options),
                 [to = Elements(output), from = Elements(input)](Rounds& rounds) { rounds.all_gather(to, from); });
 }
 
 WorkPtr LocalExchange::barrier(CallOptions options) {
-  return submit(OpType::BARRIER, {}, {.operation = Operation::barrier}, options,
+  return submit(OpType::BARRIER, {}, {.operation = Operation::barrier}, std::move(options),
                 [](Rounds& rounds) { rounds.barrier(); });
 }
 

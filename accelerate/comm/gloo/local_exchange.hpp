@@ -8,21 +8,20 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <utility>
 #include <vector>
 
 #include "accelerate/comm/core/collective_fingerprint.hpp"
 #include "accelerate/comm/core/reduce_op.hpp"
 #include "accelerate/comm/core/worker_thread.hpp"
+#include "accelerate/comm/gloo/call_options.hpp"
 #include "accelerate/comm/gloo/shared_memory.hpp"
 
 namespace accelerate::comm {
 
 /// A tensor passes through the shared memory in blocks. In a round each rank writes its block, waits for those of the
-/// others, and reads them. All ranks compute a sum in the order of the ranks, so it has the same bits everywhere.
+/// others, and reads them. All ranks compute a sum in the order of the ranks, so it has the same bits everywhere. Only
+/// a sum of two NaN may have the payload of either.
 ///
 /// The first round of an operation also compares its fingerprints. If the calls of two ranks do not match, wait()
 /// throws FingerprintMismatch on all ranks.
@@ -33,24 +32,16 @@ class LocalExchange {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  struct CallOptions {
-    /// False if the caller waits at once, so that no thread has to wake.
-    bool asynchronous = true;
-  };
-
   /// More ranks would require more shared memory than many containers have.
   static constexpr int64_t kMaxRanks = 64;
 
   /// \param memory   Shared by `ranks` ranks, each with an object of this class.
   /// \param timeout  Of an operation, unless wait() has another one.
-  LocalExchange(std::unique_ptr<SharedMemory> memory, int64_t rank, int64_t ranks, std::chrono::milliseconds timeout);
+  LocalExchange(std::shared_ptr<SharedMemory> memory, int64_t rank, int64_t ranks, std::chrono::milliseconds timeout);
   LocalExchange(const LocalExchange&) = delete;
   LocalExchange& operator=(const LocalExchange&) = delete;
   /// Ends the operations for which nobody waited, because other ranks may wait for them.
   ~LocalExchange();
-
-  /// Sets the fingerprint of the next operation. Without it, the fingerprint is that of its tensor.
-  void announce(const CollectiveFingerprint& fingerprint, Agreement agreement);
 
   /// \param tensor  Contiguous; replaced by the reduction.
   WorkPtr all_reduce(const at::Tensor& tensor, ReduceOp op, CallOptions options);
@@ -80,8 +71,6 @@ class LocalExchange {
   std::shared_ptr<Rounds> rounds_;  // shared with the worker's jobs, which may outlive this object
   std::chrono::milliseconds timeout_;
   std::shared_ptr<WorkerThread> worker_;
-  std::mutex mutex_;  // protects the member below
-  std::optional<std::pair<CollectiveFingerprint, Agreement>> announced_;
 };
 
 }  // namespace accelerate::comm

@@ -3,17 +3,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <climits>
-#include <ctime>
 #include <fstream>
 #include <utility>
 
@@ -24,18 +21,6 @@ namespace {
 
 constexpr int64_t kCacheLine = 64;
 const std::string kNamePrefix = "/accelerate-";
-// A rank that is about to publish does so within this time, and waking a thread would take longer.
-constexpr std::chrono::microseconds kSpinTime{20};
-constexpr int kSpinsPerClockRead = 32;
-
-void pause_briefly() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
 /// Identifies this machine and its network namespace. Ranks in different namespaces are simulated hosts, or containers
 /// that the user separated.
 std::string machine_id() {
@@ -59,27 +44,27 @@ struct flock byte_lock(int64_t rank) {
   return lock;
 }
 
-void futex_wait(const std::atomic<uint32_t>& word, uint32_t value, std::chrono::nanoseconds at_most) {
-  const auto whole = std::chrono::duration_cast<std::chrono::seconds>(at_most);
-  const timespec limit{.tv_sec = whole.count(), .tv_nsec = (at_most - whole).count()};
-  syscall(SYS_futex, &word, FUTEX_WAIT, value, &limit, nullptr, 0);
-}
-
-void futex_wake_all(const std::atomic<uint32_t>& word) {
-  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
-
 }  // namespace
 
 struct SharedMemory::Rank {
-  alignas(kCacheLine) std::atomic<uint32_t> published;
-  std::atomic<uint32_t> waiting;  // threads that sleep until the next publish()
+  alignas(kCacheLine) SharedCounter published;
+  alignas(kCacheLine) SharedCounter doorbell;
+  std::atomic<Presence> presence;
   alignas(kCacheLine) std::array<std::array<int64_t, kWords>, 2> calls;
 };
-static_assert(std::atomic<uint32_t>::is_always_lock_free);
+
+int64_t SharedMemory::channels(int64_t ranks) { return ranks <= kMaxRanksWithChannels ? ranks * (ranks - 1) : 0; }
+
+int64_t SharedMemory::slot_bytes(int64_t ranks) {
+  constexpr int64_t kBudget = int64_t{8} << 20;
+  const int64_t equal_part = kBudget / (ranks * (ranks - 1) * kSlots);
+  return std::clamp(equal_part / kCacheLine * kCacheLine, kCacheLine, int64_t{64} << 10);
+}
 
 int64_t SharedMemory::file_bytes(int64_t ranks) {
-  return ranks * (2 * kBlockBytes + static_cast<int64_t>(sizeof(Rank)));
+  const auto of_rank = 2 * kBlockBytes + static_cast<int64_t>(sizeof(Rank));
+  const auto of_channel = kSlots * slot_bytes(ranks) + static_cast<int64_t>(sizeof(Channel));
+  return ranks * of_rank + channels(ranks) * of_channel;
 }
 
 SharedMemory::SharedMemory(base::FileDescriptor file, std::string address, int64_t rank, int64_t ranks)
@@ -144,35 +129,36 @@ std::span<int64_t, SharedMemory::kWords> SharedMemory::call(int64_t rank, uint32
   return state_of(rank).calls[round % 2];
 }
 
-// The order of the two accesses here and in wait_for() is sequentially consistent, so either this thread sees the one
-// that waits, or that one sees the new value.
-void SharedMemory::publish(int64_t rank, uint32_t round) const {
-  Rank& own = state_of(rank);
-  own.published.store(round);
-  if (own.waiting.load() > 0) futex_wake_all(own.published);
-}
+void SharedMemory::publish(int64_t rank, uint32_t round) const { state_of(rank).published.set(round); }
 
 bool SharedMemory::has_published(int64_t rank, uint32_t round) const {
-  return static_cast<int32_t>(state_of(rank).published.load(std::memory_order_acquire) - round) >= 0;
+  return state_of(rank).published.has_reached(round);
 }
 
 bool SharedMemory::wait_for(int64_t rank, uint32_t round, std::chrono::nanoseconds at_most) const {
-  if (has_published(rank, round)) return true;
-  if (spins_) {
-    const auto end = std::chrono::steady_clock::now() + kSpinTime;
-    do {
-      for (int i = 0; i < kSpinsPerClockRead; ++i) {
-        if (has_published(rank, round)) return true;
-        pause_briefly();
-      }
-    } while (std::chrono::steady_clock::now() < end);
-  }
-  Rank& other = state_of(rank);
-  ++other.waiting;
-  const uint32_t seen = other.published.load();
-  if (static_cast<int32_t>(seen - round) < 0) futex_wait(other.published, seen, at_most);
-  --other.waiting;
-  return has_published(rank, round);
+  return state_of(rank).published.wait_for(round, at_most, spins_);
+}
+
+SharedMemory::Presence SharedMemory::presence(int64_t rank) const { return state_of(rank).presence.load(); }
+
+void SharedMemory::set_presence(int64_t rank, Presence presence) const { state_of(rank).presence.store(presence); }
+
+SharedCounter& SharedMemory::doorbell(int64_t rank) const { return state_of(rank).doorbell; }
+
+// Blocks of all ranks, their states, states of all channels, slots of all channels.
+SharedMemory::Channel& SharedMemory::channel(int64_t from, int64_t to) const {
+  char* const first = memory_ + ranks_ * (2 * kBlockBytes + static_cast<int64_t>(sizeof(Rank)));
+  return *reinterpret_cast<Channel*>(first + channel_number(from, to) * static_cast<int64_t>(sizeof(Channel)));
+}
+
+char* SharedMemory::slot(int64_t from, int64_t to, uint32_t number) const {
+  char* const first = memory_ + ranks_ * (2 * kBlockBytes + static_cast<int64_t>(sizeof(Rank))) +
+                      channels(ranks_) * static_cast<int64_t>(sizeof(Channel));
+  return first + (channel_number(from, to) * kSlots + number % kSlots) * slot_bytes();
+}
+
+int64_t SharedMemory::channel_number(int64_t from, int64_t to) const {
+  return from * (ranks_ - 1) + (to > from ? to - 1 : to);
 }
 
 bool SharedMemory::is_alive(int64_t rank) const {

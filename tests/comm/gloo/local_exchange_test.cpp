@@ -7,41 +7,32 @@
 #include <ATen/ops/full.h>
 
 #include <cmath>
-#include <exception>
 #include <functional>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "accelerate/comm/core/connection.hpp"
+#include "tests/comm/gloo/shared_memories.hpp"
 #include "tests/testing.hpp"
 
 using accelerate::comm::FingerprintMismatch;
 using accelerate::comm::LocalExchange;
 using accelerate::comm::ReduceOp;
 using accelerate::comm::SharedMemory;
+using shared_memory_testing::failure_of;
 using std::chrono::milliseconds;
 
 namespace {
 
-constexpr LocalExchange::CallOptions kNow{.asynchronous = false};
+const accelerate::comm::CallOptions kNow{.asynchronous = false};
 constexpr int64_t kBlock = SharedMemory::kBlockBytes;
 
 void with_exchanges(int64_t ranks, const std::function<void(LocalExchange&, int64_t)>& test,
                     milliseconds timeout = milliseconds(60'000)) {
-  auto first = SharedMemory::create(ranks);
-  REQUIRE(first);
-  std::vector<std::unique_ptr<SharedMemory>> memories;
-  for (int64_t rank = 1; rank < ranks; ++rank) memories.push_back(SharedMemory::open(first->address(), rank, ranks));
-  memories.insert(memories.begin(), std::move(first));
-  for (const auto& memory : memories) REQUIRE(memory);
-  std::vector<std::jthread> threads;
-  for (int64_t rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank, memory = std::move(memories[static_cast<size_t>(rank)])]() mutable {
-      LocalExchange exchange(std::move(memory), rank, ranks, timeout);
-      test(exchange, rank);
-    });
-  }
+  shared_memory_testing::with_shared_memories(ranks, [&](std::shared_ptr<SharedMemory> memory, int64_t rank) {
+    LocalExchange exchange(std::move(memory), rank, ranks, timeout);
+    test(exchange, rank);
+  });
 }
 
 /// Two ranks, with each value of the flag.
@@ -60,20 +51,6 @@ at::Tensor sum_of_terms(int64_t count, int64_t ranks, at::ScalarType dtype) {
   at::Tensor sum = term_of(count, 0, dtype);
   for (int64_t rank = 1; rank < ranks; ++rank) sum = sum + term_of(count, rank, dtype);
   return sum;
-}
-
-/// Message of the exception, or "" if there is none.
-std::string failure_of(const std::function<void()>& call) {
-  try {
-    call();
-    return "";
-  } catch (const FingerprintMismatch&) {
-    return "mismatch";
-  } catch (const accelerate::comm::DeadlineExceeded&) {
-    return "deadline";
-  } catch (const std::exception& error) {
-    return error.what();
-  }
 }
 
 }  // namespace
@@ -152,7 +129,7 @@ TEST_CASE("input and output may be the same memory where they overlap in this ra
 }
 
 TEST_CASE("all ranks compute the same bits, also of zeros and NaN") {
-  const float nan = std::nanf("1"), other_nan = std::nanf("2");
+  const float nan = std::nanf("1");
   for (const int64_t ranks : {2, 4}) {
     for (const auto op : {ReduceOp::sum, ReduceOp::max, ReduceOp::min}) {
       CAPTURE(ranks);
@@ -162,8 +139,8 @@ TEST_CASE("all ranks compute the same bits, also of zeros and NaN") {
         auto* const values = tensor.mutable_data_ptr<float>();
         values[0] = rank == 0 ? 0.0F : -0.0F;
         values[1] = rank == 0 ? -0.0F : 0.0F;
-        values[2] = rank == 0 ? nan : other_nan;
-        values[3] = rank == 0 ? nan : 1.0F;
+        values[2] = rank == 0 ? nan : 1.0F;
+        values[3] = rank == 0 ? 1.0F : nan;
         exchange.all_reduce(tensor, op, kNow)->wait(milliseconds(0));
         results[static_cast<size_t>(rank)] = tensor.view(at::kInt);
       });
@@ -214,11 +191,13 @@ TEST_CASE("operations that do not match are an error, also if their announced ca
   using accelerate::comm::Agreement;
   using accelerate::comm::Operation;
   on_each_pair([](LocalExchange& exchange, int64_t rank, bool other_size) {
-    exchange.announce({.operation = Operation::scatter}, Agreement::operation_only);
+    const accelerate::comm::CallOptions scatter{
+        .asynchronous = false,
+        .announced = {{.fingerprint = {.operation = Operation::scatter}, .agreement = Agreement::operation_only}}};
     at::Tensor tensor = term_of(other_size && rank == 1 ? 100'000 : 4, rank, at::kFloat), whole = at::empty({8});
     const auto failure = failure_of([&] {
       const bool gathers = !other_size && rank == 1;
-      (gathers ? exchange.all_gather(whole, tensor, kNow) : exchange.all_reduce(tensor, ReduceOp::sum, kNow))
+      (gathers ? exchange.all_gather(whole, tensor, scatter) : exchange.all_reduce(tensor, ReduceOp::sum, scatter))
           ->wait(milliseconds(0));
     });
     CHECK(failure == "mismatch");
