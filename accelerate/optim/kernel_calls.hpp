@@ -27,6 +27,8 @@ struct Call {
   std::vector<void*> keys{};  ///< keys of the states
   // If `parameters` are masters: the masters, and the values that are set from them.
   std::vector<at::Tensor> masters{}, values{};
+  // Gradients in the parameters' dtype, and the elements of `gradients` to which they are converted.
+  std::vector<at::Tensor> narrow_gradients{}, wide_gradients{};
   at::Tensor step_tensor{};
   /// For a captured step: memory from which the kernel reads its rate. If undefined, the option's value is used.
   at::Tensor rate{};
@@ -35,7 +37,10 @@ struct Call {
     return the_group == group && count == step && parameter.scalar_type() == dtype && parameter.device() == device;
   }
   void clear() {
-    for (auto* list : {&parameters, &gradients, &first, &second, &maxima, &steps, &masters, &values}) list->clear();
+    for (auto* list : {&parameters, &gradients, &first, &second, &maxima, &steps, &masters, &values, &narrow_gradients,
+                       &wide_gradients}) {
+      list->clear();
+    }
     states.clear();
     keys.clear();
     if (rate.defined()) step_tensor.reset();  // the recording also owns this tensor

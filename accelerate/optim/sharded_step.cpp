@@ -162,7 +162,11 @@ Call& ShardedStep::add(const StepTarget& stepped, int64_t step) {
   call.parameters.push_back(stepped.parameter);
   call.gradients.push_back(param_shard.gradient);
   if (!param_shard.master.defined()) return call;
-  call.gradients.back() = param_shard.gradient.to(param_shard.master.scalar_type());
+  if (const auto dtype = param_shard.master.scalar_type(); dtype != param_shard.gradient.scalar_type()) {
+    call.gradients.back() = at::empty_like(param_shard.gradient, param_shard.gradient.options().dtype(dtype));
+    call.narrow_gradients.push_back(param_shard.gradient);
+    call.wide_gradients.push_back(call.gradients.back());
+  }
   call.masters.push_back(param_shard.master);
   call.values.push_back(param_shard.value);
   return call;
@@ -171,6 +175,8 @@ Call& ShardedStep::add(const StepTarget& stepped, int64_t step) {
 void ShardedStep::run(Call& call, const StepScale& scale) {
   if (call.device.is_cpu() && is_set(scale.skip)) return;
   if (capture_) read_from_device(call);
+  // One kernel converts all tensors, if the device has such a kernel.
+  if (!call.narrow_gradients.empty()) at::_foreach_copy_(call.wide_gradients, call.narrow_gradients);
   update(call, scale);
   if (!call.masters.empty()) at::_foreach_copy_(call.values, call.masters);
   mark_changed(call.parameters);  // no graph saves masters, but a parameter may have none

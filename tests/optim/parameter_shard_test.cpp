@@ -143,6 +143,37 @@ TEST_CASE("a bfloat16 parameter with a float32 master keeps updates below its re
   }
 }
 
+TEST_CASE("gradients in the dtypes of the value and of the master, of any layout, step together and are unchanged") {
+  for (const Make& make : one_of_each()) {
+    const at::Tensor start = torch::arange(6.0).view({2, 3}), gradient = (start - 2) / 8;  // exact in both dtypes
+    Parameters exact, rounded, masters, gradients;
+    for (int i = 0; i < 3; ++i) {
+      const auto like = [&](const at::Tensor& tensor) { return i == 1 ? tensor.t().contiguous().t() : tensor.clone(); };
+      exact.push_back(like(start).requires_grad_());
+      rounded.push_back(like(start.to(at::kBFloat16)).requires_grad_());
+      masters.push_back(like(start));
+      gradients.push_back(like(i == 2 ? gradient : gradient.to(at::kBFloat16)));
+    }
+    auto stock = make(exact), ours = make(rounded);
+    auto fused = FusedStep::for_optimizer(*ours);
+    for (int step = 0; step < 3; ++step) {
+      auto parameter_shards = shards_of(rounded);
+      for (size_t i = 0; i < 3; ++i) {
+        exact[i].mutable_grad() = gradients[i].to(at::kFloat);
+        parameter_shards[i].master = masters[i];
+        parameter_shards[i].gradient = gradients[i];
+      }
+      stock->step();
+      REQUIRE(fused->step(parameter_shards));
+    }
+    for (size_t i = 0; i < 3; ++i) {
+      CHECK(torch::allclose(masters[i], exact[i].detach(), 0, 1e-6));
+      CHECK(torch::equal(rounded[i].detach(), masters[i].to(at::kBFloat16)));
+      CHECK(torch::equal(gradients[i].to(at::kFloat), gradient));
+    }
+  }
+}
+
 TEST_CASE("a parameter without master beside others with masters changes for autograd too") {
   const at::Tensor rounded = torch::ones({4}, at::kBFloat16).requires_grad_(), own = torch::ones({4}).requires_grad_();
   torch::optim::AdamW optimizer({rounded, own}, 0.1);
