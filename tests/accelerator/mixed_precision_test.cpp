@@ -8,6 +8,7 @@
 #include "accelerate/base/log.hpp"
 #include "tests/accelerator/ranks.hpp"
 #include "tests/data/sources/files.hpp"
+#include "tests/gradient/operators.hpp"
 
 using accelerate::Accelerator;
 using accelerate::Precision;
@@ -197,6 +198,42 @@ TEST_CASE("a forward in autocast() uses the weights of an earlier step in the sa
   accelerator.backward(before.sum());
   optimizer.step();
   CHECK_FALSE(at::equal(model(x()), before));
+}
+
+TEST_CASE("an autocast() block around a window casts each weight once a step, with the same gradients") {
+  const auto trained = [](bool in_block) {
+    torch::manual_seed(3);
+    Accelerator accelerator({.cpu = true, .mixed_precision = Precision::bf16, .gradient_accumulation_steps = 3});
+    const accelerate::nn::Linear net(4, 4);
+    auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.5));
+    int64_t casts = 0;
+    const auto window_of_steps = [&] {
+      for (int64_t i = 0; i < 3; ++i) {
+        const auto window = accelerator.accumulate(model);
+        const torch::Tensor input = (x() + static_cast<double>(i)).to(at::kBFloat16);
+        torch::Tensor output;
+        const auto called = gradient_testing::operators_of([&] { output = model(input); });
+        casts += called.contains("aten::_to_copy") ? called.at("aten::_to_copy") : 0;
+        accelerator.backward(output.square().mean());
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+    };
+    for (int64_t step = 0; step < 2; ++step) {
+      if (!in_block) {
+        window_of_steps();
+        continue;
+      }
+      const auto block = accelerator.autocast();
+      window_of_steps();
+    }
+    return std::pair(casts, net->weight.detach().clone());
+  };
+  const auto [casts, weight] = trained(false);
+  const auto [casts_in_block, weight_in_block] = trained(true);
+  CHECK(casts == 2 * 3 * 3);  // weight, bias and output of each forward
+  CHECK(casts_in_block == 2 * (2 + 3));
+  CHECK(torch::equal(weight_in_block, weight));
 }
 
 TEST_CASE("a forward that throws ends its autocast region") {
