@@ -7,6 +7,8 @@
 #include <ATen/ops/clone.h>
 #include <c10/core/Allocator.h>
 
+#include <algorithm>
+#include <iterator>
 #include <string_view>
 #include <tuple>
 
@@ -99,6 +101,12 @@ bool needs_values(const c10::FunctionSchema& schema) {
     if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) return false;
   }
   return true;
+}
+
+bool is_view(const c10::FunctionSchema& schema) {
+  static constexpr std::string_view kViews[] = {"aten::t",      "aten::transpose", "aten::permute", "aten::view",
+                                                "aten::expand", "aten::narrow",    "aten::select",  "aten::slice"};
+  return std::ranges::find(kViews, std::string_view(schema.name())) != std::end(kViews);
 }
 
 }  // namespace accelerate::device

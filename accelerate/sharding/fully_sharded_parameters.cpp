@@ -21,6 +21,16 @@ std::vector<int64_t> units_of(const std::vector<state::ParameterShard>& paramete
   return units::find_units(items, options);
 }
 
+/// As narrow() of a flat tensor, but without an operator, which would take a third of the time that full_shard adds to
+/// a step of small parameters.
+at::Tensor elements_of(const at::Tensor& flat, int64_t offset, int64_t length) {
+  at::Tensor elements = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(flat.storage()),
+                                                                 flat.key_set(), flat.dtype());
+  elements.unsafeGetTensorImpl()->set_storage_offset(flat.storage_offset() + offset);
+  elements.unsafeGetTensorImpl()->set_sizes_contiguous({length});
+  return elements;
+}
+
 }  // namespace
 
 FullyShardedParameters::FullyShardedParameters(const ShardMesh& mesh,
@@ -167,6 +177,7 @@ std::vector<state::ParameterShard> FullyShardedParameters::shards(const Keys& ke
     if (unit->is_whole()) unit->take_over();  // in a scope with whole parameters, and of parameters that stay whole
   }
   std::vector<state::ParameterShard> owned;
+  owned.reserve(parameters_.size());
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const auto& [unit, place] = core_->places[i];
     const state::ParameterShard& parameter = parameters_[i];
@@ -182,7 +193,7 @@ std::vector<state::ParameterShard> FullyShardedParameters::shards(const Keys& ke
                      .end = range.end,
                      .key = parameter.key,
                      .value = own_elements_[i].value,
-                     .gradient = has_gradient ? unit->gradient().narrow(0, range.offset, length) : at::Tensor(),
+                     .gradient = has_gradient ? elements_of(unit->gradient(), range.offset, length) : at::Tensor(),
                      .master = own_elements_[i].master});
   }
   return owned;

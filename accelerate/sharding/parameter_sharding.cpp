@@ -18,9 +18,11 @@
 namespace accelerate::sharding {
 namespace {
 
-std::string kind_of(const at::Tensor& tensor) {
-  return fmt::format("{} {}", c10::toString(tensor.scalar_type()), tensor.device().str());
+std::string kind_of(at::ScalarType dtype, at::Device device) {
+  return fmt::format("{} {}", c10::toString(dtype), device.str());
 }
+
+std::string kind_of(const at::Tensor& tensor) { return kind_of(tensor.scalar_type(), tensor.device()); }
 
 // Two tensors over one memory would be divided separately and lose what connects them.
 void check_separate_memory(const std::vector<state::ParameterShard>& parameters, const RankContext& place) {
@@ -58,10 +60,10 @@ ParameterSharding::ParameterSharding(ShardMesh mesh, std::vector<state::Paramete
   check_layout();
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& value = parameters_[i].value;
-    kinds_.push_back(kind_of(value));
+    kinds_.push_back({value.scalar_type(), value.device()});
     items_.push_back({.numel = value.numel(),
                       .element_bytes = value.element_size(),
-                      .key = kinds_.back() + (value.requires_grad() ? "" : " frozen"),
+                      .key = kind_of(value) + (value.requires_grad() ? "" : " frozen"),
                       .group = units.empty() ? 0 : units[i]});
     index_of_.emplace(parameters_[i].key, i);
     keys_.insert(parameters_[i].key);
@@ -124,15 +126,16 @@ void ParameterSharding::check_unchanged(size_t index) const {
   const state::ParameterShard& parameter = parameters_[index];
   const at::Tensor& value = parameter.value;
   if (value.sizes() == at::IntArrayRef(parameter.sizes) && value.strides() == at::IntArrayRef(strides_[index]) &&
-      kind_of(value) == kinds_[index]) {
+      value.scalar_type() == kinds_[index].dtype && value.device() == kinds_[index].device) {
     return;
   }
   base::fail(
       ErrorKind::usage, group().place(), "optimizer.step",
       "parameter {} was {} of shape [{}] with strides [{}] in prepare() and is {} of shape [{}] with strides [{}] "
       "now; with sharding change a module before prepare()",
-      parameter.name, kinds_[index], fmt::join(parameter.sizes, ", "), fmt::join(strides_[index], ", "), kind_of(value),
-      fmt::join(value.sizes(), ", "), fmt::join(value.strides(), ", "));
+      parameter.name, kind_of(kinds_[index].dtype, kinds_[index].device), fmt::join(parameter.sizes, ", "),
+      fmt::join(strides_[index], ", "), kind_of(value), fmt::join(value.sizes(), ", "),
+      fmt::join(value.strides(), ", "));
 }
 
 void ParameterSharding::check_gradient(size_t index) const {

@@ -117,7 +117,11 @@ class ParameterSharding {
   void record() const;
 
   Keys keys_;
-  std::vector<std::string> kinds_;
+  struct Kind {
+    at::ScalarType dtype;
+    at::Device device;
+  };
+  std::vector<Kind> kinds_;
   std::vector<std::vector<int64_t>> strides_;
 };
 

@@ -32,6 +32,7 @@ std::mutex contexts_mutex;
 // What an operator does with its arguments. Depends on the schema only.
 struct OperatorUse {
   bool needs_values = true;
+  bool is_view = false;  // never copies
   std::vector<bool> writes{};
 };
 
@@ -40,6 +41,7 @@ const OperatorUse& use_of(const c10::FunctionSchema& schema) {
   const auto [entry, is_new] = known.try_emplace(&schema);
   if (!is_new) return entry->second;
   entry->second.needs_values = device::needs_values(schema);
+  entry->second.is_view = device::is_view(schema);
   for (const c10::Argument& argument : schema.arguments()) {
     entry->second.writes.push_back(argument.alias_info() != nullptr && argument.alias_info()->isWrite());
   }
@@ -135,7 +137,12 @@ void gather_before(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torc
   const auto rest = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
   const c10::FunctionSchema& schema = op.schema();
   const OperatorUse& use = use_of(schema);
-  if (!use.needs_values) return op.redispatchBoxed(rest, stack);
+  if (use.is_view) {
+    // Neither do the operators of which it consists need values. The results still inherit the key.
+    const c10::impl::ExcludeDispatchKeyGuard inside(kKey);
+    return op.redispatchBoxed(rest, stack);
+  }
+  if (!use.needs_values) return op.redispatchBoxed(rest, stack);  // a reshape() may contain a copy, which needs them
   UsedMemory used;
   const auto arguments = std::span(*stack).last(use.writes.size());
   for (size_t i = 0; i < use.writes.size(); ++i) used.add(arguments[i], use.writes[i]);
@@ -186,11 +193,13 @@ void disable_gather_on_use(const at::Tensor& parameter) {
 void set_storage_memory(const c10::Storage& storage, void* memory, std::shared_ptr<const GatheredParameter> parameter) {
   c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
   const bool is_absent = memory == nullptr && impl->nbytes() > 0;
-  if (parameter_of(*impl) != parameter) set_absence_text(storage, *parameter);
-  at::DataPtr next(memory, new MemoryContext(std::move(parameter)), &delete_context, impl->device());
+  const bool has_context = parameter_of(*impl) == parameter;
+  if (!has_context) set_absence_text(storage, *parameter);
+  auto context = has_context ? nullptr : std::make_unique<MemoryContext>(std::move(parameter));
   const std::lock_guard lock(contexts_mutex);
+  if (has_context) context.reset(static_cast<MemoryContext*>(impl->_mutable_data_ptr_no_checks().release_context()));
   device::refuse_data(*impl, is_absent);
-  impl->set_data_ptr_noswap(std::move(next));
+  impl->set_data_ptr_noswap({memory, context.release(), &delete_context, impl->device()});
 }
 
 void set_absence_text(const c10::Storage& storage, const GatheredParameter& parameter) {
