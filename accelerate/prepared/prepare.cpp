@@ -1,9 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/prepared/prepare.hpp"
 
+#include <algorithm>
+
 #include "accelerate/prepared/split_parameters.hpp"
 
 namespace accelerate::prepared {
+namespace {
+
+// False if another module had this address before. Memory is used again on some ranks only, and removing a model may be
+// collective, so all ranks must keep the model of a module that no longer exists.
+bool shares_parameter(const ModelCore& model, const std::vector<gradient::NamedTensor>& parameters) {
+  if (model.parameters().empty() && parameters.empty()) return true;
+  return std::ranges::any_of(parameters, [&](const gradient::NamedTensor& parameter) {
+    const auto is_same = [&](const gradient::NamedTensor& known) { return known.tensor.is_same(parameter.tensor); };
+    return std::ranges::any_of(model.parameters(), is_same);
+  });
+}
+
+}  // namespace
 
 std::shared_ptr<ModelCore> register_model(AcceleratorState& shared, const ModelOptions& options, const void* identity,
                                           std::vector<gradient::NamedTensor> parameters,
@@ -11,12 +26,12 @@ std::shared_ptr<ModelCore> register_model(AcceleratorState& shared, const ModelO
   Registry& registry = shared.registry;
   // A module may be prepared for evaluation and for training at the same time.
   auto known = registry.find<ModelCore>([&](const ModelCore& model) {
-    return model.identity() == identity && model.options().evaluation_mode == options.evaluation_mode;
+    return model.identity() == identity && model.options().evaluation_mode == options.evaluation_mode &&
+           shares_parameter(model, parameters);
   });
   if (known && known->is(identity, parameters, options)) return known;
-  // The address belongs to another module, or parameters were replaced, frozen, unfrozen or moved. The new core gets
-  // the position of the old one. The old core is removed first, because a second gradient reducer on the same
-  // parameters would add to its sums.
+  // Parameters were replaced, frozen, unfrozen or moved. The new core gets the position of the old one. The old core is
+  // removed first, because a second gradient reducer on the same parameters would add to its sums.
   const size_t place = known ? registry.remove(*known) : registry.entries().size();
   auto model = std::make_shared<ModelCore>(shared, identity, std::move(parameters), std::move(buffers), options);
   registry.insert(place, model);

@@ -219,6 +219,27 @@ TEST_CASE("a new module at the address of a destroyed one is prepared anew") {
   std::destroy_at(slot);
 }
 
+TEST_CASE("a new module may have the address of a destroyed one on some ranks only") {
+  for (const auto strategy : {accelerate::ShardingStrategy::no_shard, accelerate::ShardingStrategy::full_shard}) {
+    accelerate::simulate(2, [strategy] {
+      Accelerator accelerator({.cpu = true, .sharding = strategy});
+      std::array<std::unique_ptr<std::array<std::byte, sizeof(OneWeightImpl)>>, 2> places;
+      for (auto& place : places) place = std::make_unique<std::array<std::byte, sizeof(OneWeightImpl)>>();
+      const auto slot = [&](size_t i) { return reinterpret_cast<OneWeightImpl*>(places.at(i)->data()); };
+      accelerator.prepare(*std::construct_at(slot(0), 1.0));
+      std::destroy_at(slot(0));
+      OneWeightImpl* const second = std::construct_at(slot(accelerator.is_main_process() ? 0 : 1), 2.0);
+      auto [model, optimizer] = accelerator.prepare(*second, torch::optim::SGD(second->parameters(), 1.0));
+      CHECK(accelerator.prepare(*second) == model);
+      accelerator.backward(model(ones()).sum());
+      optimizer.step();
+      accelerator.free_memory();
+      CHECK(second->parameters()[0].item<double>() == 1.0);
+      std::destroy_at(second);
+    });
+  }
+}
+
 TEST_CASE("a TorchScript module trains") {
   torch::jit::Module script("net");
   script.register_parameter("w", torch::full({1}, 2.0, torch::kDouble).requires_grad_(), false);
