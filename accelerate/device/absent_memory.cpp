@@ -106,6 +106,7 @@ bool needs_values(const c10::FunctionSchema& schema) {
 bool is_view(const c10::FunctionSchema& schema) {
   static constexpr std::string_view kViews[] = {"aten::t",      "aten::transpose", "aten::permute", "aten::view",
                                                 "aten::expand", "aten::narrow",    "aten::select",  "aten::slice"};
+  if (schema.name() == "aten::narrow" && schema.overload_name() == "Tensor") return false;  // it reads its `start`
   return std::ranges::find(kViews, std::string_view(schema.name())) != std::end(kViews);
 }
 

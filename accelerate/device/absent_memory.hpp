@@ -36,7 +36,7 @@ void require_data(const at::Tensor& tensor);
 /// after all, as flatten() of a tensor that is not contiguous, then the copy inside it is dispatched, too.
 [[nodiscard]] bool needs_values(const c10::FunctionSchema& schema);
 
-/// Returns true for some frequent operators that return a view and never copy, so no operator inside them does.
+/// Returns true for some frequent operators that return a view and never copy. No operator inside them needs values.
 [[nodiscard]] bool is_view(const c10::FunctionSchema& schema);
 
 }  // namespace accelerate::device

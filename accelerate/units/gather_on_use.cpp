@@ -138,7 +138,7 @@ void gather_before(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torc
   const c10::FunctionSchema& schema = op.schema();
   const OperatorUse& use = use_of(schema);
   if (use.is_view) {
-    // Neither do the operators of which it consists need values. The results still inherit the key.
+    // The operators inside a view need no values either. The results still inherit the key.
     const c10::impl::ExcludeDispatchKeyGuard inside(kKey);
     return op.redispatchBoxed(rest, stack);
   }
@@ -193,11 +193,13 @@ void disable_gather_on_use(const at::Tensor& parameter) {
 void set_storage_memory(const c10::Storage& storage, void* memory, std::shared_ptr<const GatheredParameter> parameter) {
   c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
   const bool is_absent = memory == nullptr && impl->nbytes() > 0;
-  const bool has_context = parameter_of(*impl) == parameter;
-  if (!has_context) set_absence_text(storage, *parameter);
-  auto context = has_context ? nullptr : std::make_unique<MemoryContext>(std::move(parameter));
+  if (parameter_of(*impl) != parameter) set_absence_text(storage, *parameter);
   const std::lock_guard lock(contexts_mutex);
-  if (has_context) context.reset(static_cast<MemoryContext*>(impl->_mutable_data_ptr_no_checks().release_context()));
+  at::DataPtr& current = impl->_mutable_data_ptr_no_checks();
+  std::unique_ptr<MemoryContext> context;  // the same one again, because this runs for each parameter of each gather
+  if (current.get_deleter() == &delete_context) context.reset(static_cast<MemoryContext*>(current.release_context()));
+  if (!context) context = std::make_unique<MemoryContext>();
+  if (*context != parameter) *context = std::move(parameter);
   device::refuse_data(*impl, is_absent);
   impl->set_data_ptr_noswap({memory, context.release(), &delete_context, impl->device()});
 }

@@ -37,6 +37,7 @@ TEST_CASE("an operator that may copy is no view, although it needs no values its
   }
   CHECK_FALSE(is_view(schema_of("flatten", "using_ints")));
   CHECK_FALSE(is_view(schema_of("to", "dtype")));
+  CHECK_FALSE(is_view(schema_of("narrow", "Tensor")));
   CHECK_FALSE(is_view(schema_of("clone")));
   CHECK(needs_values(schema_of("clone")));
   CHECK_FALSE(needs_values(schema_of("empty_like")));

@@ -17,7 +17,7 @@ struct AnnouncedOperation {
 struct CallOptions {
   /// False if the caller waits at once, so that no thread has to wake.
   bool asynchronous = true;
-  /// Compared across the ranks. If unset, the fingerprint of the tensor is.
+  /// Compared across the ranks. If unset, the fingerprint of the tensor is compared.
   std::optional<AnnouncedOperation> announced{};
 };
 

@@ -12,7 +12,6 @@
 #include <iterator>
 #include <list>
 #include <new>
-#include <stdexcept>
 #include <system_error>
 #include <utility>
 
@@ -70,7 +69,7 @@ class LocalMailbox::Transfers {
     TORCH_CHECK(tag >= 0, "the tag of a message is ", tag, ", must not be negative");
   }
 
-  /// Adds a message and transfers what is possible. Returns true if the message is complete.
+  /// Adds a message and transfers as much as possible. Returns true if the message is complete.
   bool add(const MessagePtr& message) {
     const Lock lock(*this);
     if (closed_) {
@@ -79,6 +78,11 @@ class LocalMailbox::Transfers {
       return true;
     }
     Peer& peer = peer_of(*message);
+    if (message->type == OpType::SEND && memory_->presence(message->peer) != SharedMemory::Presence::active) {
+      message->complete = true;
+      message->error = has_left(message->peer);
+      return true;
+    }
     if (message->type == OpType::SEND) {
       peer.sends.push_back(message);
       ++pending_;
@@ -113,27 +117,29 @@ class LocalMailbox::Transfers {
     if (message.error) std::rethrow_exception(message.error);
   }
 
-  /// Receives no more messages, and waits for the sends.
+  /// Drops pending receives, and waits for the sends.
   void leave(bool is_unwinding) {
     {
       const Lock lock(*this);
       if (closed_) return;
-      announce(SharedMemory::Presence::sends);
+      closing_ = has_left(rank_);
+      for (Peer& peer : peers_) fail_receives(peer, closing_);
+      announce(SharedMemory::Presence::draining);
     }
     wait_until(SteadyClock::now() + (is_unwinding ? kUnwindTime : timeout_),
                [this] { return std::ranges::all_of(peers_, [](const Peer& peer) { return peer.sends.empty(); }); });
     close();
   }
 
-  /// Ends the pending messages and those to come with an error, and the thread.
+  /// Fails pending and later messages, and ends the thread.
   void close() noexcept {
     const Lock lock(*this);
     if (closed_) return;
-    closed_ = std::make_exception_ptr(std::runtime_error("the group has been closed"));
+    closed_ = closing_ ? closing_ : std::make_exception_ptr(PeerLost("an earlier operation was abandoned"));
     for (Peer& peer : peers_) fail_pending(peer, closed_);
     announce(SharedMemory::Presence::left);
     memory_->doorbell(rank_).increment();  // for the threads of this rank
-    memory_.reset();                       // handles may live longer
+    memory_.reset();                       // handles may outlive this object
     thread_wakes_.notify_one();
   }
 
@@ -155,7 +161,9 @@ class LocalMailbox::Transfers {
           continue;
         }
         seen = memory_->doorbell(rank_).value();
-        if (transfer_all()) continue;
+        const bool has_more = transfer_all();
+        check_peers();
+        if (has_more) continue;
         memory = memory_;
       }
       memory->wait_for_doorbell(rank_, seen, kLivenessInterval, /*spins=*/false);
@@ -203,7 +211,10 @@ class LocalMailbox::Transfers {
   };
 
   Peer& peer_of(const Message& message) { return peers_.at(static_cast<size_t>(message.peer)); }
-  [[nodiscard]] int64_t job_rank(size_t peer) const { return job_ranks_.at(peer); }
+  [[nodiscard]] int64_t job_rank(int64_t rank) const { return job_ranks_.at(static_cast<size_t>(rank)); }
+  [[nodiscard]] std::exception_ptr has_left(int64_t rank) const {
+    return std::make_exception_ptr(PeerLost(fmt::format("rank {} has left the group", job_rank(rank))));
+  }
 
   void finish(Message& message, std::exception_ptr error = nullptr) {
     message.complete = true;
@@ -271,19 +282,21 @@ class LocalMailbox::Transfers {
   void check_peers() {
     if (pending_ == 0) return;
     const auto now = SteadyClock::now();
-    const bool looks_at_locks = now >= last_look_ + kLivenessInterval;
-    if (looks_at_locks) last_look_ = now;
+    const bool checks_locks = now >= last_liveness_check_ + kLivenessInterval;
+    if (checks_locks) last_liveness_check_ = now;
     for (size_t i = 0; i < peers_.size(); ++i) {
       Peer& peer = peers_[i];
       if (peer.sends.empty() && peer.receives.empty() && peer.arriving.empty()) continue;
       const auto rank = static_cast<int64_t>(i);
-      const bool has_ended = looks_at_locks && !memory_->is_alive(rank);
+      const bool has_ended = checks_locks && !memory_->is_alive(rank);
       const auto presence = memory_->presence(rank);
-      if (!has_ended && presence == SharedMemory::Presence::here) continue;
-      const auto error = std::make_exception_ptr(PeerLost(fmt::format(
-          "rank {} has {}", job_rank(i), presence == SharedMemory::Presence::here ? "ended" : "left the group")));
+      if (!has_ended && presence == SharedMemory::Presence::active) continue;
+      const bool has_left_group = presence != SharedMemory::Presence::active;
+      const auto error = has_left_group
+                             ? has_left(rank)
+                             : std::make_exception_ptr(PeerLost(fmt::format("rank {} has ended", job_rank(rank))));
       finish_all(peer.sends, error);
-      if (!has_ended && presence == SharedMemory::Presence::sends) continue;
+      if (!has_ended && presence == SharedMemory::Presence::draining) continue;
       while (pull(rank)) {  // it may have sent messages just before
       }
       fail_receives(peer, error);
@@ -350,9 +363,8 @@ class LocalMailbox::Transfers {
     } catch (const std::bad_alloc&) {
       peer.arriving.clear();
       fail_receives(peer, std::make_exception_ptr(PeerLost(fmt::format(
-                              "an earlier message has tag {} and {} bytes, for which there is no memory; receive it "
-                              "before",
-                              begin.tag, begin.bytes))));
+                              "cannot allocate {} bytes for an earlier message with tag {}; post its receive first",
+                              begin.bytes, begin.tag))));
       return false;
     }
   }
@@ -374,9 +386,9 @@ class LocalMailbox::Transfers {
   void deliver(const Arrival& arrival) {
     Message& receive = *arrival.receive;
     if (arrival.begin.bytes == receive.bytes) return finish(receive);
-    finish(receive, std::make_exception_ptr(PeerLost(fmt::format("rank {} sends {} bytes, this rank expects {}",
-                                                                 job_rank(static_cast<size_t>(receive.peer)),
-                                                                 arrival.begin.bytes, receive.bytes))));
+    finish(receive,
+           std::make_exception_ptr(PeerLost(fmt::format("rank {} sends {} bytes, this rank expects {}",
+                                                        job_rank(receive.peer), arrival.begin.bytes, receive.bytes))));
   }
 
   /// Gives a message that is kept, or is being kept, to its receive. Returns false if there is none.
@@ -405,8 +417,9 @@ class LocalMailbox::Transfers {
   int64_t pending_ = 0;
   std::list<MessagePtr> ended_messages_;
   std::list<Arrival> ended_arrivals_;
-  SteadyClock::time_point last_look_{};
-  std::exception_ptr closed_{};
+  SteadyClock::time_point last_liveness_check_{};
+  std::exception_ptr closing_{};  // set by leave()
+  std::exception_ptr closed_{};   // set by close()
   std::condition_variable thread_wakes_;
   bool thread_sleeps_ = false;
   std::atomic<int> callers_ = 0;  // of wait_until()
@@ -450,7 +463,9 @@ LocalMailbox::LocalMailbox(std::shared_ptr<SharedMemory> memory, int64_t rank, s
 
 LocalMailbox::~LocalMailbox() {
   transfers_->leave(/*is_unwinding=*/std::uncaught_exceptions() > 0);
-  if (thread_.joinable()) thread_.join();
+  if (!thread_.joinable()) return;
+  // The thread may release a tensor with the last handle of the group. It owns the transfers.
+  thread_.get_id() == std::this_thread::get_id() ? thread_.detach() : thread_.join();
 }
 
 void LocalMailbox::abandon() noexcept { transfers_->close(); }

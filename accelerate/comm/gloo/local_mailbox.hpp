@@ -20,9 +20,9 @@ namespace accelerate::comm {
 /// pending receive with that tag. If there is none, but a receive with another tag waits behind the message, the
 /// receiver keeps the message in its own memory.
 ///
-/// A call transfers what it can at once. Then wait() and isCompleted() transfer the pieces of all pending messages. If
-/// nobody waits, a thread does so, because a peer may wait for a message before it joins an operation for which this
-/// rank waits. A message remains pending if its wait() reached the deadline.
+/// A call transfers as much as possible at once. Then wait() and isCompleted() transfer the pieces of all pending
+/// messages. If no caller waits, a thread does so, because a peer may wait for a message before it joins an operation
+/// for which this rank waits. A message remains pending if its wait() reached the deadline.
 ///
 /// Tensors are contiguous tensors on the CPU, and must not be changed, or read, before their message is complete.
 /// Thread-safe.

@@ -57,7 +57,7 @@ int64_t SharedMemory::channels(int64_t ranks) { return ranks <= kMaxRanksWithCha
 
 int64_t SharedMemory::slot_bytes(int64_t ranks) {
   constexpr int64_t kBudget = int64_t{8} << 20;
-  const int64_t equal_part = kBudget / (ranks * (ranks - 1) * kSlots);
+  const int64_t equal_part = kBudget / (std::max<int64_t>(ranks * (ranks - 1), 1) * kSlots);
   return std::clamp(equal_part / kCacheLine * kCacheLine, kCacheLine, int64_t{64} << 10);
 }
 

@@ -79,8 +79,8 @@ class SharedMemory {
   void wait_for_doorbell(int64_t rank, uint32_t seen, std::chrono::nanoseconds at_most, bool spins) const {
     doorbell(rank).wait_for(seen + 1, at_most, spins && spins_);
   }
-  /// The messages that a rank exchanges: all, only those that it sends, or none any more.
-  enum class Presence : uint32_t { here, sends, left };
+  /// A draining rank only sends messages for which nobody has waited. One that has left exchanges none.
+  enum class Presence : uint32_t { active, draining, left };
   [[nodiscard]] Presence presence(int64_t rank) const;
   void set_presence(int64_t rank, Presence presence) const;
   [[nodiscard]] Channel& channel(int64_t from, int64_t to) const;

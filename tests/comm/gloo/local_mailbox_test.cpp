@@ -6,6 +6,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -101,7 +102,7 @@ TEST_CASE("messages of one tag keep their order, and a message of another tag wa
         }
         return;
       }
-      // The receives of tag 1 come first, so the messages of tag 0 are kept.
+      // Tag 1 is received first, so the messages of tag 0 are kept.
       for (const int64_t number : {1, 3}) check_next(mailbox, 0, 1, count, number);
       for (const int64_t number : {0, 2}) check_next(mailbox, 0, 0, count, number);
       std::vector<at::Tensor> tensors{at::zeros({count}, at::kByte), at::zeros({count}, at::kByte)};
@@ -115,16 +116,18 @@ TEST_CASE("messages of one tag keep their order, and a message of another tag wa
 }
 
 TEST_CASE("a receive takes a message whose first pieces were kept") {
-  std::atomic<bool> kept = false;
+  std::atomic<bool> sent = false, kept = false;
   with_mailboxes(2, [&](LocalMailbox& mailbox, int64_t rank) {
     const int64_t count = 3 * kChannelBytes;
     if (rank == 0) {
       const auto large = mailbox.send(bytes_of_message(count, 1), 1, 1);
+      sent = true;
       wait_for_flag(kept);
       large->wait(milliseconds(0));
       mailbox.send(bytes_of_message(2, 2), 1, 2)->wait(milliseconds(0));
       return;
     }
+    wait_for_flag(sent);
     const at::Tensor second = at::zeros({2}, at::kByte);
     const auto other = mailbox.receive(second, 0, 2);
     CHECK_FALSE(other->isCompleted());
@@ -189,8 +192,9 @@ TEST_CASE("messages of a rank that ended still arrive, and those that it did not
     CHECK(failure_of([&] { mailbox.receive(tensor, 1, 7)->wait(milliseconds(0)); }) == text);
     check_next(mailbox, 1, 0, 100, 0);
     check_next(mailbox, 1, 2, 100, 2);
-    CHECK(failure_of([&] { mailbox.send(bytes_of_message(2 * kChannelBytes, 0), 1, 0)->wait(milliseconds(0)); }) ==
-          text);
+    for (const int64_t count : {int64_t{1}, 2 * kChannelBytes}) {
+      CHECK(failure_of([&] { mailbox.send(bytes_of_message(count, 0), 1, 0)->wait(milliseconds(0)); }) == text);
+    }
   });
 }
 
@@ -216,6 +220,7 @@ TEST_CASE("a rank that is killed fails its messages") {
   REQUIRE(memory);
   const pid_t child = fork();
   if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     const std::shared_ptr<SharedMemory> own = SharedMemory::open(memory->address(), 1, 2);
     if (own) own->publish(1, 1);
     pause();
@@ -251,7 +256,7 @@ TEST_CASE("a message that must be kept and is larger than the memory fails the r
     }
     const at::Tensor tensor = at::zeros({2}, at::kByte);
     CHECK(failure_of([&] { mailbox.receive(tensor, 0, 2)->wait(milliseconds(0)); }) ==
-          "an earlier message has tag 1 and 1125899906842624 bytes, for which there is no memory; receive it before");
+          "cannot allocate 1125899906842624 bytes for an earlier message with tag 1; post its receive first");
     over = true;
   });
 }
@@ -381,6 +386,20 @@ TEST_CASE("polling and futures complete messages") {
   });
 }
 
+TEST_CASE("a thread that waits for a message ends when another one abandons the mailbox") {
+  std::atomic<bool> over = false;
+  with_mailboxes(2, [&](LocalMailbox& mailbox, int64_t rank) {
+    if (rank == 1) return wait_for_flag(over);
+    const at::Tensor tensor = at::zeros({2}, at::kByte);
+    const auto receive = mailbox.receive(tensor, 1, 0);
+    std::jthread waiting(
+        [&] { CHECK(failure_of([&] { receive->wait(milliseconds(0)); }) == "an earlier operation was abandoned"); });
+    std::this_thread::sleep_for(milliseconds(50));
+    mailbox.abandon();
+    over = true;
+  });
+}
+
 TEST_CASE("an abandoned mailbox ends its messages at once") {
   std::atomic<bool> over = false;
   with_mailboxes(2, [&](LocalMailbox& mailbox, int64_t rank) {
@@ -392,7 +411,7 @@ TEST_CASE("an abandoned mailbox ends its messages at once") {
     for (const auto& message : {before, after}) {
       CHECK(message->isCompleted());
       CHECK_FALSE(message->isSuccess());
-      CHECK(failure_of([&] { message->wait(milliseconds(0)); }) == "the group has been closed");
+      CHECK(failure_of([&] { message->wait(milliseconds(0)); }) == "an earlier operation was abandoned");
     }
     over = true;
   });
