@@ -418,8 +418,8 @@ class LocalMailbox::Transfers {
   std::list<MessagePtr> ended_messages_;
   std::list<Arrival> ended_arrivals_;
   SteadyClock::time_point last_liveness_check_{};
-  std::exception_ptr closing_{};  // set by leave()
-  std::exception_ptr closed_{};   // set by close()
+  std::exception_ptr closing_;  // set by leave()
+  std::exception_ptr closed_;   // set by close()
   std::condition_variable thread_wakes_;
   bool thread_sleeps_ = false;
   std::atomic<int> callers_ = 0;  // of wait_until()
