@@ -226,7 +226,7 @@ TEST_CASE("a new module may have the address of a destroyed one on some ranks on
       std::array<std::unique_ptr<std::array<std::byte, sizeof(OneWeightImpl)>>, 2> places;
       for (auto& place : places) place = std::make_unique<std::array<std::byte, sizeof(OneWeightImpl)>>();
       const auto slot = [&](size_t i) { return reinterpret_cast<OneWeightImpl*>(places.at(i)->data()); };
-      accelerator.prepare(*std::construct_at(slot(0), 1.0));
+      static_cast<void>(accelerator.prepare(*std::construct_at(slot(0), 1.0)));
       std::destroy_at(slot(0));
       OneWeightImpl* const second = std::construct_at(slot(accelerator.is_main_process() ? 0 : 1), 2.0);
       auto [model, optimizer] = accelerator.prepare(*second, torch::optim::SGD(second->parameters(), 1.0));
