@@ -3,6 +3,8 @@
 
 #include <ATen/record_function.h>
 
+#include <exception>
+
 namespace accelerate::comm {
 
 const char* title_of(c10d::OpType type) {
@@ -33,6 +35,17 @@ const char* title_of(c10d::OpType type) {
     default:
       return "comm:message";
   }
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> future_after_wait(c10d::Work& work, std::chrono::milliseconds timeout) {
+  auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+  try {
+    work.wait(timeout);
+    future->markCompleted(c10::IValue(work.result()));
+  } catch (...) {
+    future->setError(std::current_exception());
+  }
+  return future;
 }
 
 }  // namespace accelerate::comm

@@ -15,6 +15,11 @@ namespace accelerate::comm {
 /// Profiler title of an MPI operation, or null if no profiler records.
 [[nodiscard]] const char* title_of(c10d::OpType type);
 
+/// For an operation that only a wait completes: waits for it and returns its completed future, which has the result or
+/// the exception.
+[[nodiscard]] c10::intrusive_ptr<c10::ivalue::Future> future_after_wait(c10d::Work& work,
+                                                                        std::chrono::milliseconds timeout);
+
 /// Finished by the thread that executes the operation. Keeps its tensors alive until then.
 class CompletableWork : public c10d::Work {
  public:

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "accelerate/comm/core/bytes.hpp"
+#include "accelerate/comm/core/completable_work.hpp"
 #include "accelerate/comm/core/connection.hpp"
 
 namespace accelerate::comm {
@@ -52,16 +53,7 @@ class MpiMessage : public c10d::Work {
   }
 
   /// Returns a completed future: only wait() progresses the message.
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-    try {
-      wait(mailbox_->timeout_);
-      future->markCompleted(c10::IValue(result()));
-    } catch (...) {
-      future->setError(std::current_exception());
-    }
-    return future;
-  }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_after_wait(*this, mailbox_->timeout_); }
 
  private:
   /// Polls the message and returns true if it is complete.

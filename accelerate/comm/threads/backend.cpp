@@ -37,16 +37,7 @@ class ThreadWork : public c10d::Work {
   Tensors result() override { return outputs_; }
 
   /// Returns a completed future: only waiting ranks execute the operation.
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-    try {
-      wait(kNoTimeout);
-      future->markCompleted(c10::IValue(outputs_));
-    } catch (...) {
-      future->setError(std::current_exception());
-    }
-    return future;
-  }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_after_wait(*this, kNoTimeout); }
 
  private:
   std::shared_ptr<ThreadsGroup> group_;
