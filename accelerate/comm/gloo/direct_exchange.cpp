@@ -6,7 +6,6 @@
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
-#include <exception>
 #include <utility>
 
 #include "accelerate/base/hash.hpp"
@@ -14,6 +13,7 @@
 #include "accelerate/comm/core/connection.hpp"
 #include "accelerate/comm/core/elementwise.hpp"
 #include "accelerate/comm/core/group_core.hpp"
+#include "accelerate/comm/gloo/exit_time.hpp"
 
 namespace accelerate::comm {
 namespace {
@@ -27,8 +27,6 @@ constexpr uint32_t kFirstTag = uint32_t{1} << 20;
 // LibTorch counts the tags of its operations from zero.
 constexpr uint32_t kTagOfLibTorch = uint32_t{1} << 31;
 constexpr uint32_t kTagsOfOperation = 4096, kOperations = uint32_t{1} << 17;
-// Time for pending operations of a group that an exception destroys.
-constexpr Milliseconds kUnwindingTime{500};
 
 at::Tensor flat(const at::Tensor& tensor) { return tensor.view({-1}); }
 
@@ -74,7 +72,7 @@ DirectExchange::DirectExchange(c10d::Backend& backend, Milliseconds timeout)
       timeout_(timeout),
       worker_(std::make_shared<WorkerThread>(timeout)) {}
 
-DirectExchange::~DirectExchange() { worker_->stop(std::uncaught_exceptions() > 0 ? kUnwindingTime : timeout_); }
+DirectExchange::~DirectExchange() { worker_->stop(exit_time(timeout_)); }
 
 void DirectExchange::abandon() noexcept { worker_->abandon(); }
 

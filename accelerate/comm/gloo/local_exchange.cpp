@@ -15,6 +15,7 @@
 #include "accelerate/comm/core/connection.hpp"
 #include "accelerate/comm/core/elementwise.hpp"
 #include "accelerate/comm/core/group_core.hpp"
+#include "accelerate/comm/gloo/exit_time.hpp"
 
 namespace accelerate::comm {
 namespace {
@@ -28,8 +29,6 @@ using WorkPtr = LocalExchange::WorkPtr;
 constexpr int64_t kWholeBytes = 32768;
 // Time after which a waiting rank checks whether the other one has ended.
 constexpr Milliseconds kCheckInterval{20};
-// Time for pending operations of a group that an exception destroys.
-constexpr Milliseconds kExceptionExitTime{500};
 
 void copy_bytes(const char* from, int64_t bytes, char* to) {
   if (from != to) std::copy_n(from, bytes, to);
@@ -247,7 +246,7 @@ LocalExchange::LocalExchange(std::shared_ptr<SharedMemory> memory, int64_t rank,
       timeout_(timeout),
       worker_(std::make_shared<WorkerThread>(timeout)) {}
 
-LocalExchange::~LocalExchange() { worker_->stop(std::uncaught_exceptions() > 0 ? kExceptionExitTime : timeout_); }
+LocalExchange::~LocalExchange() { worker_->stop(exit_time(timeout_)); }
 
 void LocalExchange::abandon() noexcept { worker_->abandon(); }
 

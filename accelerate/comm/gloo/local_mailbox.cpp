@@ -16,7 +16,9 @@
 #include <utility>
 
 #include "accelerate/comm/core/bytes.hpp"
+#include "accelerate/comm/core/completable_work.hpp"
 #include "accelerate/comm/core/connection.hpp"
+#include "accelerate/comm/gloo/exit_time.hpp"
 
 namespace accelerate::comm {
 namespace {
@@ -31,8 +33,6 @@ constexpr milliseconds kLivenessInterval{20};
 constexpr milliseconds kThreadInterval{1};
 // Time without pending messages after which the thread sleeps until the next one.
 constexpr milliseconds kThreadIdleTime{100};
-// Time for pending sends of a group that an exception destroys.
-constexpr milliseconds kUnwindTime{500};
 // Slots that one call transfers in one direction before it checks its deadline.
 constexpr int kSlotsPerCall = 16;
 
@@ -72,18 +72,15 @@ class LocalMailbox::Transfers {
   /// Adds a message and transfers as much as possible. Returns true if the message is complete.
   bool add(const MessagePtr& message) {
     const Lock lock(*this);
-    if (closed_) {
+    const bool is_send = message->type == OpType::SEND;
+    const bool is_refused = closed_ || (is_send && memory_->presence(message->peer) != SharedMemory::Presence::active);
+    if (is_refused) {
       message->complete = true;
-      message->error = closed_;
+      message->error = closed_ ? closed_ : has_left(message->peer);
       return true;
     }
     Peer& peer = peer_of(*message);
-    if (message->type == OpType::SEND && memory_->presence(message->peer) != SharedMemory::Presence::active) {
-      message->complete = true;
-      message->error = has_left(message->peer);
-      return true;
-    }
-    if (message->type == OpType::SEND) {
+    if (is_send) {
       peer.sends.push_back(message);
       ++pending_;
       push(message->peer);
@@ -118,7 +115,7 @@ class LocalMailbox::Transfers {
   }
 
   /// Drops pending receives, and waits for the sends.
-  void leave(bool is_unwinding) {
+  void leave() {
     {
       const Lock lock(*this);
       if (closed_) return;
@@ -126,7 +123,7 @@ class LocalMailbox::Transfers {
       for (Peer& peer : peers_) fail_receives(peer, closing_);
       announce(SharedMemory::Presence::draining);
     }
-    wait_until(SteadyClock::now() + (is_unwinding ? kUnwindTime : timeout_),
+    wait_until(SteadyClock::now() + exit_time(timeout_),
                [this] { return std::ranges::all_of(peers_, [](const Peer& peer) { return peer.sends.empty(); }); });
     close();
   }
@@ -441,16 +438,7 @@ class LocalMailbox::Handle : public c10d::Work {
   }
 
   /// Returns a completed future.
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-    try {
-      wait(milliseconds(0));
-      future->markCompleted(c10::IValue(result()));
-    } catch (...) {
-      future->setError(std::current_exception());
-    }
-    return future;
-  }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_after_wait(*this, milliseconds(0)); }
 
  private:
   std::shared_ptr<Transfers> transfers_;
@@ -462,7 +450,7 @@ LocalMailbox::LocalMailbox(std::shared_ptr<SharedMemory> memory, int64_t rank, s
     : transfers_(std::make_shared<Transfers>(std::move(memory), rank, std::move(job_ranks), timeout)) {}
 
 LocalMailbox::~LocalMailbox() {
-  transfers_->leave(/*is_unwinding=*/std::uncaught_exceptions() > 0);
+  transfers_->leave();
   if (!thread_.joinable()) return;
   // The thread may release a tensor with the last handle of the group. It owns the transfers.
   thread_.get_id() == std::this_thread::get_id() ? thread_.detach() : thread_.join();
