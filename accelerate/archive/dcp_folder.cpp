@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,12 @@ struct DcpFolder::Run {
   uint64_t begin = 0, end = 0;  // elements of the whole tensor
   size_t chunk = 0;
   uint64_t first = 0;  // row-major position of the first element in the chunk
+};
+
+// Where the elements of a range are: ascending runs without gaps.
+struct DcpFolder::Plan {
+  std::vector<Run> runs{};
+  std::map<size_t, Source> sources{};  // by chunk: only those that overlap
 };
 
 namespace {
@@ -127,13 +134,13 @@ DcpFolder::Source DcpFolder::open(const DcpTensor& tensor, const DcpChunk& chunk
   return source;
 }
 
-void DcpFolder::read(const DcpTensor& tensor, uint64_t begin, uint64_t end, const std::function<char*()>& destination) {
+DcpFolder::Plan DcpFolder::plan(const DcpTensor& tensor, uint64_t begin, uint64_t end) {
   if (begin > end || end > tensor.elements) {
     origin_.fail(ErrorKind::usage, "elements {} to {} of {} are read, it has {}", begin, end,
                  quote_for_terminal(tensor.name), tensor.elements);
   }
-  std::vector<Run> runs;
-  std::map<size_t, Source> sources;  // by chunk: only those that overlap
+  Plan plan;
+  auto& [runs, sources] = plan;
   for (size_t i = 0; i < tensor.chunks.size(); ++i) {
     each_run(tensor, tensor.chunks[i], [&](uint64_t start, uint64_t first, uint64_t length) {
       const uint64_t from = std::max(start, begin), until = std::min(start + length, end);
@@ -157,12 +164,35 @@ void DcpFolder::read(const DcpTensor& tensor, uint64_t begin, uint64_t end, cons
     origin_.broken("elements {} to {} of {} are in no item", covered, next == runs.end() ? end : next->begin,
                    quote_for_terminal(tensor.name));
   }
-  if (runs.empty()) return;
+  return plan;
+}
+
+void DcpFolder::read(const DcpTensor& tensor, uint64_t begin, uint64_t end, const std::function<char*()>& destination) {
+  const Plan plan = this->plan(tensor, begin, end);
+  if (plan.runs.empty()) return;
   char* const to = destination();
-  for (const Run& run : runs) {
-    const Source& source = sources.at(run.chunk);
+  for (const Run& run : plan.runs) {
+    const Source& source = plan.sources.at(run.chunk);
     copy(source.tensor, source.item, run.first, run.end - run.begin, to + (run.begin - begin) * (tensor.bits / 8));
   }
+}
+
+void DcpFolder::check(const DcpTensor& tensor) { std::ignore = plan(tensor, 0, tensor.elements); }
+
+std::optional<std::vector<DcpFolder::MappedElements>> DcpFolder::mapped(const DcpTensor& tensor, uint64_t begin,
+                                                                        uint64_t end) {
+  const Plan plan = this->plan(tensor, begin, end);
+  std::vector<MappedElements> list;
+  for (const Run& run : plan.runs) {
+    const Source& source = plan.sources.at(run.chunk);
+    if (!source.tensor.is_contiguous()) return std::nullopt;
+    const uint64_t size = source.tensor.bits / 8;
+    list.push_back({.begin = run.begin,
+                    .end = run.end,
+                    .bytes = source.item.substr(source.tensor.begin + (source.tensor.offset + run.first) * size,
+                                                (run.end - run.begin) * size)});
+  }
+  return list;
 }
 
 PickleValue DcpFolder::value(const DcpValue& value) {

@@ -7,8 +7,10 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "accelerate/archive/dcp_metadata.hpp"
 #include "accelerate/archive/mapped_file.hpp"
@@ -41,6 +43,21 @@ class DcpFolder {
     read(tensor, 0, tensor.elements, destination);
   }
 
+  /// Checks the whole tensor as read() does, but reads no elements.
+  void check(const DcpTensor& tensor);
+
+  /// Elements that are consecutive in the whole tensor and in a file.
+  struct MappedElements {
+    uint64_t begin = 0, end = 0;
+    std::string_view bytes{};  ///< in a mapped file; at any address, because DCP does not align its items
+  };
+  /// Returns the elements from `begin` to `end` without a copy. The files stay mapped while this object exists.
+  ///
+  /// \returns  Ascending pieces without gaps, or no list if an item does not store its elements in row-major order.
+  /// \throws as read().
+  [[nodiscard]] std::optional<std::vector<MappedElements>> mapped(const DcpTensor& tensor, uint64_t begin,
+                                                                  uint64_t end);
+
   /// Returns a value that is not a tensor: a number, text, list, ...
   /// \throws Error (io) for a missing file; Error (data) for an item outside its file, or if torch.save did not write
   /// it.
@@ -49,10 +66,12 @@ class DcpFolder {
  private:
   struct Source;
   struct Run;
+  struct Plan;
 
   [[nodiscard]] std::string_view bytes_of(const DcpItem& item, const std::string& name);
   [[nodiscard]] Origin origin_of(const DcpItem& item, const std::string& name) const;
   [[nodiscard]] Source open(const DcpTensor& tensor, const DcpChunk& chunk);
+  [[nodiscard]] Plan plan(const DcpTensor& tensor, uint64_t begin, uint64_t end);
 
   std::filesystem::path folder_;
   Origin origin_;

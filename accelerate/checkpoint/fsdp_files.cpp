@@ -2,12 +2,12 @@
 // The names are those of accelerate/utils/fsdp_utils.py.
 #include "accelerate/checkpoint/fsdp_files.hpp"
 
-#include <ATen/ops/empty.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,6 +15,7 @@
 
 #include "accelerate/archive/dcp_folder.hpp"
 #include "accelerate/archive/members.hpp"
+#include "accelerate/checkpoint/dcp_tensors.hpp"
 #include "accelerate/checkpoint/python_state.hpp"
 #include "accelerate/checkpoint/weights.hpp"
 
@@ -58,26 +59,11 @@ fs::path file_of_rank_0(const fs::path& checkpoint, std::string_view stem, int64
              file.string());
 }
 
-at::Tensor tensor_of(DcpFolder& folder, const DcpTensor& tensor) {
-  const auto dtype = dtype_of_safetensors(tensor.dtype);
-  if (!dtype) {
-    folder.origin().broken("the tensor {} is of dtype {}, which LibTorch lacks", quote_for_terminal(tensor.name),
-                           tensor.dtype);
-  }
-  at::Tensor whole;
-  const auto allocate = [&] {
-    whole = at::empty(std::vector<int64_t>(tensor.shape.begin(), tensor.shape.end()), *dtype);
-    return static_cast<char*>(whole.mutable_data_ptr());
-  };
-  folder.read(tensor, allocate);
-  if (!whole.defined()) allocate();  // a tensor without elements
-  return whole;
-}
-
 // Collects the state from "optimizer.state.fc.weight.exp_avg" and "optimizer.param_groups.0.lr".
 class OptimizerReader {
  public:
-  explicit OptimizerReader(DcpFolder& folder) : folder_(folder) {}
+  OptimizerReader(std::shared_ptr<DcpFolder> folder, DcpTensors& dcp)
+      : shared_(std::move(folder)), folder_(*shared_), dcp_(dcp) {}
 
   state::OptimizerState run() {
     for (const DcpValue& value : folder_.metadata().values) {
@@ -100,7 +86,7 @@ class OptimizerReader {
     add_groups();
     for (const auto& [parameter, tensors] : states) {
       auto& state = saved_.tensors[positions_.position_of(parameter, folder_.origin())];
-      for (const DcpTensor* tensor : tensors) state.emplace_back(tensor->path[3], tensor_of(folder_, *tensor));
+      for (const DcpTensor* tensor : tensors) state.emplace_back(tensor->path[3], dcp_.tensor(shared_, *tensor));
     }
     return std::move(saved_);
   }
@@ -127,7 +113,7 @@ class OptimizerReader {
   }
 
   [[nodiscard]] double number_in(const DcpTensor& tensor) const {
-    const at::Tensor number = tensor_of(folder_, tensor);
+    const at::Tensor number = dcp_.tensor(shared_, tensor);
     if (number.numel() != 1 || number.is_complex()) {
       folder_.origin().broken("{} has {} elements, expected one number", quote_for_terminal(tensor.name),
                               number.numel());
@@ -159,7 +145,9 @@ class OptimizerReader {
     }
   }
 
+  std::shared_ptr<DcpFolder> shared_;
   DcpFolder& folder_;
+  DcpTensors& dcp_;
   std::map<int64_t, std::vector<std::pair<std::string, PickleValue>>> options_{};  // by group
   std::map<int64_t, std::vector<std::pair<std::string, double>>> tensor_options_{};
   ParameterPositions positions_{};
@@ -179,10 +167,10 @@ bool has_fsdp_model(const fs::path& checkpoint, int64_t index) {
          !file_of_rank_0(checkpoint, "pytorch_model_fsdp", index).empty();
 }
 
-NamedTensors read_fsdp_model(const fs::path& checkpoint, int64_t index, std::string_view operation) {
+NamedTensors read_fsdp_model(const fs::path& checkpoint, int64_t index, std::string_view operation, DcpTensors& dcp) {
   std::error_code error;
   if (is_dcp_folder(model_folder(checkpoint, index))) {
-    return read_dcp_weights(model_folder(checkpoint, index), operation);
+    return read_dcp_weights(model_folder(checkpoint, index), operation, dcp);
   }
   const fs::path whole = whole_model_file(checkpoint, index);
   if (fs::exists(whole, error)) return read_weights(whole, operation);
@@ -195,26 +183,26 @@ bool has_fsdp_optimizer(const fs::path& checkpoint, int64_t index) {
   return is_dcp_folder(optimizer_folder(checkpoint, index)) || !file_of_rank_0(checkpoint, "optimizer", index).empty();
 }
 
-state::OptimizerState read_fsdp_optimizer(const fs::path& checkpoint, int64_t index, std::string_view operation) {
+state::OptimizerState read_fsdp_optimizer(const fs::path& checkpoint, int64_t index, std::string_view operation,
+                                          DcpTensors& dcp) {
   const fs::path place = optimizer_folder(checkpoint, index);
   if (!is_dcp_folder(place)) {
     const fs::path of_rank = file_of_rank_0(checkpoint, "optimizer", index);
     if (!of_rank.empty()) fail_per_rank(of_rank, operation);
   }
-  DcpFolder folder(place, operation);
-  return OptimizerReader(folder).run();
+  return OptimizerReader(std::make_shared<DcpFolder>(place, operation), dcp).run();
 }
 
-NamedTensors read_dcp_weights(const fs::path& path, std::string_view operation) {
-  DcpFolder folder(path, operation);
-  const auto& all = folder.metadata().tensors;
+NamedTensors read_dcp_weights(const fs::path& path, std::string_view operation, DcpTensors& dcp) {
+  const auto folder = std::make_shared<DcpFolder>(path, operation);
+  const auto& all = folder->metadata().tensors;
   const bool is_wrapped = std::all_of(all.begin(), all.end(), [](const DcpTensor& tensor) {
     return tensor.path.size() > 1 && tensor.path.front() == "model";
   });
   NamedTensors tensors;
   for (const DcpTensor& tensor : all) {
     const auto first = tensor.path.begin() + (is_wrapped ? 1 : 0);
-    tensors.emplace_back(fmt::format("{}", fmt::join(first, tensor.path.end(), ".")), tensor_of(folder, tensor));
+    tensors.emplace_back(fmt::format("{}", fmt::join(first, tensor.path.end(), ".")), dcp.tensor(folder, tensor));
   }
   return tensors;
 }

@@ -9,6 +9,7 @@
 
 #include "accelerate/archive/checkpoint_folder.hpp"
 #include "accelerate/archive/members.hpp"
+#include "accelerate/checkpoint/dcp_tensors.hpp"
 #include "accelerate/checkpoint/file_names.hpp"
 #include "accelerate/checkpoint/fsdp_files.hpp"
 #include "accelerate/checkpoint/python_state.hpp"
@@ -142,13 +143,18 @@ class Reader {
   }
 
   void written_by_hf_accelerate() {
+    const auto owner = std::make_shared<DcpTensors>();
+    DcpTensors& dcp = *owner;
+    read_.elements = [owner](const at::Tensor& placeholder, int64_t begin, int64_t end) {
+      return owner->read(placeholder, begin, end);
+    };
     for (int64_t i = 0;; ++i) {
       if (part_exists(folder_ / model_file(i))) {
         content().models.push_back(read_weights(folder_ / model_file(i), operation_));
       } else if (part_exists(folder_ / model_bin_file(i))) {
         content().models.push_back(read_weights(folder_ / model_bin_file(i), operation_));
       } else if (has_fsdp_model(folder_, i)) {
-        content().models.push_back(read_fsdp_model(folder_, i, operation_));
+        content().models.push_back(read_fsdp_model(folder_, i, operation_, dcp));
       } else {
         break;
       }
@@ -160,7 +166,7 @@ class Reader {
       if (part_exists(folder_ / optimizer_file(i))) {
         content().optimizers.push_back(optimizer_from(open(optimizer_file(i))));
       } else if (has_fsdp_optimizer(folder_, i)) {
-        content().optimizers.push_back(read_fsdp_optimizer(folder_, i, operation_));
+        content().optimizers.push_back(read_fsdp_optimizer(folder_, i, operation_, dcp));
       } else {
         break;
       }

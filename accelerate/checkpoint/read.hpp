@@ -14,7 +14,8 @@
 namespace accelerate::checkpoint {
 
 struct CheckpointReader {
-  /// Without parts. Tensors of models, masters and optimizers that several ranks saved are placeholders.
+  /// Without parts. Tensors of models, masters and optimizers that several ranks saved, also with DCP, are
+  /// placeholders.
   CheckpointContent content{};
   /// Reads placeholders; unset if there are none.
   state::ReadElements elements{};

@@ -19,6 +19,7 @@
 #include "accelerate/archive/checkpoint_folder.hpp"
 #include "accelerate/archive/mapped_file.hpp"
 #include "accelerate/archive/weight_index.hpp"
+#include "accelerate/checkpoint/dcp_tensors.hpp"
 #include "accelerate/checkpoint/fsdp_files.hpp"
 #include "accelerate/checkpoint/safetensors_file.hpp"
 #include "accelerate/checkpoint/saved_ranges.hpp"
@@ -221,6 +222,16 @@ SavedWeights weights_in_parts(const fs::path& folder, std::string_view operation
   return saved;
 }
 
+// A folder of DCP, or a checkpoint of Hugging Face Accelerate's FSDP.
+SavedWeights fsdp_weights(const fs::path& path, std::string_view operation) {
+  const auto dcp = std::make_shared<DcpTensors>();
+  return {.tensors =
+              is_dcp_folder(path) ? read_dcp_weights(path, operation, *dcp) : read_fsdp_model(path, 0, operation, *dcp),
+          .elements = [dcp](const at::Tensor& placeholder, int64_t begin, int64_t end) {
+            return dcp->read(placeholder, begin, end);
+          }};
+}
+
 }  // namespace
 
 std::vector<Shard> assign_to_ranks(const NamedTensors& tensors, std::string_view whole, uint64_t max_bytes) {
@@ -330,8 +341,7 @@ SavedWeights open_weights(const fs::path& path, std::string_view operation) {
       if (fs::exists(index, error)) return {.tensors = read_sharded(index, operation)};
     }
     if (archive::has_own_manifest(path)) return weights_in_parts(path, operation);
-    if (is_dcp_folder(path)) return {.tensors = read_dcp_weights(path, operation)};
-    if (has_fsdp_model(path, 0)) return {.tensors = read_fsdp_model(path, 0, operation)};
+    if (is_dcp_folder(path) || has_fsdp_model(path, 0)) return fsdp_weights(path, operation);
     base::fail(ErrorKind::io, {}, operation, "{} has neither {}, nor {}, nor an index of either", path.string(),
                kWholeNames[0], kWholeNames[1]);
   }

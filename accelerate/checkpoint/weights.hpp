@@ -61,7 +61,7 @@ struct SavedWeights {
   state::ReadElements elements{};
 };
 
-/// As read_weights(), but tensors that several ranks saved in parts are placeholders.
+/// As read_weights(), but tensors that several ranks saved in parts, also with DCP, are placeholders.
 [[nodiscard]] SavedWeights open_weights(const std::filesystem::path& path, std::string_view operation);
 
 /// Reads weights from a file (.safetensors or torch.save) or a folder: model.safetensors, the shards of

@@ -55,7 +55,8 @@ void append_copies(std::vector<device::CopyPair>& copies, const at::Tensor& to, 
   }
   const at::Tensor flat = to.view({-1});
   for (const state::SavedElements& piece : read(saved, range.begin, range.end)) {
-    copies.push_back({flat.narrow(0, piece.begin - range.begin, piece.values.numel()), piece.values});
+    auto [part, values] = state::copy_of(piece, saved, flat, range.begin);
+    copies.push_back({std::move(part), std::move(values)});
   }
 }
 

@@ -3,15 +3,17 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 namespace accelerate::state {
 
-/// Elements of a tensor in row-major order, beginning with element `begin`: a one-dimensional tensor.
+/// Elements of a tensor in row-major order, beginning with element `begin`: a one-dimensional tensor. If a file does
+/// not align the elements for their dtype, the tensor contains their bytes and has the dtype uint8.
 struct SavedElements {
   int64_t begin = 0;
   at::Tensor values{};
@@ -23,12 +25,30 @@ struct SavedElements {
 using ReadElements =
     std::function<std::vector<SavedElements>(const at::Tensor& placeholder, int64_t begin, int64_t end)>;
 
+/// Returns the destination and the source of the copy of a piece.
+///
+/// \param saved  The placeholder of the piece.
+/// \param flat   One-dimensional elements from `first` on, of any dtype.
+[[nodiscard]] inline std::pair<at::Tensor, at::Tensor> copy_of(const SavedElements& piece, const at::Tensor& saved,
+                                                               const at::Tensor& flat, int64_t first) {
+  const bool are_bytes = piece.values.scalar_type() != saved.scalar_type();
+  const int64_t length = piece.values.numel() / (are_bytes ? saved.element_size() : 1);
+  const at::Tensor to = flat.narrow(0, piece.begin - first, length);
+  if (!are_bytes) return {to, piece.values};
+  if (to.scalar_type() == saved.scalar_type()) return {to.view(at::kByte), piece.values};
+  return {to, piece.values.clone().view(saved.scalar_type())};
+}
+
 /// Returns a saved tensor, or the whole tensor of a placeholder.
 [[nodiscard]] inline at::Tensor whole_of(const at::Tensor& saved, const ReadElements& read) {
   if (!saved.is_meta()) return saved;
-  std::vector<at::Tensor> values;
-  for (const SavedElements& piece : read(saved, 0, saved.numel())) values.push_back(piece.values);
-  return at::cat(values).reshape(saved.sizes());
+  at::Tensor whole = at::empty(saved.sizes(), saved.options().device(c10::kCPU));
+  const at::Tensor flat = whole.view({-1});
+  for (const SavedElements& piece : read(saved, 0, saved.numel())) {
+    const auto [to, from] = copy_of(piece, saved, flat, 0);
+    to.copy_(from);
+  }
+  return whole;
 }
 
 }  // namespace accelerate::state

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "accelerate/accelerate.hpp"
+#include "accelerate/checkpoint/dcp_tensors.hpp"
 #include "accelerate/checkpoint/fsdp_files.hpp"
 #include "accelerate/checkpoint/weights.hpp"
 #include "tests/archive/dcp_files.hpp"
@@ -87,8 +88,9 @@ std::string optimizer_refusal(const std::function<void(Builder&)>& fill) {
   Builder builder;
   fill(builder);
   builder.write(folder.path / "optimizer_0");
+  checkpoint::DcpTensors dcp;
   const std::string what =
-      refusal([&] { static_cast<void>(checkpoint::read_fsdp_optimizer(folder.path, 0, "load_state")); });
+      refusal([&] { static_cast<void>(checkpoint::read_fsdp_optimizer(folder.path, 0, "load_state", dcp)); });
   const std::string prefix = "load_state: " + (folder.path / "optimizer_0" / ".metadata").string() + ": ";
   return what.starts_with(prefix) ? what.substr(prefix.size()) : what;
 }
@@ -124,7 +126,7 @@ TEST_CASE("weights of torch.distributed.checkpoint are read with and without Acc
   };
   CHECK(names("wrapped") == std::set<std::string>{"weight", "bias"});
   CHECK(names("own_names") == std::set<std::string>{"model.weight", "model.bias"});
-  for (const auto& [name, tensor] : checkpoint::read_dcp_weights(folder.path / "wrapped", "load_model")) {
+  for (const auto& [name, tensor] : checkpoint::read_weights(folder.path / "wrapped", "load_model")) {
     CHECK(tensor.equal(name == "bias" ? torch::full({1}, 3.0F) : torch::tensor({{1.0F, 2.0F}})));
   }
 }
@@ -154,7 +156,8 @@ TEST_CASE("a learning rate may be a tensor") {
   add_option(builder, "0", "params", list({text("weight")}));
   add_tensor(builder, {"optimizer", "param_groups", "0", "lr"}, {}, {0.125});
   builder.write(folder.path / "optimizer_0");
-  const auto state = checkpoint::read_fsdp_optimizer(folder.path, 0, "load_state");
+  checkpoint::DcpTensors dcp;
+  const auto state = checkpoint::read_fsdp_optimizer(folder.path, 0, "load_state", dcp);
   REQUIRE(state.groups.size() == 1);
   REQUIRE(state.groups[0].options.size() == 1);
   CHECK(std::get<double>(state.groups[0].options[0].second) == 0.125);
@@ -223,8 +226,9 @@ TEST_CASE("one optimizer of two models with the same names is refused") {
 
 TEST_CASE("one file per rank, a missing .metadata and unknown dtypes are refused") {
   const SharedFolder folder;
+  checkpoint::DcpTensors dcp;
   const auto read = [&] {
-    return refusal([&] { static_cast<void>(checkpoint::read_fsdp_model(folder.path, 0, "load_state")); });
+    return refusal([&] { static_cast<void>(checkpoint::read_fsdp_model(folder.path, 0, "load_state", dcp)); });
   };
   CHECK_FALSE(checkpoint::has_fsdp_model(folder.path, 0));
   CHECK_FALSE(checkpoint::has_fsdp_optimizer(folder.path, 0));
@@ -240,7 +244,7 @@ TEST_CASE("one file per rank, a missing .metadata and unknown dtypes are refused
   }
   write_text(folder.path / "optimizer_0_rank0.bin", "");
   CHECK(checkpoint::has_fsdp_optimizer(folder.path, 0));
-  CHECK(refusal([&] { static_cast<void>(checkpoint::read_fsdp_optimizer(folder.path, 0, "load_state")); }) ==
+  CHECK(refusal([&] { static_cast<void>(checkpoint::read_fsdp_optimizer(folder.path, 0, "load_state", dcp)); }) ==
         "load_state: " + (folder.path / "optimizer_0_rank0.bin").string() + per_rank);
   const fs::path model = folder.path / "pytorch_model_fsdp_0";
   wrapped_weights().write(model);
