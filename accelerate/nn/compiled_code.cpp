@@ -20,6 +20,7 @@
 
 #include "accelerate/base/log.hpp"
 #include "accelerate/base/version_counter.hpp"
+#include "accelerate/device/failed_allocation.hpp"
 #include "accelerate/nn/compiled_host.hpp"
 #include "accelerate/nn/compiled_layout.hpp"
 #include "accelerate/units/gather_on_use.hpp"
@@ -63,9 +64,11 @@ class LoadedGraphs {
     // Autocast was traced into the graph, and autograd is this file's own node.
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const device::FailedAllocation allocation;
     try {
       return graph.boxed_run(std::move(tensors));  // releases each tensor after its last use
     } catch (const std::runtime_error& error) {    // has no reason: the compiled code prints it
+      allocation.rethrow();
       origin_.fail(ErrorKind::usage,
                    "the compiled {} failed; it printed the reason to stderr, such as an index outside of an embedding; "
                    "correct the inputs ({})",

@@ -10,6 +10,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "tests/cpu_allocator.hpp"
+
 namespace sharding_testing {
 
 /// Counts the bytes that LibTorch holds on the CPU.
@@ -46,17 +48,14 @@ struct CountingAllocator final : c10::Allocator {
   std::unordered_map<void*, std::pair<c10::DataPtr, int64_t>> blocks;
 };
 
-/// Counts until the end of the scope. LibTorch ignores an allocator with a lower priority than an earlier one.
+/// Counts until the end of the scope.
 struct CountedMemory {
-  CountedMemory() { c10::SetCPUAllocator(&counts, ++priority); }
-  ~CountedMemory() { c10::SetCPUAllocator(counts.inner, ++priority); }
+  CountedMemory() { c10::SetCPUAllocator(&counts, testing::kCpuAllocatorPriority); }
+  ~CountedMemory() { c10::SetCPUAllocator(counts.inner, testing::kCpuAllocatorPriority); }
   CountedMemory(const CountedMemory&) = delete;
   CountedMemory& operator=(const CountedMemory&) = delete;
 
   CountingAllocator& counts = CountingAllocator::instance();
-
- private:
-  static inline uint8_t priority = 100;
 };
 
 }  // namespace sharding_testing
