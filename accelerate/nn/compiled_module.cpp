@@ -36,12 +36,6 @@ std::pair<torch::nn::Module*, std::string> owner_of(torch::nn::Module& root, std
   return {owner, name};
 }
 
-/// Returns the name of an autocast dtype in Python and in the record.
-std::string python_name(c10::ScalarType dtype) {
-  if (dtype == c10::ScalarType::Half) return "float16";
-  return dtype == c10::ScalarType::BFloat16 ? "bfloat16" : c10::toString(dtype);
-}
-
 }  // namespace
 
 CompiledPackage::CompiledPackage(const std::string& path, const CompiledOptions& options)
@@ -103,7 +97,8 @@ std::vector<at::Tensor> CompiledModuleImpl::forward_all(const std::vector<at::Te
 void CompiledModuleImpl::warn_about_autocast(c10::Device device) const {
   const std::string& exported = code_->record().autocast;
   const bool enabled = at::autocast::is_autocast_enabled(device.type());
-  const std::string wanted = enabled ? python_name(at::autocast::get_autocast_dtype(device.type())) : "";
+  // A std::string_view in LibTorch 2.15.
+  const std::string wanted(enabled ? c10::getDtypeNames(at::autocast::get_autocast_dtype(device.type())).first : "");
   if (wanted == exported) return;
   const auto warn = [&](const std::string& text) {
     base::log_once(base::LogLevel::warning, {}, "{}: {} was exported {}", code_->origin().operation,
