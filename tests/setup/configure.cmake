@@ -153,6 +153,10 @@ expect("tests need the launcher" FAILS
        OPTIONS ${torch} -DACCELERATE_BUILD_TESTS=ON -DACCELERATE_BUILD_LAUNCHER=OFF)
 expect("tests do without the examples" PRINTS "Accelerate 0.2.0: LibTorch 2.11.0"
        OPTIONS ${torch} -DACCELERATE_BUILD_TESTS=ON -DACCELERATE_BUILD_EXAMPLES=OFF)
+foreach(filter no_such_test data/shard_test)
+  expect("tests are configured with the filter ${filter}" PRINTS "Accelerate 0.2.0: LibTorch 2.11.0"
+         OPTIONS ${torch} -DACCELERATE_BUILD_TESTS=ON -DACCELERATE_TEST_FILTER=${filter})
+endforeach()
 expect("another word than AUTO, ON, OFF is refused" FAILS
        PRINTS "Accelerate: ACCELERATE_WITH_MPI is 'maybe', must be AUTO, ON or OFF."
        OPTIONS ${torch} -DACCELERATE_WITH_MPI=maybe)
