@@ -18,7 +18,9 @@ namespace accelerate::comm {
 
 /// A message passes through the slots of its channel in pieces. The receiver copies a piece to the tensor of the first
 /// pending receive with that tag. If there is none, but a receive with another tag waits behind the message, the
-/// receiver keeps the message in its own memory.
+/// receiver keeps the message in its own memory. This memory has no limit: a full channel would block the message that
+/// the receiver waits for, which may be behind any number of others, and both ranks would wait until the timeout. A
+/// receiver that expects messages in the order of their sends keeps none.
 ///
 /// A call transfers as much as possible at once. Then wait() and isCompleted() transfer the pieces of all pending
 /// messages. If no caller waits, a thread does so, because a peer may wait for a message before it joins an operation
