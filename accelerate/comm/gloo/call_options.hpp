@@ -4,15 +4,9 @@
 
 #include <optional>
 
-#include "accelerate/comm/core/collective_fingerprint.hpp"
+#include "accelerate/comm/core/announced_operation.hpp"
 
 namespace accelerate::comm {
-
-/// The call that the group announced, and the parts of it that must be equal on all ranks.
-struct AnnouncedOperation {
-  CollectiveFingerprint fingerprint{};
-  Agreement agreement = Agreement::whole_shape;
-};
 
 struct CallOptions {
   /// False if the caller waits at once, so that no thread has to wake.

@@ -31,7 +31,7 @@ MpiAllReduce::MpiAllReduce(MPI_Comm communicator, std::shared_ptr<MpiHandshake> 
   check_mpi(MPI_Comm_size(communicator, &size_));
 }
 
-void MpiAllReduce::run(const at::Tensor& tensor, ReduceOp op, const AnnouncedCall& call,
+void MpiAllReduce::run(const at::Tensor& tensor, ReduceOp op, const AnnouncedOperation& call,
                        const TaskContext& call_context) {
   dtype_ = tensor.scalar_type();
   op_ = op;
@@ -45,7 +45,7 @@ void MpiAllReduce::run(const at::Tensor& tensor, ReduceOp op, const AnnouncedCal
   run_ring(slices_of(own), {sum_steps().begin, copy_steps().end}, call_context);
 }
 
-void MpiAllReduce::reduce_scatter(const at::Tensor& tensor, ReduceOp op, const AnnouncedCall& call,
+void MpiAllReduce::reduce_scatter(const at::Tensor& tensor, ReduceOp op, const AnnouncedOperation& call,
                                   const TaskContext& call_context) {
   dtype_ = tensor.scalar_type();
   op_ = op;
@@ -53,7 +53,8 @@ void MpiAllReduce::reduce_scatter(const at::Tensor& tensor, ReduceOp op, const A
   run_ring(slices_of_rows(tensor), sum_steps(), call_context);
 }
 
-void MpiAllReduce::all_gather(const at::Tensor& tensor, const AnnouncedCall& call, const TaskContext& call_context) {
+void MpiAllReduce::all_gather(const at::Tensor& tensor, const AnnouncedOperation& call,
+                              const TaskContext& call_context) {
   dtype_ = tensor.scalar_type();
   handshake_->run(call, {}, call_context);
   run_ring(slices_of_rows(tensor), copy_steps(), call_context);

@@ -24,12 +24,12 @@ class MpiAllReduce {
   MpiAllReduce(MPI_Comm communicator, std::shared_ptr<MpiHandshake> handshake, std::vector<bool> is_on_other_host);
 
   /// The results are bit-identical on all ranks.
-  void run(const at::Tensor& tensor, ReduceOp op, const AnnouncedCall& call, const TaskContext& call_context);
+  void run(const at::Tensor& tensor, ReduceOp op, const AnnouncedOperation& call, const TaskContext& call_context);
   /// \param tensor  P equal parts in sequence. This rank's part becomes the reduction; the other parts are overwritten.
-  void reduce_scatter(const at::Tensor& tensor, ReduceOp op, const AnnouncedCall& call,
+  void reduce_scatter(const at::Tensor& tensor, ReduceOp op, const AnnouncedOperation& call,
                       const TaskContext& call_context);
   /// \param tensor  P equal parts in sequence. Each part becomes the part of its rank.
-  void all_gather(const at::Tensor& tensor, const AnnouncedCall& call, const TaskContext& call_context);
+  void all_gather(const at::Tensor& tensor, const AnnouncedOperation& call, const TaskContext& call_context);
 
  private:
   struct Part {

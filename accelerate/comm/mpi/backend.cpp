@@ -218,15 +218,15 @@ class MpiBackend : public c10d::Backend {
   }
 
   /// Returns the announced call. For a call through c10d's handle, returns what its arguments show.
-  AnnouncedCall call_of(Operation operation, const std::optional<at::Tensor>& tensor = std::nullopt,
-                        std::optional<ReduceOp> op = std::nullopt, int64_t root = -1) {
+  AnnouncedOperation call_of(Operation operation, const std::optional<at::Tensor>& tensor = std::nullopt,
+                             std::optional<ReduceOp> op = std::nullopt, int64_t root = -1) {
     if (announced_) return *std::exchange(announced_, std::nullopt);
-    AnnouncedCall call{.agreement = tensor ? Agreement::whole_shape : Agreement::operation_only};
-    if (tensor) call.signature = fingerprint_of(operation, *tensor);
-    call.signature.operation = operation;
-    call.signature.sequence = ++unannounced_;
-    call.signature.root = root;
-    if (op) call.signature.reduce = static_cast<int64_t>(*op);
+    AnnouncedOperation call{.agreement = tensor ? Agreement::whole_shape : Agreement::operation_only};
+    if (tensor) call.fingerprint = fingerprint_of(operation, *tensor);
+    call.fingerprint.operation = operation;
+    call.fingerprint.sequence = ++unannounced_;
+    call.fingerprint.root = root;
+    if (op) call.fingerprint.reduce = static_cast<int64_t>(*op);
     return call;
   }
 
@@ -242,7 +242,7 @@ class MpiBackend : public c10d::Backend {
   }
 
   template <typename F>
-  WorkPtr submit(OpType type, Tensors tensors, AnnouncedCall call, By by, F execute) {
+  WorkPtr submit(OpType type, Tensors tensors, AnnouncedOperation call, By by, F execute) {
     auto work = c10::make_intrusive<CallerRunsWork>(type, std::move(tensors), worker_, by != By::thread, timeout_);
     auto job = [work, shared = shared_, call = std::move(call),
                 execute = std::move(execute)](TaskContext call_context) {
@@ -278,7 +278,7 @@ class MpiBackend : public c10d::Backend {
   std::vector<int64_t> job_ranks_;
   std::chrono::milliseconds timeout_;
   std::shared_ptr<WorkerThread> worker_;
-  std::optional<AnnouncedCall> announced_;
+  std::optional<AnnouncedOperation> announced_;
   int64_t unannounced_ = 0;
   std::atomic<bool> diagnosed_ = false;
   std::atomic<bool> aborted_ = false;

@@ -13,7 +13,7 @@ namespace accelerate::comm {
 
 /// Context of one operation.
 struct MpiCallContext {
-  const AnnouncedCall& call;
+  const AnnouncedOperation& call;
   const TaskContext& call_context;
 };
 

@@ -25,8 +25,8 @@ MpiHandshake::MpiHandshake(MPI_Comm communicator) : comm_(communicator), request
 
 char* MpiHandshake::payload_of(int rank) { return place_of(rank) + kHeader; }
 
-void MpiHandshake::run(const AnnouncedCall& call, std::span<const char> payload, const TaskContext& call_context) {
-  const auto header = encode(call.signature);
+void MpiHandshake::run(const AnnouncedOperation& call, std::span<const char> payload, const TaskContext& call_context) {
+  const auto header = encode(call.fingerprint);
   char* const mine = place_of(rank_);
   std::memcpy(mine, header.data(), kHeader);
   if (!payload.empty()) std::memcpy(mine + kHeader, payload.data(), payload.size());
@@ -70,7 +70,7 @@ void MpiHandshake::refuse_ended() {
   }
 }
 
-void MpiHandshake::compare(const AnnouncedCall& call) {
+void MpiHandshake::compare(const AnnouncedOperation& call) {
   bool same = true;
   for (int rank = 0; same && rank < size_; ++rank) {
     same = rank == rank_ || std::memcmp(place_of(rank), place_of(rank_), kHeader) == 0;

@@ -8,16 +8,10 @@
 #include <span>
 #include <vector>
 
-#include "accelerate/comm/core/collective_fingerprint.hpp"
+#include "accelerate/comm/core/announced_operation.hpp"
 #include "accelerate/comm/mpi/requests.hpp"
 
 namespace accelerate::comm {
-
-/// The next operation of a rank, and the parts of it that must be equal on all ranks.
-struct AnnouncedCall {
-  CollectiveFingerprint signature{};
-  Agreement agreement = Agreement::operation_only;
-};
 
 class MpiHandshake {
  public:
@@ -34,7 +28,7 @@ class MpiHandshake {
   /// \throws DeadlineExceeded with the missing ranks, FingerprintMismatch, PeerLeft or PeerLost. After any of these
   ///   except FingerprintMismatch no further run is possible, and MPI may still write to this object, which must stay
   ///   alive.
-  void run(const AnnouncedCall& call, std::span<const char> payload, const TaskContext& call_context);
+  void run(const AnnouncedOperation& call, std::span<const char> payload, const TaskContext& call_context);
 
   /// Replaces the next run: informs the other ranks that this rank will not join again. The communicator must stay
   /// alive, so that no later communicator reuses its id and receives the message. Call only while no run is pending.
@@ -50,7 +44,7 @@ class MpiHandshake {
   /// Called while waiting.
   /// \throws PeerLost if a missing rank has ended.
   void refuse_ended();
-  void compare(const AnnouncedCall& call);
+  void compare(const AnnouncedOperation& call);
 
   static constexpr size_t kHeader = CollectiveFingerprint::kWords * sizeof(int64_t);
 
