@@ -15,12 +15,17 @@
 using accelerate::Accelerator;
 using accelerate::AcceleratorOptions;
 using accelerate::Precision;
+using accelerate::ShardingStrategy;
 using stand_in::Tensors;
 
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr accelerate::GraphOptions kWarmAtOnce{.warmup_steps = 2, .max_graphs = 2};
+
+AcceleratorOptions with_sharding(ShardingStrategy strategy) {
+  return {.fsdp_plugin = {.sharding_strategy = strategy, .min_num_params = 20}};
+}
 
 /// A temporary folder.
 struct CheckpointOfGraphs {
@@ -193,6 +198,57 @@ TEST_CASE("a captured step has the plain step's bits: optimizers, clipping, a sc
   stand_in::same_as_on_cpu(trains_graphed<AdamW>(AdamWOptions(0.015625)), options);
   stand_in::same_as_on_cpu(trains_graphed<Adam>(AdamOptions(0.015625).amsgrad(true)), options, {1});
   stand_in::same_as_on_cpu(trains_graphed<Adagrad>(AdagradOptions(0.0625)), options, {1});
+}
+
+TEST_CASE("a captured step with shard_optim_op exchanges the parameters in each replay, with the plain step's bits") {
+  using namespace torch::optim;  // NOLINT
+  stand_in::same_as_on_cpu(trains_graphed<SGD>(SGDOptions(0.125).momentum(0.5).weight_decay(0.25)),
+                           with_sharding(ShardingStrategy::shard_optim_op), {1, 2, 3});
+  stand_in::same_as_on_cpu(trains_graphed<AdamW>(AdamWOptions(0.015625)),
+                           with_sharding(ShardingStrategy::shard_optim_op));
+}
+
+TEST_CASE("evaluation and a plain step between replays see and change the values of shard_optim_op") {
+  const auto between = [](Accelerator& accelerator, stand_in::SmallNet& net, torch::optim::AdamW&, int64_t step) {
+    if (step != 5 && step != 7) return;
+    const torch::NoGradGuard no_grad;
+    const auto x = stand_in::small_data(3).first.to(accelerator.device());
+    net->eval();
+    CHECK(net->forward(x).isfinite().all().item<bool>());  // operators wait for nothing after a replay
+    net->train();
+    if (step == 7) net->last->weight.mul_(0.5);
+  };
+  stand_in::same_as_on_cpu(
+      trains_graphed<torch::optim::AdamW, stand_in::SmallNet>(torch::optim::AdamWOptions(0.015625), {between}),
+      with_sharding(ShardingStrategy::shard_optim_op));
+}
+
+TEST_CASE("a step with parts of parameters is not captured, with a reason, and runs without capture") {
+  for (const auto strategy : {ShardingStrategy::shard_grad_op, ShardingStrategy::full_shard}) {
+    CAPTURE(strategy_name(strategy));
+    const auto body = [&](Accelerator& accelerator) -> Tensors {
+      stand_in::Job<PlainNet> job(accelerator, stand_in::kMomentum);
+      auto& [model, optimizer, loader] = job.prepared;
+      auto step = accelerator.graphed_step(
+          [&, &model = model, &optimizer = optimizer](const at::Tensor& images, const at::Tensor& labels) {
+            optimizer.zero_grad();
+            const auto loss = stand_in::loss_of(model(images), labels);
+            accelerator.backward(loss);
+            optimizer.step();
+            return loss;
+          },
+          kWarmAtOnce);
+      Tensors losses;
+      for (auto& [images, labels] : loader) losses.push_back(step(images, labels));
+      CHECK(step.graphs() == 0);
+      CHECK(step.not_captured_reason() ==
+            (accelerator.device().is_cpu()
+                 ? "the CPU has no graphs"
+                 : fmt::format("with sharding {} the host decides when the ranks gather", strategy_name(strategy))));
+      return losses;
+    };
+    stand_in::same_as_on_cpu(body, with_sharding(strategy), {2}, 200);
+  }
 }
 
 TEST_CASE("fp16 in a captured step skips overflows: parameters, scale, rate and flag as on the CPU") {
