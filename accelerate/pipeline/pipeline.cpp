@@ -168,15 +168,16 @@ auto Pipeline::guarded(std::string_view call, const Run& run) {
 }
 
 at::Tensor Pipeline::train_step(const at::Tensor& input, const at::Tensor& target, const Loss& loss) {
-  const auto run = [&](const Loss& loss_of_step, const pipeline::LossSeed& seed) {
+  const auto run = [&](const Loss& loss_of_step, const pipeline::LossSeed& seed,
+                       const pipeline::GradientOf& gradient_of_tied) {
     return guarded("Pipeline.train_step", [&] {
       if (tied_) tied_->begin_step();
       const at::Tensor mean = engine_->train_step(input, target, loss_of_step, seed);
-      if (tied_) tied_->finish_step();
+      if (tied_) tied_->finish_step(gradient_of_tied);
       return group_ && options_.broadcast_loss ? shared_loss(mean) : mean;
     });
   };
-  return step_wrapper_ ? step_wrapper_(loss, run) : run(loss, {});
+  return step_wrapper_ ? step_wrapper_(loss, run) : run(loss, {}, {});
 }
 
 at::Tensor Pipeline::shared_loss(const at::Tensor& loss) const {
@@ -192,14 +193,14 @@ at::Tensor Pipeline::forward(const at::Tensor& input) {
 }
 
 at::Tensor Pipeline::clip_grad_norm_(double max_norm, double norm_type) {
+  if (clip_check_) clip_check_();
   return pipeline::clip_gradients(parameters(), {.group = group_, .tied = tied_.get(), .device = device_}, max_norm,
                                   norm_type);
 }
 
-void Pipeline::set_step_check(std::function<void(int64_t micro_batches)> check) {
-  engine_->set_step_check([this, check = std::move(check)](int64_t micro_batches) {
-    if (is_training()) check(micro_batches);
-  });
+void Pipeline::set_step_check(std::function<void(int64_t micro_batches, bool is_training)> check) {
+  engine_->set_step_check(
+      [this, check = std::move(check)](int64_t micro_batches) { check(micro_batches, is_training()); });
 }
 
 bool Pipeline::has_first_stage() const { return !group_ || group_->rank() == 0; }

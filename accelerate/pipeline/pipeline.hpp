@@ -31,8 +31,13 @@ struct TiedParameter;
 using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
 /// Returns the initial gradient for the backward of a loss. An undefined tensor means 1.
 using LossSeed = std::function<at::Tensor(const at::Tensor& loss)>;
-/// Runs the step of a pipeline, and returns its mean loss. `seed` may be empty.
-using RunStep = std::function<at::Tensor(const Loss& loss, const LossSeed& seed)>;
+/// Returns this rank's gradient of a parameter that other ranks have too. Their sum is written into it. Undefined if it
+/// is not summed in this step.
+using GradientOf = std::function<at::Tensor(const at::Tensor& parameter)>;
+/// Runs the step of a pipeline, and returns its mean loss.
+/// \param seed              May be empty.
+/// \param gradient_of_tied  Empty if gradients are in Tensor::grad().
+using RunStep = std::function<at::Tensor(const Loss& loss, const LossSeed& seed, const GradientOf& gradient_of_tied)>;
 /// Wraps the step of a pipeline, for example to reduce the gradients after it.
 using StepWrapper = std::function<at::Tensor(const Loss& loss, const RunStep& run)>;
 }  // namespace accelerate::pipeline
@@ -137,6 +142,7 @@ class Pipeline : public torch::nn::Module {
   /// Scales the gradients of all stages so that their common norm is at most max_norm, like
   /// torch::nn::utils::clip_grad_norm_. A tied parameter counts once. Collective.
   /// \returns the norm before, a float64 number on this rank's device.
+  /// \throws Error (usage) if the Pipeline is prepared and its gradients are sharded.
   at::Tensor clip_grad_norm_(double max_norm, double norm_type = 2.0);
 
   /// Moves the layers. If the pipeline has stages on several ranks or was given devices, only the device of this rank's
@@ -159,8 +165,10 @@ class Pipeline : public torch::nn::Module {
     step_wrapper_ = std::move(wrapper);
     step_wrapper_owner_ = std::move(owner);
   }
-  /// For prepare(): a function that is called with the number of micro-batches before the first one, in training mode.
-  void set_step_check(std::function<void(int64_t micro_batches)> check);
+  /// For prepare(): a function that is called before the first micro-batch, with their number.
+  void set_step_check(std::function<void(int64_t micro_batches, bool is_training)> check);
+  /// For prepare(): a function that clip_grad_norm_() of the Pipeline calls first.
+  void set_clip_check(std::function<void()> check) { clip_check_ = std::move(check); }
   [[nodiscard]] std::shared_ptr<const void> step_wrapper_owner() const { return step_wrapper_owner_.lock(); }
 
  private:
@@ -186,6 +194,7 @@ class Pipeline : public torch::nn::Module {
   std::shared_ptr<const pipeline::ModelLayout> layout_;
   pipeline::StepWrapper step_wrapper_{};
   std::weak_ptr<const void> step_wrapper_owner_{};
+  std::function<void()> clip_check_{};
   bool failed_ = false;
 };
 

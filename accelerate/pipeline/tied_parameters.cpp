@@ -69,17 +69,27 @@ std::vector<at::Tensor> TiedParameters::exchange(const TiedParameter& tied, cons
   return gradients;
 }
 
-void TiedParameters::finish_step() {
+at::Tensor TiedParameters::sum_over_ranks(const TiedParameter& tied, const at::Tensor& own) const {
+  const auto gradients = comm::with_operation_context(
+      "Pipeline.train_step", fmt::format("the gradient of the tied parameter {} is not summed", tied.name),
+      group_.place(), [&] { return exchange(tied, own); });
+  at::Tensor sum = gradients[0].clone();
+  for (size_t g = 1; g < gradients.size(); ++g) sum.add_(gradients[g]);
+  return sum;
+}
+
+void TiedParameters::finish_step(const std::function<at::Tensor(const at::Tensor&)>& gradient_of) {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < tied_.size(); ++i) {
     at::Tensor& parameter = tied_[i].tensor;
     if (!parameter.requires_grad()) continue;
-    const at::Tensor own = parameter.grad().defined() ? dense_of(parameter.grad()) : at::zeros_like(parameter);
-    const auto gradients = comm::with_operation_context(
-        "Pipeline.train_step", fmt::format("the gradient of the tied parameter {} is not summed", tied_[i].name),
-        group_.place(), [&] { return exchange(tied_[i], own); });
-    at::Tensor sum = gradients[0].clone();
-    for (size_t g = 1; g < gradients.size(); ++g) sum.add_(gradients[g]);
+    if (gradient_of) {
+      const at::Tensor gradient = gradient_of(parameter);
+      if (gradient.defined()) gradient.copy_(sum_over_ranks(tied_[i], gradient.contiguous()));
+      continue;
+    }
+    const at::Tensor sum =
+        sum_over_ranks(tied_[i], parameter.grad().defined() ? dense_of(parameter.grad()) : at::zeros_like(parameter));
     if (set_aside_[i].defined()) {
       parameter.mutable_grad() = set_aside_[i].add_(sum);
     } else {

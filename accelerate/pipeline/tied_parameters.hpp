@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,12 +31,16 @@ class TiedParameters {
   /// Sets gradients of earlier steps aside, because these are sums already.
   void begin_step();
   /// Adds the gradients of this step over the ranks, in rank order, and then to those of earlier steps.
-  void finish_step();
+  /// \param gradient_of  Returns the gradient of a parameter that is not in Tensor::grad(), in which the sum is
+  /// written;
+  ///                     undefined if it is not summed in this step. Empty if gradients are in Tensor::grad().
+  void finish_step(const std::function<at::Tensor(const at::Tensor& parameter)>& gradient_of);
   /// False if the parameter is also on a lower rank, which then counts it in norms.
   [[nodiscard]] bool counts_here(const at::Tensor& parameter) const;
 
  private:
   [[nodiscard]] std::vector<at::Tensor> exchange(const TiedParameter& tied, const at::Tensor& mine) const;
+  [[nodiscard]] at::Tensor sum_over_ranks(const TiedParameter& tied, const at::Tensor& own) const;
 
   comm::Group group_;
   int64_t tag_;

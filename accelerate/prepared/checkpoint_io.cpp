@@ -458,10 +458,10 @@ void Checkpointing::save_model(const ModelCore& model, const fs::path& folder,
   refuse_split_model(*accelerator_state_, model, operation);
   check_stage_model(*accelerator_state_, model, operation, project_.save_on_each_node);
   auto weights = weights_of(model);
-  if (has_split(model)) {
+  if (has_split(model) || has_pipeline_stages(*accelerator_state_)) {
     std::ignore = gather_on_rank_0(model, weights);  // on the other ranks of the data parallel group, nothing is left
-    PartJoiner(*accelerator_state_, keeps_joined_parts(operation)).join(weights);
   }
+  if (has_split(model)) PartJoiner(*accelerator_state_, keeps_joined_parts(operation)).join(weights);
   gather_stages(model, weights);
   StreamedWeights streamed(model.sharded_in_forward());
   streamed.replace(weights);

@@ -19,7 +19,7 @@ ClippedGradients::ClippedGradients(const AcceleratorState& shared,
     return;
   }
   refuse_parameters_of_no_stage(shared, models, parameters);
-  over_ = &shared.mesh.pipeline;
+  stages_ = &shared.mesh.pipeline;
   std::vector<at::Tensor> counted = parameters;
   const auto counts_here = [&](const at::Tensor& parameter) { return !is_tied_copy(models, parameter); };
   const auto copies = std::stable_partition(counted.begin(), counted.end(), counts_here);
@@ -40,14 +40,20 @@ void ClippedGradients::take(const AcceleratorState& shared, const std::vector<st
 }
 
 at::Tensor ClippedGradients::norm(double norm_type) const {
-  if (tensor_ != nullptr) return nn::split_grad_norm(counted_, *tensor_, norm_type, over_);
-  return gradient::norm_of(counted_.whole, norm_type, over_);
+  at::Tensor norm = tensor_ != nullptr ? nn::split_grad_norm(counted_, *tensor_, norm_type, over_)
+                                       : gradient::norm_of(counted_.whole, norm_type, over_);
+  if (stages_ == nullptr) return norm;
+  // A stage without gradients must not round the norm of the other stages.
+  if (counted_.whole.empty() && counted_.parts.empty()) norm = norm.to(at::kDouble);
+  return gradient::norm_of({norm}, norm_type, stages_);  // the norm of the stages' norms
 }
 
 at::Tensor ClippedGradients::clip(double max_norm, double norm_type) const {
-  at::Tensor before = tensor_ != nullptr ? nn::clip_split_grad_norm_(counted_, max_norm, *tensor_, norm_type, over_)
-                                         : gradient::clip_norm_of(counted_.whole, max_norm, norm_type, over_);
-  gradient::scale_to_norm(gradient::by_kind(copies_), before, max_norm);
+  gradient::check_norm_limit(max_norm, norm_type);
+  at::Tensor before = norm(norm_type);
+  for (const auto* scaled : {&counted_.whole, &counted_.parts, &copies_}) {
+    gradient::scale_to_norm(gradient::by_kind(*scaled), before, max_norm);
+  }
   return before;
 }
 

@@ -26,7 +26,7 @@ class ClippedGradients {
   /// \returns the norm, a 0-dim tensor, equal on all ranks of the model.
   [[nodiscard]] at::Tensor norm(double norm_type) const;
   /// Returns true if the norm contains gradients of other ranks.
-  [[nodiscard]] bool is_over_ranks() const { return over_ != nullptr || tensor_ != nullptr; }
+  [[nodiscard]] bool is_over_ranks() const { return over_ != nullptr || tensor_ != nullptr || stages_ != nullptr; }
   /// Scales the gradients so that their norm is at most max_norm.
   /// \returns the norm before clipping.
   at::Tensor clip(double max_norm, double norm_type) const;
@@ -38,7 +38,8 @@ class ClippedGradients {
   nn::SplitGradients counted_{};         ///< only `whole` without parts of tensor parallel layers
   std::vector<at::Tensor> copies_{};     ///< gradients of tied parameters that another stage counts
   const comm::Group* tensor_ = nullptr;  ///< null if there are no parts of tensor parallel layers
-  const comm::Group* over_ = nullptr;    ///< ranks with the other shards or stages; null if none
+  const comm::Group* over_ = nullptr;    ///< ranks with the other shards; null if gradients are not sharded
+  const comm::Group* stages_ = nullptr;  ///< ranks with the other stages of a pipeline; null if there are none
 };
 
 }  // namespace accelerate::prepared

@@ -142,7 +142,7 @@ void ModelCore::synchronize_initial_values() {
     if (shards_gradients && !(units_make_equal && is_in_unit)) rest.push_back(parameter);
   }
   for (const auto& parameter : own) {
-    if (learns && options_.pipeline) rest.push_back(parameter.tensor);
+    if (learns && options_.pipeline && !shards_gradients) rest.push_back(parameter.tensor);
   }
   for (const at::Tensor& tensor : rest) deferred::materialize_tensor(tensor);
   gradient::broadcast_tensors(group, rest, 0, options_.gradient_reducer.buckets.cap_bytes);
@@ -173,10 +173,11 @@ void ModelCore::shard(const std::vector<gradient::NamedTensor>& own) {
                sharding::strategy_name(strategy));
   }
   const comm::Group group = accelerator_state_->group.duplicate();
+  // The copies of a parameter of several stages are reduced and stepped on in equal parts, so that they stay equal.
+  const auto tied = options_.pipeline ? options_.pipeline->tied : sharding::ParameterSharding::Keys{};
   if (strategy == ShardingStrategy::shard_optim_op) {
-    parameter_sharding_ = std::make_unique<sharding::ShardedParameters>(group, std::move(parameters),
-                                                                        options_.gradient_reducer.buckets.cap_bytes,
-                                                                        accelerator_state_->full_shard.prefetch);
+    parameter_sharding_ = std::make_unique<sharding::ShardedParameters>(
+        group, parameters, options_.gradient_reducer.buckets.cap_bytes, accelerator_state_->full_shard.prefetch, tied);
     return;
   }
   sharding::FullShardOptions options = accelerator_state_->full_shard;
@@ -187,7 +188,7 @@ void ModelCore::shard(const std::vector<gradient::NamedTensor>& own) {
     gradient::broadcast_tensors(group, unit, 0, options_.gradient_reducer.buckets.cap_bytes);
   };
   auto fully_sharded = std::make_unique<sharding::FullyShardedParameters>(sharding::make_mesh(group, options),
-                                                                          parameters, options, make_equal);
+                                                                          parameters, options, make_equal, tied);
   accelerator_state_->masters.hand_over(own);
   fully_sharded_ = fully_sharded.get();
   parameter_sharding_ = std::move(fully_sharded);
@@ -373,7 +374,7 @@ void ModelCore::notify_of_forward() {
   std::vector<sharding::FullyShardedParameters*> open;
   try {
     for (sharding::FullyShardedParameters* sharded : sharded_in_forward()) {
-      sharded->before_forward(learns, no_sync_ == 0);
+      sharded->before_forward(learns, no_sync_ == 0 || (options_.pipeline && averages_next_step_));
       open.push_back(sharded);
     }
   } catch (...) {
@@ -418,7 +419,7 @@ nn::ComparedPart layers_of(const job::MeshGroups& job) {
 }
 
 // Ranks that have the same part of a model must have the same values.
-void check_replicas(sharding::FullyShardedParameters& sharded, const job::MeshGroups& job, std::string_view when) {
+void check_replicas(sharding::FullyShardedParameters& sharded, const AcceleratorState& shared, std::string_view when) {
   const sharding::ShardMesh& mesh = sharded.mesh();
   if (!mesh.has_replicas()) return;
   std::vector<nn::CheckedTensor> parts;
@@ -428,9 +429,10 @@ void check_replicas(sharding::FullyShardedParameters& sharded, const job::MeshGr
     if (shard.master.defined()) parts.push_back({fmt::format("{} the master of {}", range, shard.name), shard.master});
   }
   const int64_t shards = mesh.shard.size();
-  nn::check_synchronized(
-      job.world, parts, when,
-      {.index = layers_of(job).index * shards + mesh.shard.rank(), .count = layers_of(job).count * shards});
+  const bool is_of_stage = shared.mesh.pipeline.size() > 1;  // stages may call for different models
+  const nn::ComparedPart layers = is_of_stage ? nn::ComparedPart{} : layers_of(shared.mesh);
+  nn::check_synchronized(is_of_stage ? shared.group : shared.mesh.world, parts, when,
+                         {.index = layers.index * shards + mesh.shard.rank(), .count = layers.count * shards});
 }
 
 }  // namespace
@@ -461,7 +463,8 @@ void ModelCore::check_synchronized(std::string_view when) const {
     nn::check_synchronized(accelerator_state_->group, all, when);
     if (job.tensor.size() > 1) nn::check_synchronized(job.tensor, all, when);
   }
-  for (sharding::FullyShardedParameters* sharded : sharded_in_forward()) check_replicas(*sharded, job, when);
+  for (sharding::FullyShardedParameters* sharded : sharded_in_forward())
+    check_replicas(*sharded, *accelerator_state_, when);
 }
 
 void ModelCore::open_no_sync() {
@@ -479,9 +482,10 @@ void ModelCore::trigger_sync() {
   for (sharding::FullyShardedParameters* sharded : sharded_in_forward()) sharded->set_sync(true);
 }
 
-void ModelCore::average_gradients() {
+void ModelCore::run_micro_batches(const std::function<void()>& run) {
+  fully_sharded() == nullptr ? run() : fully_sharded()->run_micro_batches(run);
   has_local_gradients_ = !std::exchange(averages_next_step_, false) && !synchronises();
-  if (has_local_gradients_) return;
+  if (has_local_gradients_ || fully_sharded() != nullptr) return;
   comm::with_operation_context(
       "Pipeline.train_step", "the gradients of this stage are not averaged over the data parallel ranks", place(), [&] {
         gradient::average_gradients(accelerator_state_->group, parameters_, options_.pipeline->tied,

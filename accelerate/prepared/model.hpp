@@ -136,9 +136,9 @@ class ModelCore : public Entry {
   /// Returns the masters in the form that a join makes equal at its end, or null if there are none. Collective.
   [[nodiscard]] gradient::BufferBroadcast* join_masters();
 
-  /// Ends a step of a pipeline: averages the gradients over the data parallel ranks, unless no_sync() or an
-  /// accumulation window keeps them local. Collective.
-  void average_gradients();
+  /// Runs the forwards and backwards of a step of a pipeline, and then averages the gradients over the data parallel
+  /// ranks, unless no_sync() or an accumulation window keeps them local. Collective.
+  void run_micro_batches(const std::function<void()>& run);
   /// \throws Error (usage) if gradients of a pipeline are still local.
   void check_averaged() const;
   /// Call it after the gradients of some parameters were set to undefined or zero.

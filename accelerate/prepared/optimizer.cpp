@@ -173,7 +173,9 @@ void OptimizerCore::step_sharded(const optim::StepScale& scale) {
     auto shards = model->shards(ours);
     std::move(shards.begin(), shards.end(), std::back_inserter(owned));
   }
-  for (const at::Tensor& parameter : unmanaged_) owned.push_back(state::whole_parameter({}, parameter));
+  for (const at::Tensor& parameter : unmanaged_) {
+    if (sharding_of(parameter) == nullptr) owned.push_back(state::whole_parameter({}, parameter));
+  }
   const bool stepped = fused_->step(owned, scale);
   TORCH_INTERNAL_ASSERT(stepped, "shards() returns only parts on which the fused step works");
   for (sharding::ParameterSharding* model : sharded_) model->after_step(ours);
@@ -384,6 +386,10 @@ void OptimizerCore::find_pipelines() {
   for (ModelCore& model : accelerator_state_->registry.of<ModelCore>()) {
     if (!model.options().pipeline || model.options().evaluation_mode || !model.has_any_of(all_)) continue;
     pipelines_.push_back(&model);
+    // With shard_optim_op each rank steps on its part, while the model averages whole gradients itself.
+    if (model.parameter_sharding() != nullptr && model.fully_sharded() == nullptr) {
+      sharded_.push_back(model.parameter_sharding());
+    }
     std::erase_if(unreduced_, [&](const at::Tensor& parameter) { return model.has_any_of({parameter}); });
   }
   const bool is_divided = accelerator_state_->mesh.pipeline.size() > 1 || accelerator_state_->group.size() > 1;

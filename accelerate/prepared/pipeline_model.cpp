@@ -19,6 +19,7 @@
 #include "accelerate/prepared/loss_count.hpp"
 #include "accelerate/prepared/model.hpp"
 #include "accelerate/prepared/optimizer.hpp"
+#include "accelerate/sharding/fully_sharded_parameters.hpp"
 
 namespace accelerate::prepared {
 namespace {
@@ -119,6 +120,13 @@ void check_loss_of_stages(const AcceleratorState& shared, const at::Tensor& mean
   check_loss_is_not_nan(shared, sum);
 }
 
+/// Sharding moves gradients away from Tensor::grad().
+pipeline::GradientOf gradients_of_tied(const ModelCore& core) {
+  auto* const sharded = core.fully_sharded();
+  if (sharded == nullptr) return {};
+  return [sharded](const at::Tensor& parameter) { return sharded->held_gradient(parameter.unsafeGetTensorImpl()); };
+}
+
 at::Tensor run_step(AcceleratorState& shared, ModelCore& core, const pipeline::Loss& loss,
                     const pipeline::RunStep& run) {
   if (shared.capturing) {
@@ -135,13 +143,13 @@ at::Tensor run_step(AcceleratorState& shared, ModelCore& core, const pipeline::L
   at::Tensor mean_loss;
   const auto step = [&] {
     const precision::Autocast autocast(core.autocast());
-    mean_loss = run(without_autocast(core, loss), [&](const at::Tensor& micro_batch_loss) {
+    const auto seed = [&](const at::Tensor& micro_batch_loss) {
       return backward_seed(shared, micro_batch_loss, weight);
-    });
+    };
+    mean_loss = run(without_autocast(core, loss), seed, gradients_of_tied(core));
   };
   run_backward(shared, step, [&](Run backward) {
-    backward();
-    core.average_gradients();
+    core.run_micro_batches(backward);
     share_whether_gradients_exist(shared);
   });
   check_loss_of_stages(shared, mean_loss);
@@ -160,8 +168,9 @@ bool any_stage_synchronizes_batches(const AcceleratorState& shared, const torch:
   return std::ranges::find(all, "1") != all.end();
 }
 
-/// SyncBatchNorm exchanges statistics in each micro-batch, so another number of them would block the ranks.
-void check_equal_micro_batches(const AcceleratorState& shared, int64_t micro_batches) {
+/// Data parallel ranks exchange something in each micro-batch, so another number of them would block the ranks.
+/// \param reason  Begins the sentence "... needs the same number on all".
+void check_equal_micro_batches(const AcceleratorState& shared, int64_t micro_batches, std::string_view reason) {
   const auto own = fmt::to_string(micro_batches);
   const auto all = comm::with_operation_context("Pipeline", "the numbers of micro-batches are not compared",
                                                 shared.place, [&] { return shared.group.all_gather_bytes(own); });
@@ -169,9 +178,9 @@ void check_equal_micro_batches(const AcceleratorState& shared, int64_t micro_bat
     if (all[rank] == all[0]) continue;
     base::fail(
         ErrorKind::usage, shared.place, "Pipeline",
-        "the batch of data parallel rank 0 has {} micro-batches, that of rank {} has {}, and SyncBatchNorm needs "
-        "the same number on all; give each rank at least as many rows as PipelineOptions::micro_batches",
-        all[0], rank, all[rank]);
+        "the batch of data parallel rank 0 has {} micro-batches, that of rank {} has {}, and {} needs the same number "
+        "on all; give each rank at least as many rows as PipelineOptions::micro_batches",
+        all[0], rank, all[rank], reason);
   }
 }
 
@@ -210,16 +219,31 @@ void wrap_train_step(const std::shared_ptr<AcceleratorState>& shared, const std:
                                                                    const pipeline::RunStep& run) {
         const auto held = state.lock();
         const auto prepared = model.lock();
-        if (!held || !prepared || prepared->is_retired()) return run(loss, {});
+        if (!held || !prepared || prepared->is_retired()) return run(loss, {}, {});
         return run_step(*held, *prepared, loss, run);
       },
       core);
-  if (shared->group.size() == 1 || !any_stage_synchronizes_batches(*shared, module)) return;
-  pipeline->set_step_check([state = std::weak_ptr(shared), model = std::weak_ptr(core)](int64_t micro_batches) {
-    const auto held = state.lock();
+  pipeline->set_clip_check([model = std::weak_ptr(core)] {
     const auto prepared = model.lock();
-    if (held && prepared && !prepared->is_retired()) check_equal_micro_batches(*held, micro_batches);
+    if (!prepared || prepared->fully_sharded() == nullptr) return;
+    base::fail(ErrorKind::usage, prepared->place(), "Pipeline.clip_grad_norm_",
+               "the Pipeline is prepared with sharding {}, so that each rank has parts of its gradients; call "
+               "accelerator.clip_grad_norm_(model, max_norm)",
+               sharding::strategy_name(prepared->shared().sharding));
   });
+  if (shared->group.size() == 1) return;
+  const bool synchronizes_batches = any_stage_synchronizes_batches(*shared, module);
+  pipeline->set_step_check(
+      [=, state = std::weak_ptr(shared), model = std::weak_ptr(core)](int64_t micro_batches, bool is_training) {
+        const auto held = state.lock();
+        const auto prepared = model.lock();
+        if (!held || !prepared || prepared->is_retired()) return;
+        const auto* sharded = prepared->fully_sharded();
+        const bool gathers = sharded != nullptr && sharded->shards_parameters();
+        if (gathers || (synchronizes_batches && is_training)) {
+          check_equal_micro_batches(*held, micro_batches, gathers ? "full_shard" : "SyncBatchNorm");
+        }
+      });
 }
 
 bool spans_pipeline_stages(const std::vector<std::shared_ptr<ModelCore>>& models,

@@ -71,6 +71,14 @@ void add_optimizer_parts(AcceleratorState& shared, const OptimizerCore& optimize
   const auto parameters = optim::parameters_of(optimizer.optimizer());
   const auto tensors = std::exchange(state.tensors, {});
   const auto models = shared.registry.list<ModelCore>();
+  // Parts of sharded state have the numbers of this rank's parameters.
+  std::erase_if(content.parts, [&](checkpoint::TensorPart& part) {
+    if (part.kind != "optimizer" || part.index != optimizer.index()) return false;
+    const size_t dot = part.name.find('.');
+    const at::Tensor& parameter = parameters.at(std::stoul(part.name.substr(0, dot)));
+    part.name = fmt::format("{}{}", numbers.at(names.at(parameter.unsafeGetTensorImpl())), part.name.substr(dot));
+    return is_tied_copy(models, parameter);
+  });
   for (const auto& [own, named] : tensors) {
     const at::Tensor& parameter = parameters.at(static_cast<size_t>(own));
     if (!is_stage_writer(shared) || is_tied_copy(models, parameter)) continue;  // the first of its stages saves it

@@ -173,6 +173,17 @@ void FullyShardedParameters::Core::finish_backward() {
   free_all();
 }
 
+void FullyShardedParameters::Core::hold_gradients() {
+  const std::lock_guard lock(mutex);
+  reduces_held = std::exchange(sync, false);
+}
+
+void FullyShardedParameters::Core::release_gradients() {
+  const std::lock_guard lock(mutex);
+  sync = reduces_held;
+  begin_backward();  // if no gradient arrived on this rank, which must reduce zeros then
+}
+
 void FullyShardedParameters::Core::abort_failed_backward() noexcept {
   for (const auto& unit : units) unit->drop_local_gradients();
   in_backward_ = false;

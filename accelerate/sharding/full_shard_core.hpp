@@ -39,6 +39,10 @@ struct FullyShardedParameters::Core : UnitScheduler, std::enable_shared_from_thi
   /// Called by autograd when a gradient was added to Tensor::grad().
   void arrived(ShardedUnit& unit, size_t member);
   void finish_backward();
+  /// Keeps the gradients of the following backwards whole on this rank.
+  void hold_gradients();
+  /// The end of the backward reduces the gradients of all units, if `sync` was true.
+  void release_gradients();
   void before_step();
   void zero(const Keys& keys, bool set_to_none);
   /// Drops the gradients of a backward that threw.
@@ -56,6 +60,7 @@ struct FullyShardedParameters::Core : UnitScheduler, std::enable_shared_from_thi
   std::vector<std::shared_ptr<ShardedUnit>> units;
   std::vector<std::pair<ShardedUnit*, size_t>> places;  ///< unit and member of each parameter; null without elements
   bool sync = true;
+  bool reduces_held = false;  ///< `sync` of held gradients
   /// Set while run_backward() will complete the reductions; expires if its backward throws.
   std::shared_ptr<void> deferral;
 

@@ -35,8 +35,10 @@ at::Tensor elements_of(const at::Tensor& flat, int64_t offset, int64_t length) {
 
 FullyShardedParameters::FullyShardedParameters(const ShardMesh& mesh,
                                                const std::vector<state::ParameterShard>& parameters,
-                                               const FullShardOptions& options, const BeforeUnit& before_unit)
-    : ParameterSharding(mesh, parameters, units_of(parameters, options.units), std::numeric_limits<int64_t>::max()),
+                                               const FullShardOptions& options, const BeforeUnit& before_unit,
+                                               const Keys& alone)
+    : ParameterSharding(mesh, parameters, separated(units_of(parameters, options.units), parameters, alone),
+                        std::numeric_limits<int64_t>::max()),
       core_(std::make_shared<Core>(mesh_.shard.duplicate(), mesh_, options)) {
   parts_on_host_ = options.cpu_offload;
   core_->adopt(plan_, parameters, before_unit);
@@ -261,6 +263,22 @@ void FullyShardedParameters::run_backward(std::span<FullyShardedParameters* cons
   } const deferral(models);
   backward();
   for (FullyShardedParameters* model : models) model->core_->finish_backward();
+}
+
+void FullyShardedParameters::run_micro_batches(const std::function<void()>& run) {
+  FullyShardedParameters* const own = this;
+  run_backward({&own, 1}, [&] {
+    core_->hold_gradients();
+    run();
+    core_->release_gradients();
+  });
+}
+
+at::Tensor FullyShardedParameters::held_gradient(const void* key) {
+  const std::lock_guard lock(core_->mutex);
+  if (!core_->reduces_held) return {};
+  const auto& [unit, member] = core_->places[index_of_.at(key)];
+  return unit == nullptr ? at::Tensor() : unit->local_gradient(member);
 }
 
 WholeParameters::WholeParameters(const std::vector<FullyShardedParameters*>& models) {

@@ -41,9 +41,10 @@ class FullyShardedParameters final : public ParameterSharding {
   ///                     are averaged over mesh.world.
   /// \param parameters  Whole parameters in the order of the model, each once, equal on all ranks after before_unit.
   /// \param before_unit Called for each unit before it is divided, in one order on all ranks.
+  /// \param alone       Parameters that are a unit each, so that their division depends on no other parameter.
   /// \throws Error (usage) on every rank, for the reasons of ParameterSharding and if two parameters share memory.
   FullyShardedParameters(const ShardMesh& mesh, const std::vector<state::ParameterShard>& parameters,
-                         const FullShardOptions& options, const BeforeUnit& before_unit = {});
+                         const FullShardOptions& options, const BeforeUnit& before_unit = {}, const Keys& alone = {});
   ~FullyShardedParameters() override;
   void restore() override;
 
@@ -83,6 +84,15 @@ class FullyShardedParameters final : public ParameterSharding {
   /// new values, which must be equal on all ranks. Collective.
   void open_whole();
   void close_whole() noexcept;
+
+  /// Runs forwards and backwards in any order, such as those of the micro-batches of a pipeline, as one backward: their
+  /// gradients are added up on this rank, and reduced once at the end. Every rank reduces all units, even if no
+  /// gradient arrived. Must be called within before_forward() and after_forward().
+  void run_micro_batches(const std::function<void()>& run);
+  /// Within run_micro_batches(): returns the sum of this rank's gradients of a parameter so far, divided by the number
+  /// of ranks, in the shape of the parameter. Changes of its values change the gradient. Undefined if the gradients are
+  /// not reduced at the end, because of no_sync.
+  [[nodiscard]] at::Tensor held_gradient(const void* key);
 
   /// Runs a backward, and completes the reductions of the given models.
   static void run_backward(std::span<FullyShardedParameters* const> models, const std::function<void()>& backward);

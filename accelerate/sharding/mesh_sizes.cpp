@@ -19,10 +19,6 @@ void apply_mesh_sizes(const env::ParallelismConfig& mesh, ShardingSettings& sett
     if (shard > 1) fail("dp_shard_size is {}, and sharding is no_shard; set sharding to full_shard", shard);
     return;
   }
-  if (mesh.size(env::MeshDimension::pp) > 1) {
-    fail("sharding {} is not supported with pp_size {}; use no_shard", strategy_name(settings.strategy),
-         mesh.size(env::MeshDimension::pp));
-  }
   FullShardOptions& options = settings.full_shard;
   if (is_hybrid(settings.strategy) && options.dp_shard_size != 0 && options.dp_shard_size != shard) {
     fail("dp_shard_size is {}, and fsdp_plugin.dp_shard_size is {}; set one of them, or both to the same value", shard,

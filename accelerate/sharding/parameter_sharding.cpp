@@ -83,6 +83,16 @@ ParameterSharding::ParameterSharding(ShardMesh mesh, std::vector<state::Paramete
   }
 }
 
+std::vector<int64_t> ParameterSharding::separated(std::vector<int64_t> units,
+                                                  const std::vector<state::ParameterShard>& parameters,
+                                                  const Keys& alone) {
+  int64_t next = units.empty() ? 0 : *std::ranges::max_element(units) + 1;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (alone.contains(parameters[i].key)) units[i] = next++;
+  }
+  return units;
+}
+
 // The caller has verified that shapes, strides and dtypes are the same on all ranks, so all ranks throw.
 void ParameterSharding::check_layout() const {
   for (const state::ParameterShard& parameter : parameters_) {

@@ -91,6 +91,10 @@ class ParameterSharding {
   ParameterSharding(ShardMesh mesh, std::vector<state::ParameterShard> parameters, const std::vector<int64_t>& units,
                     int64_t unit_bytes);
 
+  /// Returns the units with a further one for each parameter in `alone`.
+  [[nodiscard]] static std::vector<int64_t> separated(std::vector<int64_t> units,
+                                                      const std::vector<state::ParameterShard>& parameters,
+                                                      const Keys& alone);
   /// \throws Error (usage) if the parameter changed since the constructor.
   void check_unchanged(size_t index) const;
   /// \throws Error (usage) if the gradient is sparse or has another dtype than the parameter.

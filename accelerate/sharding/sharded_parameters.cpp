@@ -30,9 +30,10 @@ at::Tensor flat_copy(const std::vector<PlacedParameter>& parameters, int64_t num
 
 }  // namespace
 
-ShardedParameters::ShardedParameters(const comm::Group& group, std::vector<state::ParameterShard> parameters,
-                                     int64_t unit_bytes, bool waits_later)
-    : ParameterSharding(one_shard_group(group), std::move(parameters), {}, unit_bytes),
+ShardedParameters::ShardedParameters(const comm::Group& group, const std::vector<state::ParameterShard>& parameters,
+                                     int64_t unit_bytes, bool waits_later, const Keys& alone)
+    : ParameterSharding(one_shard_group(group), parameters,
+                        separated(std::vector<int64_t>(parameters.size(), 0), parameters, alone), unit_bytes),
       waits_later_(waits_later),
       unit_of_(parameters_.size(), nullptr) {
   const at::NoGradGuard no_grad;

@@ -18,10 +18,11 @@ class ShardedParameters final : public ParameterSharding {
   /// \param parameters  Whole parameters in the order of the model, each once.
   /// \param unit_bytes  Maximum size of a collective, at least 1.
   /// \param waits_later If false, after_step() waits for the exchange.
+  /// \param alone       Parameters that are a unit each, so that their division depends on no other parameter.
   /// \throws Error (usage) on every rank, if a parameter is neither float32 nor float64, has gaps or overlaps in
   ///         memory, shares memory with another one, or had another range in this process before.
-  ShardedParameters(const comm::Group& group, std::vector<state::ParameterShard> parameters, int64_t unit_bytes,
-                    bool waits_later = true);
+  ShardedParameters(const comm::Group& group, const std::vector<state::ParameterShard>& parameters, int64_t unit_bytes,
+                    bool waits_later = true, const Keys& alone = {});
 
   /// Waits for the exchange after the last step. The parts share memory with the parameters. A gradient with other
   /// strides than its parameter is copied.

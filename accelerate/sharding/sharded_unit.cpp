@@ -231,6 +231,15 @@ void ShardedUnit::add_gradient(size_t member, const at::Tensor& gradient, const 
   }
 }
 
+at::Tensor ShardedUnit::local_gradient(size_t member) {
+  UnitMember& own = members_[member];
+  if (!whole_gradient_.defined()) whole_gradient_ = buffers_->take(numel_, gradient_options());
+  at::Tensor view = view_of(whole_gradient_, own);
+  if (!std::exchange(own.is_filled, true)) view.zero_();
+  own.has_gradient = true;
+  return view;
+}
+
 void ShardedUnit::start_reduction(const comm::Group& group) {
   if (!whole_gradient_.defined()) whole_gradient_ = buffers_->take(numel_, gradient_options());
   // The padding is zeros, too.

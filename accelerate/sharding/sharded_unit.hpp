@@ -102,6 +102,8 @@ class ShardedUnit final : public units::GatherOnUse, public std::enable_shared_f
 
   /// Adds share * gradient of a member to the whole gradient.
   void add_gradient(size_t member, const at::Tensor& gradient, const device::Factor& share);
+  /// Returns the whole gradient of a member on this rank, in which the caller may change values.
+  [[nodiscard]] at::Tensor local_gradient(size_t member);
   /// Members without a gradient count as zeros.
   void start_reduction(const comm::Group& group);
   /// Waits for the reduction within the shard group, and starts the sum of this rank's part over the replicas.

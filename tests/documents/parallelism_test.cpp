@@ -54,6 +54,19 @@ TEST_CASE("the Accelerator of the page has a mesh of 2 x 2 ranks") {
   });
 }
 
+TEST_CASE("the pipeline of the page has sharded stages") {
+  accelerate::simulate(4, [] {
+    using accelerate::Accelerator;
+    constexpr int64_t stages = 2;
+    // block: docs/how_to/pipeline_parallel.md: Divide the stages over data parallel ranks
+    torch::nn::Sequential layers(torch::nn::Linear(4, 8), torch::nn::Linear(8, 4));
+    const auto net =
+        std::make_shared<accelerate::nn::Pipeline>(accelerator.pipeline_parallel_group(), std::move(layers));
+    const auto model = accelerator.prepare(net);
+    CHECK(accelerator.sharding_plan(model).find(" elements on 2 ranks") != std::string::npos);
+  });
+}
+
 TEST_CASE("the sharded mesh of the page has a part of a layer on each rank") {
   accelerate::simulate(4, [] {
     // block: docs/how_to/tensor_parallel.md: Use it with sharding

@@ -64,8 +64,6 @@ TEST_CASE("sizes that contradict the strategy are refused with the remedy") {
   CHECK(refused({.dp_replicate_size = 2, .dp_shard_size = 2}, hybrid_shard, 4) ==
         "parallelism_config: dp_shard_size is 2, and fsdp_plugin.dp_shard_size is 4; set one of them, or both to the "
         "same value");
-  CHECK(refused({.dp_shard_size = 2, .tp_size = 2, .pp_size = 3}, full_shard) ==
-        "parallelism_config: sharding full_shard is not supported with pp_size 3; use no_shard");
 }
 
 TEST_CASE("an Accelerator divides a model over dp_shard_size ranks and replicates it over dp_replicate_size") {

@@ -46,11 +46,15 @@ PipelineTraining stages_of_split_layers(Accelerator& accelerator) {
   return {accelerator, task_of([&] { return mlp_layers<SplitMlp>(accelerator.tensor_parallel_group()); })};
 }
 
-TEST_CASE("tensor parallel layers in pipeline stages train and resume like one process") {
-  for (const ParallelismConfig& sizes : {ParallelismConfig{.tp_size = 2, .pp_size = 2},
-                                         ParallelismConfig{.dp_replicate_size = 2, .tp_size = 2, .pp_size = 2}}) {
-    CAPTURE(sizes.text());
-    run_threads(sizes.total_size(), [&](const Group& world) {
+TEST_CASE("tensor parallel layers in pipeline stages, also sharded ones, train and resume like one process") {
+  const ParallelismConfig sharded{.dp_shard_size = 2, .tp_size = 2, .pp_size = 2};
+  for (const Mesh& mesh : {Mesh{{.tp_size = 2, .pp_size = 2}},
+                           {{.dp_replicate_size = 2, .tp_size = 2, .pp_size = 2}},
+                           {sharded, ShardingStrategy::shard_optim_op},
+                           {sharded, ShardingStrategy::shard_grad_op},
+                           {sharded, ShardingStrategy::full_shard}}) {
+    CAPTURE(mesh.text());
+    run_threads(mesh.sizes.total_size(), [&](const Group& world) {
       Accelerator one = alone();
       auto stock = stock_layers(one);
       const auto before = stock.epochs(2);
@@ -58,13 +62,13 @@ TEST_CASE("tensor parallel layers in pipeline stages train and resume like one p
       if (world.rank() == 0) one.save_state(folder.path / "whole");
       world.barrier();
       const auto after = stock.epochs(2);
-      Accelerator accelerator = on_mesh(world, {sizes});
+      Accelerator accelerator = on_mesh(world, mesh);
       auto training = stages_of_split_layers(accelerator);
       CHECK(close(training.epochs(2), before));
       accelerator.save_state(folder.path / "stages");
       CHECK(close(training.epochs(2), after));
       for (const char* name : {"whole", "stages"}) {
-        Accelerator again = on_mesh(world, {sizes});
+        Accelerator again = on_mesh(world, mesh);
         auto resumed = stages_of_split_layers(again);
         again.load_state(folder.path / name);
         CHECK(close(resumed.epochs(2), after));

@@ -42,7 +42,8 @@ TEST_CASE("a mesh with another number of ranks, or without support, is refused")
     CHECK(refused_mesh(world, {.cpu = true,
                                .parallelism_config = {{.pp_size = 2}},
                                .sharding = accelerate::ShardingStrategy::full_shard}) ==
-          "parallelism_config: sharding full_shard is not supported with pp_size 2; use no_shard");
+          "parallelism_config: dp_shard_size is 1, and sharding is full_shard; set dp_shard_size to the number of "
+          "ranks that divide the model, or use no_shard");
     CHECK(
         refused_mesh(world, {.cpu = true, .parallelism_config = {{.tp_size = world.rank() + 1}}}) ==
         "parallelism_config: rank 0 has dp_replicate 2, rank 1 has tp 2; set the same sizes on all ranks, in code, in "
