@@ -60,8 +60,8 @@ const std::map<std::string, Names>& table() {
     const Names ground{"archive", "base", "env"};
     const Names doors = ground + Names{"comm", "device"};
     const Names values = doors + Names{"state", "precision", "tree", "units"};
-    const Names components{"data", "gradient",        "optim",   "pipeline", "sharding", "checkpoint", "tracking",
-                           "nn",   "tensor_parallel", "profile", "job",      "deferred", "offload"};
+    const Names components{"data", "gradient", "optim", "pipeline", "sharding", "checkpoint",       "tracking",
+                           "nn",   "profile",  "job",   "deferred", "offload",  "context_parallel", "tensor_parallel"};
     const Names data_wings{"data/sources", "data/combinators", "data/transforms"};
     std::map<std::string, Names> rows{
         {"base", {}},
