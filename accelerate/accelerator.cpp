@@ -60,7 +60,7 @@ std::shared_ptr<prepared::AcceleratorState> shared_by_all(const job::JobContext&
   sharding::apply_mesh_sizes(sizes, sharding, job.place);
   auto shared = std::make_shared<prepared::AcceleratorState>();
   shared->mesh = job::make_mesh_groups(job.group, sizes);
-  shared->group = shared->mesh.data;
+  shared->group = shared->mesh.data_context;
   shared->device = job.device;
   shared->place = job.place;
   shared->debug = job.settings.debug;
@@ -206,7 +206,7 @@ void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
 }
 
 void Accelerator::set_seed(uint64_t seed, const SeedOptions& options) const {
-  device::set_seed(seed, options, data_parallel_group().rank());
+  device::set_seed(seed, options, accelerator_state_->group.rank());
 }
 
 void Accelerator::synchronize_rng_states() const { job::synchronize_rng_states(group(), device()); }

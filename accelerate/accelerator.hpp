@@ -401,9 +401,9 @@ class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacad
 
   // Random numbers ----------------------------------------------------------------------------------------------------
   using SeedOptions = device::SeedOptions;
-  /// Seeds the default CPU and GPU generators of this rank. With device_specific, data parallel ranks get different
-  /// seeds; ranks of one tensor or pipeline parallel group always get the same. Parameters are equal after prepare() in
-  /// any case, because rank 0 broadcasts them.
+  /// Seeds the default CPU and GPU generators of this rank. With device_specific, ranks with other samples or other
+  /// parts of a sequence get different seeds, so that their dropout differs; ranks of one tensor or pipeline parallel
+  /// group always get the same. Parameters are equal after prepare() in any case, because rank 0 broadcasts them.
   void set_seed(uint64_t seed, const SeedOptions& options = {}) const;
   /// Broadcasts the generator states of rank 0 to all ranks. Collective.
   void synchronize_rng_states() const;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "accelerate/comm/group.hpp"
+#include "accelerate/context_parallel/sequence.hpp"
 #include "accelerate/job/rank_ordering.hpp"
 #include "accelerate/options.hpp"
 #include "accelerate/prepared/accelerator_state.hpp"
@@ -63,7 +64,7 @@ class ProcessInfo {
   [[nodiscard]] int64_t tensor_parallel_rank() const { return accelerator_state_->mesh.coordinates.tp; }
   /// Pipeline stage of this rank; 0 if pp_size is 1.
   [[nodiscard]] int64_t pipeline_parallel_rank() const { return accelerator_state_->mesh.coordinates.pp; }
-  /// Index of this rank in its context parallel group: 0, because cp_size is 1.
+  /// Index of this rank in its context parallel group; 0 if cp_size is 1.
   [[nodiscard]] int64_t context_parallel_rank() const { return accelerator_state_->mesh.coordinates.cp; }
   /// Index of this rank in the dimension dp_replicate, as in Hugging Face Accelerate. The index among all ranks that
   /// read different batches is data_parallel_group().rank().
@@ -73,11 +74,15 @@ class ProcessInfo {
   /// True on the ranks that together have one copy of the model: their index in dp_replicate and cp is 0. For files
   /// that a program writes by itself; save_model() and save_state() need no such condition.
   [[nodiscard]] bool should_save_model() const { return data_parallel_rank() == 0 && context_parallel_rank() == 0; }
-  /// Ranks that read different batches, over which gradients are averaged. Without a mesh: all ranks.
+  /// Ranks that read different batches. Without a mesh: all ranks. Gradients are averaged over these ranks, and with
+  /// cp_size above 1 also over the ranks of their context parallel groups.
   [[nodiscard]] const comm::Group& data_parallel_group() const { return accelerator_state_->mesh.data; }
   /// Ranks that read the same batches and have parts of the same layers, for nn::ColumnParallelLinear and
   /// nn::tensor_parallel(). One rank without a connection if tp_size is 1.
   [[nodiscard]] const comm::Group& tensor_parallel_group() const { return accelerator_state_->mesh.tensor; }
+  /// Ranks that read the same batches and have parts of each sequence, for nn::context_parallel_attention(). One rank
+  /// without a connection if cp_size is 1.
+  [[nodiscard]] const comm::Group& context_parallel_group() const { return accelerator_state_->mesh.context; }
   /// Ranks that read the same batches and have different stages, for nn::Pipeline. One rank without a connection if
   /// pp_size is 1.
   [[nodiscard]] const comm::Group& pipeline_parallel_group() const { return accelerator_state_->mesh.pipeline; }
@@ -95,7 +100,7 @@ class ProcessInfo {
   [[nodiscard]] Value gather(const Value& value) const {
     return tree::gather(value, accelerator_state_->mesh.world);
   }
-  /// As gather(), but over the data parallel ranks, so that each sample counts once on a mesh with tensor or pipeline
+  /// As gather(), but over the data parallel ranks, so that each sample counts once on a mesh with other kinds of
   /// parallelism, and without the samples that only pad the last batch of a loader. The position in the loop over the
   /// loader of a batch decides for tensors of that batch, for views of them, and for the other tensors in the same
   /// `value`. For all other tensors the innermost open loop decides, so an evaluation loop inside the training loop
@@ -104,7 +109,7 @@ class ProcessInfo {
   template <typename Value>
   [[nodiscard]] Value gather_for_metrics(const Value& value) const {
     return prepared::drop_padding_of_active_loader(
-        *accelerator_state_, value, tree::gather(value, accelerator_state_->group, "gather_for_metrics"));
+        *accelerator_state_, value, tree::gather(value, accelerator_state_->mesh.data, "gather_for_metrics"));
   }
   /// As above, for objects as bytes, one per sample of this rank's batch.
   [[nodiscard]] std::vector<std::string> gather_for_metrics(const std::vector<std::string>& objects) const {
@@ -158,6 +163,18 @@ class ProcessInfo {
   template <typename Value>
   [[nodiscard]] Value split_between_processes(const Value& inputs, bool apply_padding = false) const {
     return tree::split_between_processes(inputs, process_index(), num_processes(), apply_padding);
+  }
+  /// Returns this rank's part of each sequence, as nn::split_sequence() on context_parallel_group(): tokens, targets
+  /// and positions before a forward. If cp_size is 1, the value is returned unchanged. Not collective.
+  ///
+  /// \param value  Equal on all ranks of the context parallel group.
+  /// \param dim    Dimension of the sequence in every tensor.
+  /// \throws Error (usage) if the length of a sequence is not divisible by 2 * cp_size.
+  template <typename Value>
+  [[nodiscard]] Value context_parallel_split(const Value& value, int64_t dim) const {
+    return tree::map(value, [&](const at::Tensor& tensor) {
+      return nn::split_sequence(accelerator_state_->mesh.context, tensor, dim);
+    });
   }
   /// Blocks until all ranks have called it, and the memory of sharded parameters has the values of the last step.
   void wait_for_everyone() const;

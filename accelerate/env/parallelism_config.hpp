@@ -32,11 +32,11 @@ inline constexpr std::array<MeshDimension, 6> kMeshOrder{MeshDimension::pp,     
 
 /// Joined dimensions, with the names of Accelerate's flattened meshes.
 namespace mesh {
-/// "dp": ranks that read different batches, and over which gradients are averaged.
+/// "dp": ranks that read different batches.
 inline constexpr std::array kDp{MeshDimension::dp_replicate, MeshDimension::dp_shard};
 /// "dp_shard_cp": ranks over which parameters are sharded.
 inline constexpr std::array kDpShardCp{MeshDimension::dp_shard, MeshDimension::cp};
-/// "dp_cp": ranks over which the loss is averaged.
+/// "dp_cp": ranks over which the loss and the gradients are averaged.
 inline constexpr std::array kDpCp{MeshDimension::dp_replicate, MeshDimension::dp_shard, MeshDimension::cp};
 }  // namespace mesh
 
@@ -63,11 +63,13 @@ struct MeshCoordinates {
 struct ParallelismConfig {
   /// Data parallel ranks with whole parameters. If unset, the environment or the config file; otherwise 1.
   std::optional<int64_t> dp_replicate_size{};
-  /// Data parallel ranks over which parameters are sharded. If unset, the environment or the config file; otherwise 1.
+  /// Data parallel ranks over which parameters are sharded, together with the ranks of cp_size. If unset, the
+  /// environment or the config file; otherwise 1.
   std::optional<int64_t> dp_shard_size{};
   /// Ranks of a tensor parallel group. If unset, the environment or the config file; otherwise 1.
   std::optional<int64_t> tp_size{};
-  /// Ranks of a context parallel group. If unset, the environment or the config file; otherwise 1.
+  /// Ranks of a context parallel group, which read the same batches and have parts of each sequence. If unset, the
+  /// environment or the config file; otherwise 1.
   std::optional<int64_t> cp_size{};
   /// Ranks of a DeepSpeed sequence parallel group. If unset, the environment or the config file; otherwise 1.
   std::optional<int64_t> sp_size{};

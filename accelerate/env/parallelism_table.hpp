@@ -44,7 +44,7 @@ void for_each_parallelism_setting(Each&& each) {
        "Data parallel ranks over which parameters are sharded.", [](auto& all) { return &all.dp_shard_size; });
   size("tp_size", "parallelism_config_tp_size", "PARALLELISM_CONFIG_TP_SIZE", "Ranks of a tensor parallel group.",
        [](auto& all) { return &all.tp_size; });
-  size("cp_size", "parallelism_config_cp_size", "PARALLELISM_CONFIG_CP_SIZE", "",
+  size("cp_size", "parallelism_config_cp_size", "PARALLELISM_CONFIG_CP_SIZE", "Ranks of a context parallel group.",
        [](auto& all) { return &all.cp_size; });
   size("sp_size", "parallelism_config_sp_size", "PARALLELISM_CONFIG_SP_SIZE", "",
        [](auto& all) { return &all.sp_size; });

@@ -56,16 +56,10 @@ env::ParallelismConfig resolve_parallelism(const std::optional<env::ParallelismC
     for (const std::string& conflict : conflicts) base::log_once(base::LogLevel::warning, place, "{}", conflict);
   }
   const env::ParallelismConfig mesh = resolved.value_or(env::ParallelismConfig{});
-  if (mesh.size(MeshDimension::cp) > 1) {
-    base::fail(ErrorKind::usage, place, "parallelism_config",
-               "cp_size is {}, and context parallelism is not available yet; set it to 1, and split the sequence with "
-               "tensor parallel layers (sequence_dim)",
-               mesh.size(MeshDimension::cp));
-  }
   if (mesh.size(MeshDimension::sp) > 1) {
     base::fail(ErrorKind::usage, place, "parallelism_config",
                "sp_size is {}, and DeepSpeed's sequence parallelism is not supported; set it to 1, and split the "
-               "sequence with tensor parallel layers (sequence_dim)",
+               "sequence with cp_size or with tensor parallel layers (sequence_dim)",
                mesh.size(MeshDimension::sp));
   }
   return mesh;
@@ -82,6 +76,7 @@ MeshGroups make_mesh_groups(const comm::Group& world, const env::ParallelismConf
   MeshGroups mesh{.config = config.completed(world.size(), world.place()), .world = world};
   mesh.coordinates = mesh.config.coordinates(world.rank());
   mesh.data = split_by(world, mesh.config, env::mesh::kDp);
+  mesh.context = split_by(world, mesh.config, std::array{MeshDimension::cp});
   mesh.tensor = split_by(world, mesh.config, std::array{MeshDimension::tp});
   mesh.pipeline = split_by(world, mesh.config, std::array{MeshDimension::pp});
   if (!mesh.is_model_parallel()) {
@@ -90,6 +85,7 @@ MeshGroups make_mesh_groups(const comm::Group& world, const env::ParallelismConf
     base::log(base::LogLevel::info, world.place(), "parallelism_config: {}; this rank: {}", mesh.config.text(),
               place_text(mesh));
   }
+  mesh.data_context = mesh.context.size() == 1 ? mesh.data : split_by(world, mesh.config, env::mesh::kDpCp);
   return mesh;
 }
 

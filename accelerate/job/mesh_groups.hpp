@@ -19,11 +19,15 @@ struct MeshGroups {
   env::MeshCoordinates coordinates{};  ///< of this rank
   comm::Group world{};                 ///< all ranks
   comm::Group data{};                  ///< ranks that read different batches: dp_replicate x dp_shard
+  comm::Group context{};               ///< ranks that read the same batches and have parts of each sequence
+  comm::Group data_context{};          ///< ranks over which gradients are averaged: dp_replicate x dp_shard x cp
   comm::Group tensor{};                ///< ranks that have parts of the same layers
   comm::Group pipeline{};              ///< ranks that have different stages
 
   /// True if some ranks read the same batches.
   [[nodiscard]] bool is_model_parallel() const { return config.non_data_parallel_size() > 1; }
+  /// True if some ranks have other parameters because layers are divided: tensor parallel parts or pipeline stages.
+  [[nodiscard]] bool divides_layers() const { return tensor.size() > 1 || pipeline.size() > 1; }
   /// "dp_replicate 2 x tp 2", or empty if all ranks are data parallel.
   [[nodiscard]] std::string text() const { return is_model_parallel() ? config.text() : ""; }
   /// Position of a rank of the world in its data parallel group. Ranks with the same position read the same batches.

@@ -92,7 +92,8 @@ struct AccumulationState {
 };
 
 struct AcceleratorState {
-  /// The data parallel ranks: gradients, initial values, loaders and metrics. The same as mesh.data.
+  /// The ranks that train the same parameters on other samples or other parts of a sequence: gradients, initial values,
+  /// buffers, sharding, loss counts. The same as mesh.data_context. Loaders and metrics use mesh.data.
   comm::Group group{};
   /// All dimensions. mesh.world is for checkpoints and for everything that all ranks do once.
   job::MeshGroups mesh{};

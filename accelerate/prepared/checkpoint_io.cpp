@@ -227,7 +227,7 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
   together(accelerator_state_->mesh.world, "save_state", [&] {
     content = content_of(*accelerator_state_, customs_, buffers, std::move(sharded));
     // Otherwise a rank would fail alone while the others join their tensors.
-    if (accelerator_state_->mesh.is_model_parallel()) check_can_be_saved(content.customs);
+    if (accelerator_state_->mesh.divides_layers()) check_can_be_saved(content.customs);
     check_can_be_joined(*accelerator_state_, content);
     check_stage_content(*accelerator_state_, content);
   });
@@ -243,7 +243,7 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
   content.random.numpy = numpy_random_;
   auto save_options = options;
   // Only writers have the joined tensors, and ranks of other stages have other tensors.
-  if (accelerator_state_->mesh.is_model_parallel()) save_options.share_work = false;
+  if (accelerator_state_->mesh.divides_layers()) save_options.share_work = false;
   if (accelerator_state_->local_steps > 0) {
     save_options.share_work = false;  // local SGD: weights differ between ranks
     if (accelerator_state_->mesh.world.size() > 1 && accelerator_state_->mesh.world.rank() == 0) {

@@ -165,7 +165,7 @@ class PreparedLoader {
         } else {
           batch = std::move(next);
         }
-        if (shared->group.size() > 1) loop->record_batch(tree::flatten(*batch));  // for gather_for_metrics()
+        if (shared->mesh.data.size() > 1) loop->record_batch(tree::flatten(*batch));  // for gather_for_metrics()
         if (!moves) return;
         if (lane) begin_next();
         record_position();  // begin_next() may have read the next batch
@@ -298,7 +298,7 @@ class PreparedLoader {
   /// Returns the number of samples that all ranks together consume per step.
   [[nodiscard]] int64_t total_batch_size() const requires data::Batched<Loader> {
     if (!dispatches() && data::Shardable<Loader>) return loader_->total_batch_size();
-    return loader_->total_batch_size() * (options_.split_batches ? 1 : accelerator_state_->group.size());
+    return loader_->total_batch_size() * (options_.split_batches ? 1 : accelerator_state_->mesh.data.size());
   }
 
   /// Returns the number of batches that this rank gets in a pass. If rank 0 reads for all ranks, the number is that of
@@ -388,7 +388,7 @@ class PreparedLoader {
     other.timings_ = std::make_shared<LoaderTimings>();
     if constexpr (data::Skippable<Loader>) {
       const int64_t of_loader =
-          batches * (dispatches() && !options_.split_batches ? accelerator_state_->group.size() : 1);
+          batches * (dispatches() && !options_.split_batches ? accelerator_state_->mesh.data.size() : 1);
       other.position_state_ = std::make_shared<LoaderPosition>();
       other.position_state_->update_reader_info({}, position_state_->reader_samples());
       if (const auto reader_values = position_state_->reader_batches()) {
@@ -421,10 +421,11 @@ class PreparedLoader {
     return std::max<int64_t>(whole_size(batches) - skip_.all(), 0);
   }
   [[nodiscard]] int64_t whole_size(int64_t batches) const {
-    if (dispatches()) return data::rounds_of(batches, dispatch_options(*loader_, options_, accelerator_state_->group));
+    if (dispatches())
+      return data::rounds_of(batches, dispatch_options(*loader_, options_, accelerator_state_->mesh.data));
     if (data::Shardable<Loader>) return batches;
-    const data::BatchShardOptions sharding_options{.rank = accelerator_state_->group.rank(),
-                                                   .world_size = accelerator_state_->group.size(),
+    const data::BatchShardOptions sharding_options{.rank = accelerator_state_->mesh.data.rank(),
+                                                   .world_size = accelerator_state_->mesh.data.size(),
                                                    .even_batches = options_.even_batches};
     if (!options_.split_batches || sharding_options.world_size == 1)
       return data::shard_batch_count(batches, sharding_options);
@@ -464,7 +465,7 @@ class PreparedLoader {
     if constexpr (data::Resumable<Loader> && !data::Skippable<Loader>) {
       if constexpr (data::Batched<Loader>) return std::max<int64_t>(total_batch_size(), 1);
       return std::max<int64_t>(static_cast<state::LoaderState>(loader_->state()).batch_size, 1) *
-             (options_.split_batches ? 1 : accelerator_state_->group.size());
+             (options_.split_batches ? 1 : accelerator_state_->mesh.data.size());
     }
     return 1;
   }
@@ -517,13 +518,13 @@ class PreparedLoader {
 /// \param gathered  The same value of all ranks.
 template <typename Value>
 Value drop_padding_of_active_loader(const AcceleratorState& shared, const Value& own, Value gathered) {
-  if (shared.group.size() == 1) return gathered;
+  if (shared.mesh.data.size() == 1) return gathered;
   const auto positions = shared.active_loaders.positions_of(tree::flatten(own));
   if (std::ranges::none_of(positions, is_filled)) return gathered;
   size_t next = 0;
   return tree::map(gathered, [&](const at::Tensor& tensor) {
     const state::BatchInfo& position = positions[next++];
-    return is_filled(position) ? drop_padding(tensor, position, shared.group.size()) : tensor;
+    return is_filled(position) ? drop_padding(tensor, position, shared.mesh.data.size()) : tensor;
   });
 }
 

@@ -146,11 +146,11 @@ class UnshardedPass {
                 const std::optional<PassStart>& resumed)
       : loader_(loader),
         walk_(loader, shared.mesh.world, resumed),
-        sharder_(sharding_options(options, shared.group), shared.place),
+        sharder_(sharding_options(options, shared.mesh.data), shared.place),
         skipped_(options.skipped),
-        ranks_(shared.group.size()) {
-    if (options.split_batches && !data::Shardable<Loader> && shared.group.size() > 1) {
-      splitter_.emplace(sharding_options(options, shared.group), shared.place);
+        ranks_(shared.mesh.data.size()) {
+    if (options.split_batches && !data::Shardable<Loader> && shared.mesh.data.size() > 1) {
+      splitter_.emplace(sharding_options(options, shared.mesh.data), shared.place);
     }
     ahead_ = read_round();
     ahead_at_ = read_to_;

@@ -20,6 +20,12 @@ LocalSgd::LocalSgd(std::shared_ptr<AcceleratorState> shared, std::shared_ptr<Mod
   refuse_with_sharding(*accelerator_state_, "local_sgd",
                        "ranks step alone between two averages, while each has the optimizer state of a part only");
   refuse_pipelines(*accelerator_state_, {model_}, "local_sgd", "train_step() averages the gradients in every step");
+  if (accelerator_state_->mesh.context.size() > 1) {
+    base::fail(ErrorKind::usage, accelerator_state_->place, "local_sgd",
+               "cp_size is {}, and ranks with parts of one sequence must not step on different parameters; set cp_size "
+               "to 1, or use accumulate()",
+               accelerator_state_->mesh.context.size());
+  }
   if (steps < 1) {
     base::fail(ErrorKind::usage, accelerator_state_->place, "local_sgd", "steps is {}, must be at least 1", steps);
   }

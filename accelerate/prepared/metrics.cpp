@@ -40,15 +40,15 @@ void unpack(std::string_view bytes, std::vector<std::string>& objects) {
 
 std::vector<std::string> gather_objects_for_metrics(const AcceleratorState& shared,
                                                     const std::vector<std::string>& objects) {
-  if (shared.group.size() == 1) return objects;
+  if (shared.mesh.data.size() == 1) return objects;
   std::vector<std::string> all;
   const auto gathered =
       comm::with_operation_context("gather_for_metrics", "the objects are not put together", shared.place,
-                                   [&] { return shared.group.all_gather_bytes(packed(objects)); });
+                                   [&] { return shared.mesh.data.all_gather_bytes(packed(objects)); });
   for (const std::string& of_rank : gathered) unpack(of_rank, all);
   const state::BatchInfo* loader = shared.active_loader();
   if (loader == nullptr || !is_filled(*loader)) return all;
-  return drop_padding(std::move(all), *loader, shared.group.size());
+  return drop_padding(std::move(all), *loader, shared.mesh.data.size());
 }
 
 comm::ReduceOp reduce_op_of(std::string_view name, const RankContext& place) {

@@ -32,7 +32,7 @@ bool ends_with_name_of_model(AcceleratorState& shared, const std::string& name, 
 bool has_pipeline_stages(const AcceleratorState& shared) { return shared.mesh.pipeline.size() > 1; }
 
 bool is_stage_writer(const AcceleratorState& shared) {
-  return shared.mesh.data.rank() == 0 && shared.mesh.tensor.rank() == 0;
+  return shared.group.rank() == 0 && shared.mesh.tensor.rank() == 0;
 }
 
 std::unordered_map<const void*, std::string> qualified_parameter_names(AcceleratorState& shared) {

@@ -14,15 +14,15 @@ void apply_mesh_sizes(const env::ParallelismConfig& mesh, ShardingSettings& sett
     base::fail(ErrorKind::usage, place, "parallelism_config", format, std::forward<Args>(args)...);
   };
   const int64_t replicate = mesh.size(env::MeshDimension::dp_replicate),
-                shard = mesh.size(env::MeshDimension::dp_shard);
+                dp_shard = mesh.size(env::MeshDimension::dp_shard), shard = mesh.size(env::mesh::kDpShardCp);
   if (settings.strategy == no_shard) {
-    if (shard > 1) fail("dp_shard_size is {}, and sharding is no_shard; set sharding to full_shard", shard);
+    if (dp_shard > 1) fail("dp_shard_size is {}, and sharding is no_shard; set sharding to full_shard", dp_shard);
     return;
   }
   FullShardOptions& options = settings.full_shard;
-  if (is_hybrid(settings.strategy) && options.dp_shard_size != 0 && options.dp_shard_size != shard) {
-    fail("dp_shard_size is {}, and fsdp_plugin.dp_shard_size is {}; set one of them, or both to the same value", shard,
-         options.dp_shard_size);
+  if (is_hybrid(settings.strategy) && options.dp_shard_size != 0 && options.dp_shard_size != dp_shard) {
+    fail("dp_shard_size is {}, and fsdp_plugin.dp_shard_size is {}; set one of them, or both to the same value",
+         dp_shard, options.dp_shard_size);
   }
   if (shard == 1) {
     fail(

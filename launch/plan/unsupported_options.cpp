@@ -23,7 +23,11 @@ constexpr std::string_view kZero3 =
 constexpr std::string_view kModelParallel =
     "Megatron-LM is a Python library; --use_parallelism_config with --parallelism_config_tp_size N is tensor "
     "parallelism";
-constexpr std::string_view kSequence = "context parallelism and DeepSpeed's sequence parallelism are not supported";
+constexpr std::string_view kContext =
+    "ranks of a context parallel group gather keys and values, as with allgather; --parallelism_config_cp_size N is "
+    "their number";
+constexpr std::string_view kSequence =
+    "DeepSpeed's sequence parallelism is not supported; --parallelism_config_cp_size N divides the sequence";
 constexpr std::string_view kCompiler =
     "it compiles Python code; tools/export_compiled.py compiles a module for a C++ program";
 constexpr std::string_view kPrecision = "fp8 is not supported; --mixed_precision takes bf16 and fp16";
@@ -38,6 +42,7 @@ constexpr std::array<Foreign, 25> kForeign{
      {"offload_", kOffload},
      {"use_megatron_lm", kModelParallel},
      {"megatron_lm_", kModelParallel},
+     {"parallelism_config_cp_", kContext},
      {"parallelism_config_", kSequence},
      {"dynamo_", kCompiler},
      {"fp8_", kPrecision},

@@ -52,6 +52,19 @@ TEST_CASE("one data parallel dimension leaves the strategy") {
   CHECK(on({.dp_shard_size = 4}, hybrid_shard).full_shard.dp_shard_size == 4);
 }
 
+TEST_CASE("context parallel ranks divide the parameters together with the ranks of dp_shard_size") {
+  for (const auto strategy : {shard_optim_op, shard_grad_op, full_shard}) {
+    CHECK((on({.cp_size = 2}, strategy).strategy == strategy));
+    CHECK((on({.dp_shard_size = 2, .cp_size = 2}, strategy).strategy == strategy));
+  }
+  CHECK((on({.dp_replicate_size = 2, .cp_size = 2}, no_shard).strategy == no_shard));
+  const auto replicated = on({.dp_replicate_size = 2, .cp_size = 2}, full_shard);
+  CHECK((replicated.strategy == hybrid_shard));
+  CHECK(replicated.full_shard.dp_shard_size == 2);
+  const auto both = on({.dp_replicate_size = 2, .dp_shard_size = 4, .cp_size = 2}, hybrid_shard, 4);
+  CHECK(both.full_shard.dp_shard_size == 8);
+}
+
 TEST_CASE("sizes that contradict the strategy are refused with the remedy") {
   CHECK(refused({.dp_shard_size = 2}, no_shard) ==
         "parallelism_config: dp_shard_size is 2, and sharding is no_shard; set sharding to full_shard");

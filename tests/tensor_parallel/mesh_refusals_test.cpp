@@ -31,12 +31,9 @@ TEST_CASE("a mesh with another number of ranks, or without support, is refused")
         refused_mesh(world, {.cpu = true, .parallelism_config = {{.tp_size = 4}}}) ==
         "parallelism_config: pp_size 1 x dp_replicate_size 1 x dp_shard_size 1 x cp_size 1 x sp_size 1 x tp_size 4 is "
         "4 ranks, the job has 2; the product must be the world size");
-    CHECK(refused_mesh(world, {.cpu = true, .parallelism_config = {{.cp_size = 2}}}) ==
-          "parallelism_config: cp_size is 2, and context parallelism is not available yet; set it to 1, and split the "
-          "sequence with tensor parallel layers (sequence_dim)");
     CHECK(refused_mesh(world, {.cpu = true, .parallelism_config = {{.sp_size = 2}}}) ==
           "parallelism_config: sp_size is 2, and DeepSpeed's sequence parallelism is not supported; set it to 1, and "
-          "split the sequence with tensor parallel layers (sequence_dim)");
+          "split the sequence with cp_size or with tensor parallel layers (sequence_dim)");
     CHECK(refused_mesh(world, {.cpu = true, .parallelism_config = {{.tp_size = 0}}}).find("tp_size is 0") !=
           std::string::npos);
     CHECK(refused_mesh(world, {.cpu = true,
@@ -44,6 +41,9 @@ TEST_CASE("a mesh with another number of ranks, or without support, is refused")
                                .sharding = accelerate::ShardingStrategy::full_shard}) ==
           "parallelism_config: dp_shard_size is 1, and sharding is full_shard; set dp_shard_size to the number of "
           "ranks that divide the model, or use no_shard");
+    CHECK(
+        refused_mesh(world, {.cpu = true, .parallelism_config = {{.cp_size = 2, .sp_size = 2}}}).find("sp_size is 2") !=
+        std::string::npos);
     CHECK(
         refused_mesh(world, {.cpu = true, .parallelism_config = {{.tp_size = world.rank() + 1}}}) ==
         "parallelism_config: rank 0 has dp_replicate 2, rank 1 has tp 2; set the same sizes on all ranks, in code, in "

@@ -96,6 +96,10 @@ TEST_CASE("the mesh of the settings is a line for each rank") {
       testing::run_program("accelerate_env", {"--mesh", "--config_file", "/no/such.yaml"},
                            {{"ACCELERATE_USE_PARALLELISM_CONFIG", "1"}, {"PARALLELISM_CONFIG_PP_SIZE", "2"}});
   CHECK(by_variables.out == "mesh of 2 ranks: pp 2\nrank 0: pp 0\nrank 1: pp 1\n");
+  const auto context =
+      testing::run_program("accelerate_env", {"--mesh", "--config_file", "/no/such.yaml"},
+                           {{"ACCELERATE_USE_PARALLELISM_CONFIG", "1"}, {"PARALLELISM_CONFIG_CP_SIZE", "2"}});
+  CHECK(context.out == "mesh of 2 ranks: cp 2\nrank 0: cp 0\nrank 1: cp 1\n");
 }
 
 TEST_CASE("the program prints a block with the build, the machine, the config file and the variables") {

@@ -283,6 +283,11 @@ TEST_CASE("unsupported options of Accelerate are refused with the alternative") 
   is_none("--megatron_lm_tp_degree",
           "Megatron-LM is a Python library; --use_parallelism_config with --parallelism_config_tp_size N is tensor "
           "parallelism");
+  is_none("--parallelism_config_cp_comm_strategy",
+          "ranks of a context parallel group gather keys and values, as with allgather; --parallelism_config_cp_size N "
+          "is their number");
+  is_none("--parallelism_config_sp_backend",
+          "DeepSpeed's sequence parallelism is not supported; --parallelism_config_cp_size N divides the sequence");
   is_none("--dynamo_backend", "it compiles Python code; tools/export_compiled.py compiles a module for a C++ program");
   is_none("--fp8_format", "fp8 is not supported; --mixed_precision takes bf16 and fp16");
   is_none("--tpu", "LibTorch does not support TPUs; ranks run on GPUs or CPUs");
@@ -422,6 +427,7 @@ TEST_CASE("help is one page that names every option once") {
                              "--parallelism_config_dp_replicate_size N",
                              "--parallelism_config_dp_shard_size N",
                              "--parallelism_config_tp_size N",
+                             "--parallelism_config_cp_size N",
                              "--parallelism_config_pp_size N",
                              "--num_machines N",
                              "--machine_rank K",

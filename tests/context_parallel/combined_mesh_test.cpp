@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Context parallelism together with tensor parallelism, pipeline stages and sharding in one mesh.
+#include "tests/context_parallel/training.hpp"
+//
+#include "accelerate/pipeline/pipeline.hpp"
+#include "tests/checkpoint/folder.hpp"
+
+using namespace context_parallel_testing;
+using accelerate::comm::run_threads;
+
+namespace {
+
+torch::nn::Sequential causal_layers(const ModelGroups& groups) {
+  return seeded([&] {
+    torch::nn::Sequential layers(CausalBlock{groups}, CausalBlock{groups}, torch::nn::Linear{kWidth, 3});
+    layers->to(at::kDouble);
+    return layers;
+  });
+}
+
+accelerate::data::Loader vectors(int64_t batch_size) {
+  return accelerate::data::from_tensors(numbers({24, kTokens, kWidth}, 3), numbers({24, kTokens, 3}, 4),
+                                        {.batch_size = batch_size, .shuffle = true, .seed = 7});
+}
+
+}  // namespace
+
+TEST_CASE("context parallelism combines with tensor parallelism, data parallelism and sharding") {
+  using enum ShardingStrategy;
+  const std::vector<Mesh> all{{{.tp_size = 2, .cp_size = 2}},
+                              {{.dp_shard_size = 2, .tp_size = 2, .cp_size = 2}, full_shard},
+                              {{.dp_replicate_size = 2, .dp_shard_size = 2, .cp_size = 2}, full_shard},
+                              {{.dp_replicate_size = 2, .tp_size = 2, .cp_size = 2}, shard_grad_op},
+                              {{.dp_replicate_size = 2, .tp_size = 2, .cp_size = 2}}};
+  for (const Mesh& mesh : all) {
+    CAPTURE(mesh.text());
+    run_threads(mesh.sizes.total_size(), [&](const Group& world) {
+      const testing::SharedFolder folder(world);
+      Accelerator one = alone();
+      ContextTraining expected(one);
+      const auto before = expected.epochs(1);
+      Accelerator accelerator = on_mesh(world, mesh);
+      ContextTraining training(accelerator);
+      CHECK(close(training.epochs(1), before));
+      accelerator.check_synchronized(std::get<0>(training.objects));
+      accelerator.save_state(folder.path / "state");
+      const auto after = expected.epochs(1);
+      CHECK(close(training.epochs(1), after));
+      training.check_same_state(expected.module);
+      if (world.rank() == 0) {
+        Accelerator single = alone();
+        ContextTraining continued(single, /*seed=*/12);
+        single.load_state(folder.path / "state");
+        CHECK(close(continued.epochs(1), after));
+      }
+      world.barrier();
+    });
+  }
+}
+
+TEST_CASE("stages of a pipeline with context parallel attention train and resume like one process") {
+  for (const ParallelismConfig& sizes : {ParallelismConfig{.cp_size = 2, .pp_size = 2},
+                                         ParallelismConfig{.dp_replicate_size = 2, .cp_size = 2, .pp_size = 2}}) {
+    CAPTURE(sizes.text());
+    run_threads(sizes.total_size(), [&](const Group& world) {
+      const testing::SharedFolder folder(world);
+      const auto loss_function = [](const at::Tensor& output, const at::Tensor& target) {
+        return torch::mse_loss(output, target);
+      };
+      const auto options = torch::optim::AdamWOptions(1e-2);
+      Accelerator one = alone();
+      auto stock = causal_layers({});
+      auto [whole, whole_optimizer, whole_loader] =
+          one.prepare(stock, torch::optim::AdamW(stock->parameters(), options), vectors(8));
+      std::vector<double> norms, expected;
+      for (auto& [x, y] : whole_loader) {
+        whole_optimizer.zero_grad();
+        one.backward(loss_function(whole(x), y));
+        expected.push_back(one.clip_grad_norm_(whole, 0.05).item<double>());
+        whole_optimizer.step();
+      }
+      Accelerator accelerator = on_mesh(world, {sizes});
+      accelerate::nn::Pipeline stages(accelerator.pipeline_parallel_group(), causal_layers(groups_of(accelerator)),
+                                      {.micro_batches = 2});
+      torch::optim::AdamW adam(stages.parameters(), options);
+      auto [model, optimizer, loader] =
+          accelerator.prepare(stages, adam, vectors(8 / accelerator.data_parallel_group().size()));
+      for (auto& batch : loader) {
+        const auto [x, y] = accelerator.context_parallel_split(batch, 1);
+        optimizer.zero_grad();
+        std::ignore = model->train_step(x, y, loss_function);
+        norms.push_back(accelerator.clip_grad_norm_(model, 0.05).template item<double>());
+        optimizer.step();
+      }
+      CHECK(norms.size() == 3);
+      CHECK(close(norms, expected));
+      const auto dict = Accelerator::get_state_dict(model);
+      CHECK(dict.is_empty() == (world.rank() != 0));
+      for (const auto& item : dict) CHECK(close(item.value(), stock->named_parameters()[item.key()]));
+      accelerator.save_state(folder.path / "state");
+      if (world.rank() == 0) {
+        Accelerator single = alone();
+        auto layers = causal_layers({});
+        layers->to(at::kFloat);
+        layers->to(at::kDouble);
+        auto loaded = single.prepare(layers, torch::optim::AdamW(layers->parameters(), options), vectors(8));
+        single.load_state(folder.path / "state");
+        for (const auto& item : layers->named_parameters()) {
+          CHECK(close(item.value(), stock->named_parameters()[item.key()]));
+        }
+      }
+      world.barrier();
+    });
+  }
+}
