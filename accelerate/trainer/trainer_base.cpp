@@ -89,6 +89,13 @@ TrainerBase::TrainerBase(TrainingArguments arguments, TrainerParts parts)
     : arguments_(std::move(arguments)),
       parts_(std::move(parts)),
       accelerator_(merged(arguments_, parts_.accelerator, parts_.eval_dataset != nullptr)) {
+  if (const int64_t size = accelerator_.context_parallel_group().size(); size > 1) {
+    // Otherwise each rank would choose the best model by the evaluation of its own tokens.
+    base::fail(ErrorKind::usage, accelerator_.place(), "Trainer",
+               "cp_size is {}, and Trainer does not divide sequences; set cp_size to 1, or write a loop with "
+               "context_parallel_split()",
+               size);
+  }
   arguments_.save_on_each_node |= parts_.accelerator.project.save_on_each_node;
   accelerator_.set_seed(arguments_.seed, {.device_specific = true});
   state_.is_local_process_zero = accelerator_.is_local_main_process();

@@ -4,10 +4,14 @@
 
 #include "tests/tensor_parallel/support.hpp"
 //
+#include <fmt/format.h>
+
+#include <tuple>
 #include <vector>
 
 #include "accelerate/context_parallel/attention.hpp"
 #include "accelerate/context_parallel/sequence.hpp"
+#include "accelerate/nn/activation_checkpoint.hpp"
 #include "accelerate/precision/autocast.hpp"
 
 namespace context_attention_cases {
@@ -146,6 +150,40 @@ TEST_CASE("queries of another number of tokens attend to the whole sequence of k
   });
 }
 
+TEST_CASE("nn::checkpoint recomputes attention and its exchange") {
+  using namespace context_attention_cases;
+  with_attention_ranks([](const Group& group) {
+    const Whole whole = whole_of(at::kDouble);
+    const auto part = [&](const at::Tensor& tensor) { return split_sequence(group, tensor, 2); };
+    const Result own = run(part(whole.query), part(whole.key), part(whole.value), part(whole.gradient),
+                           [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+                             return checkpoint(
+                                 [&group](const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
+                                   return context_parallel_attention(group, query, key, value, {.is_causal = true});
+                                 },
+                                 q, k, v);
+                           });
+    check_same(group, own, undivided(whole, {.is_causal = true}), 1e-12);
+  });
+}
+
+TEST_CASE("a rank with other shapes is named with both shapes") {
+  using namespace context_attention_cases;
+  with_attention_ranks([](const Group& group) {
+    if (group.size() == 1) return;
+    const Group broken = group.duplicate();
+    const bool is_first = group.rank() == 0;
+    const at::Tensor x = torch::ones({1, 2, is_first ? 2 : 4, 8});
+    const auto text =
+        refused([&] { std::ignore = context_parallel_attention(broken, x, x, x); }, accelerate::ErrorKind::peer);
+    CHECK(text == fmt::format("context_parallel_attention: the parts of the sequence are not put together: this rank "
+                              "sends [2, 1, 2, {}, 8] float32, rank {} sends [2, 1, 2, {}, 8] float32; they must be "
+                              "equal.",
+                              is_first ? 2 : 4, is_first ? 1 : 0, is_first ? 4 : 2));
+    group.barrier();
+  });
+}
+
 TEST_CASE("dropout in attention keeps the expected value") {
   using namespace context_attention_cases;
   with_attention_ranks([](const Group& group) {
@@ -153,5 +191,8 @@ TEST_CASE("dropout in attention keeps the expected value") {
     const at::Tensor output = context_parallel_attention(group, ones, ones, ones, {.dropout_p = 0.25});
     CHECK(output.mean().item<double>() == doctest::Approx(1).epsilon(0.2));
     CHECK_FALSE(output.allclose(ones));
+    const at::Tensor causal =
+        context_parallel_attention(group, ones, ones, ones, {.is_causal = true, .dropout_p = 0.25});
+    CHECK(causal.mean().item<double>() == doctest::Approx(1).epsilon(0.2));
   });
 }

@@ -2,6 +2,8 @@
 // Context parallelism together with tensor parallelism, pipeline stages and sharding in one mesh.
 #include "tests/context_parallel/training.hpp"
 //
+#include <limits>
+
 #include "accelerate/pipeline/pipeline.hpp"
 #include "tests/checkpoint/folder.hpp"
 
@@ -112,4 +114,47 @@ TEST_CASE("stages of a pipeline with context parallel attention train and resume
       world.barrier();
     });
   }
+}
+
+TEST_CASE("with fp16 the ranks of a context parallel group skip a step together") {
+  run_threads(2, [](const Group& world) {
+    Accelerator accelerator(
+        world, {.cpu = true, .mixed_precision = accelerate::Precision::fp16, .parallelism_config = {{.cp_size = 2}}});
+    auto block = seeded([&] { return CausalBlock(groups_of(accelerator)); });
+    block->to(at::kFloat);
+    auto [model, optimizer] = accelerator.prepare(block, torch::optim::SGD(block->parameters(), 0.1));
+    for (const bool overflows : {true, false}) {
+      optimizer.zero_grad();
+      const at::Tensor x = accelerator.context_parallel_split(numbers({2, kTokens, kWidth}, 1, at::kFloat), 1);
+      const double factor = overflows && world.rank() == 1 ? std::numeric_limits<double>::infinity() : 1;
+      accelerator.backward(model(x).mean() * factor);
+      optimizer.step();
+      CHECK(accelerator.optimizer_step_was_skipped() == overflows);
+    }
+    accelerator.check_synchronized(model);
+  });
+}
+
+TEST_CASE("bfloat16 training on context parallel ranks is that of one process up to rounding") {
+  run_threads(2, [](const Group& world) {
+    const auto losses_of = [](Accelerator& accelerator) {
+      auto block = seeded([&] { return CausalBlock(groups_of(accelerator)); });
+      block->to(at::kFloat);
+      auto [model, optimizer] = accelerator.prepare(block, torch::optim::SGD(block->parameters(), 0.1));
+      const at::Tensor x = accelerator.context_parallel_split(numbers({2, kTokens, kWidth}, 1, at::kFloat), 1);
+      std::vector<double> losses;
+      for (int step = 0; step < 5; ++step) {
+        optimizer.zero_grad();
+        const at::Tensor loss = model(x).pow(2).mean();
+        accelerator.backward(loss);
+        optimizer.step();
+        losses.push_back(accelerator.reduce(loss.detach(), "mean").template item<double>());
+      }
+      return torch::tensor(losses, at::kDouble);
+    };
+    Accelerator one(Group(), {.cpu = true, .mixed_precision = accelerate::Precision::bf16});
+    Accelerator accelerator(
+        world, {.cpu = true, .mixed_precision = accelerate::Precision::bf16, .parallelism_config = {{.cp_size = 2}}});
+    CHECK(close(losses_of(accelerator), losses_of(one), 1e-2));
+  });
 }

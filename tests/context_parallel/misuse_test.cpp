@@ -1,9 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Refusals of context parallelism, with their texts.
 #include "tests/context_parallel/training.hpp"
+//
+#include "accelerate/trainer/trainer.hpp"
 
 using namespace context_parallel_testing;
 using accelerate::comm::run_threads;
+
+namespace {
+
+struct SequenceTrainer : accelerate::Trainer<torch::nn::LinearImpl> {
+  using Trainer::Trainer;
+  LossAndOutputs compute_loss(Model& /*model*/, const Inputs& /*inputs*/) override { return {}; }
+};
+
+}  // namespace
 
 TEST_CASE("a sequence that cannot be divided into chunks is refused with both numbers") {
   run_threads(2, [](const Group& group) {
@@ -53,18 +64,6 @@ TEST_CASE("attention refuses tensors that do not fit together before any collect
   });
 }
 
-TEST_CASE("a rank with other shapes is named with both shapes") {
-  run_threads(2, [](const Group& group) {
-    const at::Tensor x = torch::ones({1, 2, 2 * (group.rank() + 1), 8});
-    const std::string own = group.rank() == 0 ? "[2, 1, 2, 2, 8]" : "[2, 1, 2, 4, 8]";
-    const std::string other = group.rank() == 0 ? "[2, 1, 2, 4, 8]" : "[2, 1, 2, 2, 8]";
-    CHECK(refused([&] { std::ignore = context_parallel_attention(group, x, x, x); }, accelerate::ErrorKind::peer) ==
-          fmt::format("context_parallel_attention: the parts of the sequence are not put together: this rank "
-                      "sends {} float32, rank {} sends {} float32; they must be equal.",
-                      own, 1 - group.rank(), other));
-  });
-}
-
 TEST_CASE("combinations that context parallelism does not support are refused") {
   run_threads(2, [](const Group& world) {
     Accelerator accelerator(world, {.cpu = true, .parallelism_config = {{.cp_size = 2}}});
@@ -73,5 +72,12 @@ TEST_CASE("combinations that context parallelism does not support are refused") 
     CHECK(refused([&] { std::ignore = accelerator.local_sgd(model, 2); }) ==
           "local_sgd: cp_size is 2, and ranks with parts of one sequence must not step on different parameters; set "
           "cp_size to 1, or use accumulate()");
+  });
+  accelerate::simulate(2, [] {
+    accelerate::TrainerParts parts;
+    parts.accelerator = {.cpu = true, .parallelism_config = {{.cp_size = 2}}};
+    CHECK(refused([&] { const SequenceTrainer trainer(std::make_shared<torch::nn::LinearImpl>(2, 3), {}, parts); }) ==
+          "Trainer: cp_size is 2, and Trainer does not divide sequences; set cp_size to 1, or write a loop with "
+          "context_parallel_split()");
   });
 }
