@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <utility>
+#include <vector>
 
 using namespace compiled_testing;
 using accelerate::Accelerator;
@@ -92,4 +93,37 @@ TEST_CASE("threads load packages at the same time") {
       CHECK(difference(compiled_mlp()->forward(batch), compiled_mlp()->forward(batch)) == 0);
     });
   }
+}
+
+TEST_CASE("gradients of compiled blocks are reduced while the backward of earlier blocks is still due") {
+  constexpr int64_t blocks = 4;
+  accelerate::simulate(2, [] {
+    int64_t reduced = 0;
+    accelerate::AcceleratorOptions options{.cpu = true, .buckets = {.cap_bytes = 1, .first_cap_bytes = 1}};
+    options.comm_hook = accelerate::gradient::comm_hook(
+        [&](const accelerate::gradient::GradientBucket& bucket, const accelerate::comm::Group& group) {
+          ++reduced;
+          group.all_reduce(bucket.gradients, accelerate::comm::ReduceOp::mean);
+          return bucket.gradients;
+        });
+    Accelerator accelerator(options);
+    const CompiledPackage block(package("block"), kTrusted);
+    std::vector<CompiledModule> modules;
+    torch::nn::Sequential net;
+    for (int64_t i = 0; i < blocks; ++i) {
+      modules.push_back(block.module());
+      net->push_back(modules.back());
+    }
+    const auto model = accelerator.prepare(net);
+    for (int step = 0; step < 2; ++step) {
+      reduced = 0;
+      int64_t before_first = 0;
+      at::Tensor output = modules[0]->forward(torch::ones({5, 4}));
+      output.register_hook([&](const at::Tensor&) { before_first = reduced; });
+      for (size_t i = 1; i < modules.size(); ++i) output = modules[i]->forward(output);
+      accelerator.backward(output.sum());
+      if (step > 0) CHECK(before_first == 2 * (blocks - 1));  // weights and biases; the first step finds the order
+      CHECK(reduced == 2 * blocks);
+    }
+  });
 }
