@@ -158,3 +158,46 @@ TEST_CASE("bfloat16 training on context parallel ranks is that of one process up
     CHECK(close(losses_of(accelerator), losses_of(one), 1e-2));
   });
 }
+
+TEST_CASE("context parallel ranks share the work of a checkpoint, which loads on one rank") {
+  run_threads(2, [](const Group& world) {
+    const testing::SharedFolder folder(world);
+    Accelerator accelerator = on_mesh(world, {{.cp_size = 2}});
+    ContextTraining training(accelerator);
+    std::ignore = training.epochs(1);
+    accelerator.save_state(folder.path / "state", {.share_work = true});
+    const auto after = training.epochs(1);
+    if (world.rank() == 0) {
+      Accelerator single = alone();
+      ContextTraining continued(single, /*seed=*/12);
+      single.load_state(folder.path / "state");
+      CHECK(close(continued.epochs(1), after));
+    }
+    world.barrier();
+  });
+}
+
+TEST_CASE("context parallel groups with different numbers of batches join the reductions of the others") {
+  run_threads(4, [](const Group& world) {
+    Accelerator accelerator(
+        world, {.cpu = true, .parallelism_config = {{.dp_replicate_size = 2, .cp_size = 2}}, .even_batches = false});
+    auto block = seeded([&] { return CausalBlock(groups_of(accelerator)); });
+    const auto rows = numbers({3, kTokens, kWidth}, 3);
+    auto [model, optimizer, loader] =
+        accelerator.prepare(block, torch::optim::SGD(block->parameters(), 0.1),
+                            accelerate::data::from_tensors(rows, rows, {.batch_size = 1}));
+    int64_t batches = 0;
+    {
+      auto join = accelerator.join_uneven_inputs(model);
+      for (auto& batch : loader) {
+        const auto [x, y] = accelerator.context_parallel_split(batch, 1);
+        optimizer.zero_grad();
+        accelerator.backward(torch::mse_loss(model(x), y));
+        optimizer.step();
+        ++batches;
+      }
+    }
+    CHECK(batches == 2 - accelerator.data_parallel_group().rank());
+    accelerator.check_synchronized(model);
+  });
+}
