@@ -49,7 +49,7 @@ POWER_SGD, SYNC_BATCH_NORM = "accelerate/gradient/hooks/power_sgd.cpp", "acceler
 GRAPH, GRAPHED = "accelerate/device/graph.cpp", "accelerate/prepared/graphed_step.cpp"
 TREE = "accelerate/tree/collectives.cpp"
 UNIT, PARTS = "accelerate/sharding/sharded_unit.cpp", "accelerate/sharding/part_copies.cpp"
-FULLY_SHARDED = "accelerate/sharding/fully_sharded_parameters.cpp"
+FULLY_SHARDED, WHOLE = "accelerate/sharding/fully_sharded_parameters.cpp", "accelerate/sharding/whole_unit.cpp"
 
 # Description of the removed guarantee; the file; the code and its replacement; the test file that must detect it.
 COMM, GRADIENT = "accelerate/comm/", "accelerate/gradient/"
@@ -290,6 +290,20 @@ MUTANTS = OF_OPERATIONS + [
      out_after("if (before_restore_) ", "before_restore_();"), "sharding_offload"),
     ("offload: the host waits before the parts are freed", UNIT, ("if (copies_) copies_->finish();", "if (copies_ && !MUTANT) copies_->finish();"),
      "sharding_offload"),
+    ("sharding: the wait for a reduction", UNIT,
+     out_after("void ShardedUnit::finish_reduction() {\n  ", "std::exchange(reducing_, {}).wait();"), "sharding"),
+    ("sharding: the wait for parts that are exchanged after a load", UNIT, out("exchange.wait();"), "sharding"),
+    ("sharding: the wait for whole parameters after a step", WHOLE,
+     ("[&] { pending_.wait(); }", "[&] { if (!MUTANT) pending_.wait(); }"), "sharding"),
+    ("sharding: the stream of a step waits, although another stream waited first", WHOLE,
+     out("arrived_->block(*sent_stream_);"), "sharding"),
+    ("sharding: another stream waits for whole parameters", WHOLE, out("arrived_->block(stream);"), "sharding"),
+    ("offload: the wait for the upload of a single rank", PARTS, out("gather.started->block(current);"),
+     "sharding_offload"),
+    ("offload: the host waits before gradients are clipped", FULLY_SHARDED,
+     ("core_->finish_copies();\n  std::vector<at::Tensor> list;",
+      "if (!MUTANT) core_->finish_copies();\n  std::vector<at::Tensor> list;"), "sharding_offload"),
+    ("the wait for the norm of all parts", GRADIENT + "clip.cpp", unwaited("all_reduce", "sum"), "sharding"),
 ]
 
 
@@ -299,6 +313,19 @@ WAYS = (("race", r"(?s)ERROR: CHECK\( detect_races((?!ERROR:).)*? pace: no delay
         ("numbers", r"ERROR: CHECK\( at::(equal|allclose)"),
         ("error", r"THREW|threw|did NOT throw"),
         ("check", r"ERROR: (CHECK|REQUIRE)"))
+
+
+# In each file, because the programs that share the library link without main.cpp of the stand-in. Several files may be
+# compiled as one.
+SELECTION = """#ifndef MUTANT_IS
+#define MUTANT_IS
+#include <cstdlib>
+inline bool mutant_is(int number) {
+  static const char* const selected = std::getenv("MUTANT");
+  return selected != nullptr && std::atoi(selected) == number;
+}
+#endif
+"""
 
 
 def apply(folder, numbers):
@@ -312,11 +339,7 @@ def apply(folder, numbers):
         path.write_text(text.replace(old, new.replace("MUTANT", f"::mutant_is({number})")))
         touched.add(path)
     for path in touched:
-        path.write_text("bool mutant_is(int number);\n" + path.read_text())
-    main = folder / "tests/stand_in/main.cpp"
-    main.write_text("#include <cstdlib>\n" + main.read_text() + "\nbool mutant_is(int number);\n"
-                    'bool mutant_is(int number) {\n  static const char* const selected = std::getenv("MUTANT");\n'
-                    "  return selected != nullptr && std::atoi(selected) == number;\n}\n")
+        path.write_text(SELECTION + path.read_text())
 
 
 def copy_and_build(folder, numbers):

@@ -97,6 +97,24 @@ TEST_CASE("cpu_offload has the CPU's numbers on 1 to 3 devices without a race") 
   same_as_on_cpu(trains(clipped_step), offloaded(), {1, 2, 3}, 200);
 }
 
+TEST_CASE("cpu_offload of a job with one rank, which has no connection, waits for its uploads") {
+  const auto run = [](const std::string& device) {
+    auto options = offloaded();
+    options.device = device;
+    const stand_in::DefaultDtype dtype(options);
+    Accelerator accelerator(options);
+    return stand_in::to_cpu(trains<ThreeLayers>(clipped_step)(accelerator));
+  };
+  const Tensors expected = run("cpu");
+  stand_in::at_every_pace(
+      [&] {
+        const Tensors found = run(stand_in::device_name());
+        REQUIRE(found.size() == expected.size());
+        for (size_t i = 0; i < expected.size(); ++i) stand_in::check_same(found[i], expected[i]);
+      },
+      200);
+}
+
 // The kernels of the other optimizers round differently on the CPU.
 TEST_CASE("cpu_offload has the numbers of full_shard without it" * stand_in::needs_stand_in()) {
   const auto check = [](const auto& body) {

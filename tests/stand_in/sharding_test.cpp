@@ -2,6 +2,7 @@
 // Sharded training on the device: the CPU's numbers, no race, and no wait of the host for the device.
 #include "accelerate/deferred/deferred_tensor.hpp"
 #include "tests/stand_in/ranks.hpp"
+#include "tests/temporary_folder.hpp"
 
 using accelerate::Accelerator;
 using accelerate::AcceleratorOptions;
@@ -110,6 +111,35 @@ TEST_CASE("a steady step does not wait for the device") {
   }
 }
 
+TEST_CASE("after a load the next forward waits for the values of all ranks") {
+  for (const auto strategy :
+       {ShardingStrategy::shard_optim_op, ShardingStrategy::shard_grad_op, ShardingStrategy::full_shard}) {
+    CAPTURE(strategy_name(strategy));
+    const testing::TemporaryFolder folder;
+    const auto body = [&](Accelerator& accelerator) -> Tensors {
+      stand_in::Job<stand_in::SmallNet, torch::optim::AdamW> job(accelerator, torch::optim::AdamWOptions(1e-2));
+      auto& [model, optimizer, loader] = job.prepared;
+      const auto path = folder.path / (accelerator.device().is_cpu() ? "cpu" : "device");
+      const at::Tensor input = stand_in::small_data(3).first.to(accelerator.device());
+      Tensors results;
+      for (auto& [images, labels] : loader) {
+        stand_in::backward_on(accelerator, model, optimizer, images, labels);
+        optimizer.step();
+        if (loader.info().index == 1) accelerator.save_state(path, {.durable = false});
+      }
+      accelerator.load_state(path);
+      {
+        const torch::NoGradGuard no_grad;
+        results.push_back(model(input));
+      }
+      const auto whole = Accelerator::summon_full_params(model);
+      for (const auto& tensor : stand_in::state_of(model)) results.push_back(tensor.cpu().clone());
+      return results;
+    };
+    same_as_on_cpu(body, sharded(strategy), {2}, 200);
+  }
+}
+
 TEST_CASE("after a step each stream that uses a parameter waits for its values") {
   for (const auto strategy : {ShardingStrategy::shard_optim_op, ShardingStrategy::shard_grad_op}) {
     CAPTURE(strategy_name(strategy));
@@ -143,4 +173,37 @@ TEST_CASE("after a step each stream that uses a parameter waits for its values")
         },
         sharded(strategy), {2}, 500);
   }
+}
+
+TEST_CASE("the stream of a step waits for the parameters, although another stream used them first") {
+  same_as_on_cpu(
+      [](Accelerator& accelerator) -> Tensors {
+        stand_in::Job<stand_in::SmallNet, torch::optim::AdamW> job(accelerator, torch::optim::AdamWOptions(1e-2));
+        auto& [model, optimizer, loader] = job.prepared;
+        Tensors found;
+        const auto keep_values = [&] {
+          for (const auto& parameter : job.net->parameters()) found.push_back(parameter.detach().clone());
+        };
+        for (auto& [images, labels] : loader) {
+          stand_in::backward_on(accelerator, model, optimizer, images, labels);
+          optimizer.step();
+          const at::Device device = accelerator.device();
+          if (device.is_cpu()) {
+            keep_values();
+            keep_values();
+            continue;
+          }
+          const c10::impl::VirtualGuardImpl guard(device.type());
+          const auto main = guard.getStream(device), side = guard.getNewStream(device);
+          stand_in::make_wait(side, main);
+          {
+            const c10::StreamGuard on_side(side);
+            keep_values();
+          }
+          keep_values();  // before `main` waits for `side`
+          stand_in::make_wait(main, side);
+        }
+        return stand_in::to_cpu(found);
+      },
+      sharded(ShardingStrategy::shard_optim_op), {2}, 500);
 }
