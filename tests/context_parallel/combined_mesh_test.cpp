@@ -60,11 +60,16 @@ TEST_CASE("context parallelism combines with tensor parallelism, data parallelis
   }
 }
 
-TEST_CASE("stages of a pipeline with context parallel attention train and resume like one process") {
-  for (const ParallelismConfig& sizes : {ParallelismConfig{.cp_size = 2, .pp_size = 2},
-                                         ParallelismConfig{.dp_replicate_size = 2, .cp_size = 2, .pp_size = 2}}) {
-    CAPTURE(sizes.text());
-    run_threads(sizes.total_size(), [&](const Group& world) {
+TEST_CASE(
+    "stages of a pipeline with context parallel attention, also sharded ones, train and resume like one process") {
+  using enum ShardingStrategy;
+  for (const Mesh& mesh : {Mesh{{.cp_size = 2, .pp_size = 2}},
+                           {{.dp_replicate_size = 2, .cp_size = 2, .pp_size = 2}},
+                           {{.cp_size = 2, .pp_size = 2}, full_shard},
+                           {{.dp_shard_size = 2, .cp_size = 2, .pp_size = 2}, full_shard},
+                           {{.dp_shard_size = 2, .cp_size = 2, .pp_size = 2}, shard_optim_op}}) {
+    CAPTURE(mesh.text());
+    run_threads(mesh.sizes.total_size(), [&](const Group& world) {
       const testing::SharedFolder folder(world);
       const auto loss_function = [](const at::Tensor& output, const at::Tensor& target) {
         return torch::mse_loss(output, target);
@@ -81,7 +86,7 @@ TEST_CASE("stages of a pipeline with context parallel attention train and resume
         expected.push_back(one.clip_grad_norm_(whole, 0.05).item<double>());
         whole_optimizer.step();
       }
-      Accelerator accelerator = on_mesh(world, {sizes});
+      Accelerator accelerator = on_mesh(world, mesh);
       accelerate::nn::Pipeline stages(accelerator.pipeline_parallel_group(), causal_layers(groups_of(accelerator)),
                                       {.micro_batches = 2});
       torch::optim::AdamW adam(stages.parameters(), options);
