@@ -140,7 +140,8 @@ DcpFolder::Plan DcpFolder::plan(const DcpTensor& tensor, uint64_t begin, uint64_
                  quote_for_terminal(tensor.name), tensor.elements);
   }
   Plan plan;
-  auto& [runs, sources] = plan;
+  std::vector<Run>& runs = plan.runs;
+  std::map<size_t, Source>& sources = plan.sources;
   for (size_t i = 0; i < tensor.chunks.size(); ++i) {
     each_run(tensor, tensor.chunks[i], [&](uint64_t start, uint64_t first, uint64_t length) {
       const uint64_t from = std::max(start, begin), until = std::min(start + length, end);

@@ -44,7 +44,7 @@ at::Tensor DcpTensors::tensor(const std::shared_ptr<DcpFolder>& folder, const Dc
   const std::vector<int64_t> sizes(tensor.shape.begin(), tensor.shape.end());
   if (tensor.elements <= 1) return copied(*folder, tensor, 0, tensor.elements, sizes, *dtype);
   folder->check(tensor);  // a load verifies everything before it changes anything
-  const at::Tensor placeholder = at::empty(sizes, at::TensorOptions(*dtype).device(c10::kMeta));
+  at::Tensor placeholder = at::empty(sizes, at::TensorOptions(*dtype).device(c10::kMeta));
   saved_.emplace(placeholder.unsafeGetTensorImpl(), Saved{placeholder, folder, &tensor});
   return placeholder;
 }
