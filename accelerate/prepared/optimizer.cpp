@@ -168,6 +168,7 @@ bool OptimizerCore::step_fused() {
 void OptimizerCore::step_sharded(const optim::StepScale& scale) {
   keep_state_ranges();
   const auto ours = optim::keys_of(all_);
+  for (const sharding::FullyShardedParameters* model : fully_sharded_) model->check_zeroed(ours);
   std::vector<state::ParameterShard> owned;
   for (sharding::ParameterSharding* model : sharded_) {
     auto shards = model->shards(ours);

@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "accelerate/base/log.hpp"
 #include "accelerate/comm/error_context.hpp"
 #include "accelerate/sharding/full_shard_core.hpp"
 
@@ -62,6 +63,7 @@ void FullyShardedParameters::Core::begin_backward() {
   if (in_backward_ && !backward_alive_.expired()) return;
   if (in_backward_) abort_failed_backward();
   in_backward_ = had_backward_ = true;
+  ++backwards;
   for (const auto& unit : units) {
     unit->begin_backward();
     unit->is_complete = unit->is_passed = false;
@@ -312,8 +314,24 @@ void FullyShardedParameters::Core::before_step() {
   }
 }
 
+// step() of LibTorch's optimizer finds no gradients, and changes nothing.
+void FullyShardedParameters::Core::warn_about_missing_steps(const Keys& keys) {
+  constexpr int64_t kMostWithoutStep = 3;
+  const auto has_gradient = [&](const UnitMember& member) {
+    return member.has_gradient && keys.contains(member.parameter.unsafeGetTensorImpl());
+  };
+  const auto has_some = [&](const auto& unit) { return std::ranges::any_of(unit->members(), has_gradient); };
+  if (was_stepped || !std::ranges::any_of(units, has_some) || ++zeroed_without_step_ < kMostWithoutStep) return;
+  base::log_once(base::LogLevel::warning, mesh.world.place(),
+                 "zero_grad: sharded gradients were zeroed {} times without a step of the prepared optimizer, so the "
+                 "parameters did not change; call step() of the optimizer that prepare() returned, because that of "
+                 "LibTorch's optimizer does not reach sharded gradients",
+                 zeroed_without_step_);
+}
+
 void FullyShardedParameters::Core::zero(const Keys& keys, bool set_to_none) {
   const at::NoGradGuard no_grad;
+  warn_about_missing_steps(keys);
   if (in_backward_) backward_alive_.expired() ? abort_failed_backward() : finish_backward();
   bool is_left = false;
   for (const auto& unit : units) {
@@ -323,6 +341,7 @@ void FullyShardedParameters::Core::zero(const Keys& keys, bool set_to_none) {
       if (keys.contains(member.parameter.unsafeGetTensorImpl())) {
         unit->zero_local_gradient(i, set_to_none);
         member.parameter.mutable_grad().reset();  // of user code: gradients of backwards were moved
+        member.stepped_after = -1;
         if (set_to_none) member.has_gradient = member.is_used = false;
       } else {
         is_left = is_left || member.has_gradient;

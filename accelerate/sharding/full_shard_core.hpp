@@ -61,6 +61,8 @@ struct FullyShardedParameters::Core : UnitScheduler, std::enable_shared_from_thi
   std::vector<std::pair<ShardedUnit*, size_t>> places;  ///< unit and member of each parameter; null without elements
   bool sync = true;
   bool reduces_held = false;  ///< `sync` of held gradients
+  int64_t backwards = 0;      ///< number of the last backward
+  bool was_stepped = false;
   /// Set while run_backward() will complete the reductions; expires if its backward throws.
   std::shared_ptr<void> deferral;
 
@@ -75,6 +77,7 @@ struct FullyShardedParameters::Core : UnitScheduler, std::enable_shared_from_thi
   void gather(ShardedUnit& unit);
   void prefetch();
   void begin_backward();
+  void warn_about_missing_steps(const Keys& keys);
   /// True if some rank may have gradients of the unit, so that this rank must reduce it even without gradients.
   [[nodiscard]] bool must_reduce(const ShardedUnit& unit) const;
   void complete(ShardedUnit& unit);
@@ -97,7 +100,8 @@ struct FullyShardedParameters::Core : UnitScheduler, std::enable_shared_from_thi
   bool pass_learns_ = true;
   bool in_backward_ = false;
   bool had_backward_ = false;  // since the last forward began
-  bool aborted_ = false;       // a backward failed, so the gradients of the ranks may differ
+  int64_t zeroed_without_step_ = 0;
+  bool aborted_ = false;  // a backward failed, so the gradients of the ranks may differ
   std::weak_ptr<void> backward_alive_;
   std::vector<Accumulator> accumulators_;
   std::vector<uintptr_t> hook_keys_;

@@ -201,14 +201,32 @@ std::vector<state::ParameterShard> FullyShardedParameters::shards(const Keys& ke
   return owned;
 }
 
+void FullyShardedParameters::check_zeroed(const Keys& keys) const {
+  const std::lock_guard lock(core_->mutex);
+  for (const auto& unit : core_->units) {
+    for (const UnitMember& member : unit->members()) {
+      if (member.stepped_after < 0 || member.stepped_after == core_->backwards || !member.is_used) continue;
+      if (!keys.contains(parameters_[member.item].key)) continue;
+      base::fail(
+          ErrorKind::usage, mesh_.world.place(), "optimizer.step",
+          "the gradient of parameter {} was not zeroed after the last step, and {} more backwards added to it; call "
+          "zero_grad() of the prepared optimizer or model, because that of the module or of LibTorch's optimizer does "
+          "not reach sharded gradients",
+          member.name, core_->backwards - member.stepped_after);
+    }
+  }
+}
+
 void FullyShardedParameters::after_step(const Keys& keys) {
   const std::lock_guard lock(core_->mutex);
+  core_->was_stepped = true;
   std::vector<bool> is_exchanged(core_->units.size(), false);
   for (const auto& unit : core_->units) {
     bool is_stepped = false;
-    for (const UnitMember& member : unit->members()) {
+    for (UnitMember& member : unit->members()) {
       if (!keys.contains(parameters_[member.item].key) || !member.is_used) continue;
       is_stepped = true;
+      member.stepped_after = core_->backwards;
       base::count_write(member.parameter);
     }
     is_exchanged[static_cast<size_t>(unit->index())] = is_stepped;

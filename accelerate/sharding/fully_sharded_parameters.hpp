@@ -68,6 +68,10 @@ class FullyShardedParameters final : public ParameterSharding {
   /// Compares the order of the collectives over the ranks, and determines which parameters any rank used. Collective.
   /// \throws Error (usage) on every rank if the orders differ, or if a gradient of any rank was never reduced.
   void before_step();
+  /// Must be called before a step on the listed parameters. zero_grad() of a module or of LibTorch's optimizer does not
+  /// reach sharded gradients.
+  /// \throws Error (usage) on every rank if a backward added to gradients that were stepped on and not zeroed since.
+  void check_zeroed(const Keys& keys) const;
   [[nodiscard]] std::vector<state::ParameterShard> shards(const Keys& keys) override;
   /// The same with the gradients of all parameters, also of those that no rank used, before a step.
   [[nodiscard]] std::vector<state::ParameterShard> shards_with_gradients(const Keys& keys);

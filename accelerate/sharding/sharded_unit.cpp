@@ -15,6 +15,7 @@
 
 #include "accelerate/base/version_counter.hpp"
 #include "accelerate/comm/error_context.hpp"
+#include "accelerate/comm/operation_item.hpp"
 #include "accelerate/sharding/parameter_sharding.hpp"
 
 namespace accelerate::sharding {
@@ -134,6 +135,7 @@ void ShardedUnit::take_memory_from_members() {
 
 void ShardedUnit::start_gather(const comm::Group& group) {
   const at::NoGradGuard no_grad;
+  const comm::OperationItem item(index_);
   whole_ = buffers_->take(numel_, options_);
   const auto gather = [&](const at::Tensor& part) { return group.all_gather_async(whole_, part); };
   try {
@@ -251,12 +253,14 @@ void ShardedUnit::start_reduction(const comm::Group& group) {
   }
   if (numel_ > end) whole_gradient_.narrow(0, end, numel_ - end).zero_();
   incoming_ = at::empty({part_.numel()}, gradient_options());
+  const comm::OperationItem item(index_);
   reducing_ = group.reduce_scatter_async(incoming_, whole_gradient_);
 }
 
 void ShardedUnit::start_replica_reduction(const comm::Group& replicas) {
   std::exchange(reducing_, {}).wait();
   whole_gradient_.reset();
+  const comm::OperationItem item(index_);
   reducing_ = replicas.all_reduce_async(incoming_);
 }
 

@@ -43,6 +43,8 @@ struct UnitMember {
   bool has_arrived = false;    ///< in this backward
   bool is_in_forward = false;  ///< an operator used it since the forward began
   int64_t arrivals = 0;        ///< number of gradients so far
+  /// Number of the backward before the last step on it; -1 if its gradient was zeroed since.
+  int64_t stepped_after = -1;
 };
 
 /// Flat tensors of a unit, and the collectives on them. Not thread-safe: its scheduler locks.

@@ -9,6 +9,7 @@
 
 #include "accelerate/base/log.hpp"
 #include "accelerate/comm/error_context.hpp"
+#include "accelerate/comm/operation_item.hpp"
 #include "accelerate/device/absent_memory.hpp"
 #include "accelerate/device/streams.hpp"
 
@@ -108,6 +109,7 @@ void WholeUnit::start_all_gather() {
   const std::lock_guard lock(mutex_);
   sent_ = part().clone();
   if (!values_.is_cpu()) sent_stream_ = current_stream(values_.device());
+  const comm::OperationItem item(index_);
   pending_ = group_.all_gather_async(values_, sent_);
   arrived_.reset();
   waited_.clear();

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "accelerate/comm/operation_item.hpp"
+
 namespace accelerate::comm {
 namespace {
 
@@ -59,6 +61,12 @@ std::optional<std::string> difference(const CollectiveFingerprint& mine, const C
     const auto reduce_name = [](int64_t i) { return i < 0 ? "none" : kReduceNames.at(static_cast<size_t>(i)); };
     return fmt::format("this rank's reduction is {}, rank {}'s is {}; they must be equal.", reduce_name(mine.reduce),
                        rank, reduce_name(theirs.reduce));
+  }
+  if (mine.item != theirs.item) {
+    const auto item_name = [](int64_t item) { return item < 0 ? "no item" : fmt::format("item {}", item); };
+    return fmt::format(
+        "this rank transfers {}, rank {} transfers {}; all ranks must call the same operations in the same order.",
+        item_name(mine.item), rank, item_name(theirs.item));
   }
   if (agreement == Agreement::operation_only) return std::nullopt;
   if (mine.dtype == theirs.dtype && mine.device == theirs.device && shapes_agree(mine, theirs, agreement))
@@ -116,7 +124,8 @@ CollectiveFingerprint fingerprint_of(Operation operation, const at::Tensor& tens
                                   .root = root,
                                   .reduce = op ? static_cast<int64_t>(*op) : -1,
                                   .dtype = tensor.scalar_type(),
-                                  .device = tensor.device().type()};
+                                  .device = tensor.device().type(),
+                                  .item = OperationItem::current()};
   const auto sizes = tensor.sizes();
   signature.shape.assign(sizes.begin(), sizes.end());
   return signature;
@@ -139,8 +148,9 @@ std::array<int64_t, CollectiveFingerprint::kWords> encode(const CollectiveFinger
   words[5] = static_cast<int64_t>(signature.shape.size());
   words[6] = static_cast<int64_t>(signature.device);
   words[7] = signature.into_given ? 1 : 0;
+  words[8] = signature.item;
   std::copy_n(signature.shape.begin(), std::min(signature.shape.size(), CollectiveFingerprint::kMaxDims),
-              words.begin() + 8);
+              words.begin() + 9);
   return words;
 }
 
@@ -149,10 +159,11 @@ CollectiveFingerprint decode(std::span<const int64_t> words) {
                                   .sequence = words[1],
                                   .root = words[2],
                                   .reduce = words[3],
-                                  .device = static_cast<at::DeviceType>(words[6])};
+                                  .device = static_cast<at::DeviceType>(words[6]),
+                                  .item = words[8]};
   if (words[4] >= 0) signature.dtype = static_cast<at::ScalarType>(words[4]);
   const auto dims = std::min(static_cast<size_t>(words[5]), CollectiveFingerprint::kMaxDims);
-  signature.shape.assign(words.begin() + 8, words.begin() + 8 + static_cast<std::ptrdiff_t>(dims));
+  signature.shape.assign(words.begin() + 9, words.begin() + 9 + static_cast<std::ptrdiff_t>(dims));
   signature.into_given = words[7] != 0;
   return signature;
 }

@@ -39,7 +39,7 @@ std::string_view dtype_name(at::ScalarType dtype);
 /// One operation of one rank.
 struct CollectiveFingerprint {
   static constexpr size_t kMaxDims = 16;
-  static constexpr size_t kWords = 8 + kMaxDims;
+  static constexpr size_t kWords = 9 + kMaxDims;
 
   Operation operation = Operation::barrier;
   int64_t sequence = 0;  ///< number of the operation in its group, from 1
@@ -48,11 +48,14 @@ struct CollectiveFingerprint {
   std::optional<at::ScalarType> dtype{};
   at::DeviceType device = at::kCPU;
   at::DimVector shape{};
+  int64_t item = -1;        ///< the transferred object, see OperationItem
   bool into_given = false;  ///< all_gather_async requires equal parts; all_gather exchanges signatures first
 
   bool operator==(const CollectiveFingerprint&) const = default;
 };
 
+/// Contains the item of this thread's OperationItem.
+///
 /// \param op    Unset if the operation has no reduction.
 /// \param root  -1 if the operation has no root.
 CollectiveFingerprint fingerprint_of(Operation operation, const at::Tensor& tensor,

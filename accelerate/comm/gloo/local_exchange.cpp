@@ -54,7 +54,8 @@ struct Elements {
 /// True if both calls have the same rounds and blocks.
 bool match(const CollectiveFingerprint& one, const CollectiveFingerprint& other) {
   return one.operation == other.operation && one.dtype == other.dtype && one.reduce == other.reduce &&
-         one.root == other.root && c10::multiply_integers(one.shape) == c10::multiply_integers(other.shape);
+         one.root == other.root && one.item == other.item &&
+         c10::multiply_integers(one.shape) == c10::multiply_integers(other.shape);
 }
 
 }  // namespace
@@ -252,7 +253,13 @@ void LocalExchange::abandon() noexcept { worker_->abandon(); }
 
 WorkPtr LocalExchange::submit(OpType type, std::vector<at::Tensor> tensors, const CollectiveFingerprint& own,
                               CallOptions options, Operate operate) {
-  Call call{.own = own, .announced = std::move(options.announced).value_or(AnnouncedOperation{.fingerprint = own})};
+  Call call;
+  call.own = own;
+  if (options.announced) {
+    call.announced = std::move(*options.announced);
+  } else {
+    call.announced.fingerprint = own;
+  }
   auto operation = [rounds = rounds_, call = std::move(call), operate = std::move(operate),
                     timeout = timeout_](const TaskContext& context) {
     rounds->run(call, std::chrono::steady_clock::now() + timeout, context, operate);
