@@ -43,9 +43,8 @@ at::Tensor ClippedGradients::norm(double norm_type) const {
   at::Tensor norm = tensor_ != nullptr ? nn::split_grad_norm(counted_, *tensor_, norm_type, over_)
                                        : gradient::norm_of(counted_.whole, norm_type, over_);
   if (stages_ == nullptr) return norm;
-  // A stage without gradients must not round the norm of the other stages.
-  if (counted_.whole.empty() && counted_.parts.empty()) norm = norm.to(at::kDouble);
-  return gradient::norm_of({norm}, norm_type, stages_);  // the norm of the stages' norms
+  // The norm of the stages' norms, in one dtype, so that all stages scale the copies of a tied parameter equally.
+  return gradient::norm_of({norm.to(at::kDouble)}, norm_type, stages_);
 }
 
 at::Tensor ClippedGradients::clip(double max_norm, double norm_type) const {

@@ -23,7 +23,7 @@ class ClippedGradients {
   ClippedGradients(const AcceleratorState& shared, const std::vector<std::shared_ptr<ModelCore>>& models,
                    const std::vector<at::Tensor>& parameters);
 
-  /// \returns the norm, a 0-dim tensor, equal on all ranks of the model.
+  /// \returns the norm, a 0-dim tensor, equal on all ranks of the model; float64 over the stages of a pipeline.
   [[nodiscard]] at::Tensor norm(double norm_type) const;
   /// Returns true if the norm contains gradients of other ranks.
   [[nodiscard]] bool is_over_ranks() const { return over_ != nullptr || tensor_ != nullptr || stages_ != nullptr; }

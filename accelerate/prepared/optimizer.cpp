@@ -168,7 +168,7 @@ bool OptimizerCore::step_fused() {
 void OptimizerCore::step_sharded(const optim::StepScale& scale) {
   keep_state_ranges();
   const auto ours = optim::keys_of(all_);
-  for (const sharding::FullyShardedParameters* model : fully_sharded_) model->check_zeroed(ours);
+  for (const sharding::FullyShardedParameters* model : fully_sharded_) model->warn_about_old_gradients(ours);
   std::vector<state::ParameterShard> owned;
   for (sharding::ParameterSharding* model : sharded_) {
     auto shards = model->shards(ours);
@@ -391,6 +391,7 @@ void OptimizerCore::find_pipelines() {
     if (model.parameter_sharding() != nullptr && model.fully_sharded() == nullptr) {
       sharded_.push_back(model.parameter_sharding());
     }
+    if (model.fully_sharded() != nullptr) continue;  // reduces only the parameters that it manages
     std::erase_if(unreduced_, [&](const at::Tensor& parameter) { return model.has_any_of({parameter}); });
   }
   const bool is_divided = accelerator_state_->mesh.pipeline.size() > 1 || accelerator_state_->group.size() > 1;

@@ -124,7 +124,7 @@ void check_loss_of_stages(const AcceleratorState& shared, const at::Tensor& mean
 pipeline::GradientOf gradients_of_tied(const ModelCore& core) {
   auto* const sharded = core.fully_sharded();
   if (sharded == nullptr) return {};
-  return [sharded](const at::Tensor& parameter) { return sharded->held_gradient(parameter.unsafeGetTensorImpl()); };
+  return [sharded](const at::Tensor& parameter) { return sharded->held_gradient(parameter); };
 }
 
 at::Tensor run_step(AcceleratorState& shared, ModelCore& core, const pipeline::Loss& loss,

@@ -2,10 +2,12 @@
 #include "accelerate/sharding/fully_sharded_parameters.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
 
+#include "accelerate/base/log.hpp"
 #include "accelerate/base/version_counter.hpp"
 #include "accelerate/comm/error_context.hpp"
 #include "accelerate/sharding/full_shard_core.hpp"
@@ -201,18 +203,18 @@ std::vector<state::ParameterShard> FullyShardedParameters::shards(const Keys& ke
   return owned;
 }
 
-void FullyShardedParameters::check_zeroed(const Keys& keys) const {
+void FullyShardedParameters::warn_about_old_gradients(const Keys& keys) const {
   const std::lock_guard lock(core_->mutex);
   for (const auto& unit : core_->units) {
     for (const UnitMember& member : unit->members()) {
       if (member.stepped_after < 0 || member.stepped_after == core_->backwards || !member.is_used) continue;
       if (!keys.contains(parameters_[member.item].key)) continue;
-      base::fail(
-          ErrorKind::usage, mesh_.world.place(), "optimizer.step",
-          "the gradient of parameter {} was not zeroed after the last step, and {} more backwards added to it; call "
-          "zero_grad() of the prepared optimizer or model, because that of the module or of LibTorch's optimizer does "
-          "not reach sharded gradients",
-          member.name, core_->backwards - member.stepped_after);
+      return base::log_once(
+          base::LogLevel::warning, mesh_.world.place(),
+          "optimizer.step: the gradient of parameter {} was not zeroed after the last step, and later backwards added "
+          "to it. zero_grad() of the module or of LibTorch's optimizer does not reach sharded gradients: call that of "
+          "the prepared optimizer or model",
+          member.name);
     }
   }
 }
@@ -292,10 +294,17 @@ void FullyShardedParameters::run_micro_batches(const std::function<void()>& run)
   });
 }
 
-at::Tensor FullyShardedParameters::held_gradient(const void* key) {
+at::Tensor FullyShardedParameters::held_gradient(const at::Tensor& parameter) {
   const std::lock_guard lock(core_->mutex);
+  const auto found = index_of_.find(parameter.unsafeGetTensorImpl());
+  if (found == index_of_.end()) {
+    base::fail(ErrorKind::usage, mesh_.world.place(), "backward",
+               "a parameter of shape [{}] needs a gradient and did not in prepare(), so its gradient is not reduced; "
+               "give its module to prepare() again after requires_grad is set",
+               fmt::join(parameter.sizes(), ", "));
+  }
   if (!core_->reduces_held) return {};
-  const auto& [unit, member] = core_->places[index_of_.at(key)];
+  const auto& [unit, member] = core_->places[found->second];
   return unit == nullptr ? at::Tensor() : unit->local_gradient(member);
 }
 

@@ -68,10 +68,10 @@ class FullyShardedParameters final : public ParameterSharding {
   /// Compares the order of the collectives over the ranks, and determines which parameters any rank used. Collective.
   /// \throws Error (usage) on every rank if the orders differ, or if a gradient of any rank was never reduced.
   void before_step();
-  /// Must be called before a step on the listed parameters. zero_grad() of a module or of LibTorch's optimizer does not
-  /// reach sharded gradients.
-  /// \throws Error (usage) on every rank if a backward added to gradients that were stepped on and not zeroed since.
-  void check_zeroed(const Keys& keys) const;
+  /// Must be called before a step on the listed parameters. Warns once if a backward added to gradients that were
+  /// stepped on and not zeroed since: zero_grad() of a module or of LibTorch's optimizer does not reach sharded
+  /// gradients.
+  void warn_about_old_gradients(const Keys& keys) const;
   [[nodiscard]] std::vector<state::ParameterShard> shards(const Keys& keys) override;
   /// The same with the gradients of all parameters, also of those that no rank used, before a step.
   [[nodiscard]] std::vector<state::ParameterShard> shards_with_gradients(const Keys& keys);
@@ -96,7 +96,8 @@ class FullyShardedParameters final : public ParameterSharding {
   /// Within run_micro_batches(): returns the sum of this rank's gradients of a parameter so far, divided by the number
   /// of ranks, in the shape of the parameter. Changes of its values change the gradient. Undefined if the gradients are
   /// not reduced at the end, because of no_sync.
-  [[nodiscard]] at::Tensor held_gradient(const void* key);
+  /// \throws Error (usage) if the parameter did not need a gradient in prepare().
+  [[nodiscard]] at::Tensor held_gradient(const at::Tensor& parameter);
 
   /// Runs a backward, and completes the reductions of the given models.
   static void run_backward(std::span<FullyShardedParameters* const> models, const std::function<void()>& backward);

@@ -129,6 +129,56 @@ TEST_CASE("a sharded stage without trainable parameters steps with the other sta
   });
 }
 
+TEST_CASE("a parameter that needs a gradient only after prepare() is an error of the step") {
+  for (const auto sharding : {shard_grad_op, full_shard}) {
+    for (const bool is_tied : {false, true}) {
+      run_threads(4, [&](const Group& world) {
+        Accelerator accelerator = on_sharded_mesh(world, {kTwoByTwo.sizes, sharding});
+        const auto make = [&] {
+          auto layers = is_tied ? tied_transformer() : mlp();
+          layers->named_parameters()["0.weight"].requires_grad_(false);
+          return layers;
+        };
+        const Task task{.make = make, .make_optimizer = sgd};
+        PipelineTraining training(accelerator, task);
+        auto& [model, optimizer, loader] = training.objects;
+        for (auto& item : training.pipeline->named_parameters()) {
+          if (item.key() == "0.weight" || (is_tied && item.key() == "3.weight")) item.value().requires_grad_(true);
+        }
+        const Task data = is_tied ? tied_tokens() : Task{};
+        const auto text = refused_sharded([&, &own = model, &step = optimizer] {
+          own->train_step(data.inputs.narrow(0, 0, 4), data.targets.narrow(0, 0, 4), squared_error);
+          step.step();
+        });
+        const bool has_it = is_tied || accelerator.pipeline_parallel_rank() == 0;
+        CHECK_MESSAGE((text.find("requires_grad") != std::string::npos) == has_it, text);
+      });
+    }
+  }
+}
+
+TEST_CASE("copies of a float32 weight stay equal if a stage has no other gradients, with norms that clip") {
+  run_threads(4, [](const Group& world) {
+    Task task = tied_tokens();
+    task.make = [] {
+      auto layers = tied_transformer();
+      layers->to(at::kFloat);
+      return layers;
+    };
+    task.targets = task.targets.to(at::kFloat);
+    for (const auto sharding : {no_shard, shard_optim_op, shard_grad_op, full_shard}) {
+      ShardedMesh mesh{kTwoByTwo.sizes, sharding};
+      if (sharding == no_shard) mesh.sizes = {.dp_replicate_size = 2, .pp_size = 2};
+      CAPTURE(mesh.text());
+      Accelerator accelerator = on_sharded_mesh(world, mesh);
+      PipelineTraining training(accelerator, task, {.micro_batches = 2, .layers_per_stage = {3, 1}});
+      training.epochs(2);
+      const auto weights = Accelerator::get_state_dict(std::get<0>(training.objects));
+      if (world.rank() == 0) CHECK(weights["0.weight"].equal(weights["3.weight"]));
+    }
+  });
+}
+
 TEST_CASE("layers of init_empty_weights() become sharded stages with the values of eager construction") {
   std::mutex one_at_a_time;  // thread ranks share the generator
   run_threads(4, [&](const Group& world) {
