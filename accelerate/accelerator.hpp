@@ -193,7 +193,8 @@ class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacad
     return sharding::WholeParameters(model.core().sharded_in_forward());
   }
   /// Returns a text that describes how the parameters of the model are divided over the ranks: the units, which are
-  /// exchanged in one collective each, and the number of elements of this rank.
+  /// exchanged in one collective each, and the number of elements of this rank. prepare() logs its first line on rank 0
+  /// at level info.
   /// \returns "not sharded" without sharding or with a single rank.
   template <typename Model>
   [[nodiscard]] static std::string sharding_plan(const PreparedModel<Model>& model) {

@@ -148,7 +148,10 @@ void ModelCore::synchronize_initial_values() {
   gradient::broadcast_tensors(group, rest, 0, options_.gradient_reducer.buckets.cap_bytes);
   if (learns && !shards_gradients && !options_.pipeline)
     gradient_reducer_ = std::make_unique<gradient::GradientReducer>(group, own, options_.gradient_reducer);
-  if (shards) shard(own);
+  if (shards) {
+    shard(own);
+    log_sharding_plan();
+  }
   forward_broadcasts_ = learns || !averaged_elsewhere_.empty();
 }
 
@@ -192,6 +195,16 @@ void ModelCore::shard(const std::vector<gradient::NamedTensor>& own) {
   accelerator_state_->masters.hand_over(own);
   fully_sharded_ = fully_sharded.get();
   parameter_sharding_ = std::move(fully_sharded);
+}
+
+// The first line of the plan, because a log line has no newline, and a large model has many units.
+void ModelCore::log_sharding_plan() const {
+  if (place().rank != 0 || base::log_level() > base::LogLevel::info) return;
+  const std::string plan = sharding_plan();
+  base::log(base::LogLevel::info, place(),
+            "prepare: sharding {} divides the model ({}): {}; sharding_plan() lists the units",
+            sharding::strategy_name(accelerator_state_->sharding),
+            comm::first_name_and_count(parameters_.front().name, parameters_.size()), plan.substr(0, plan.find('\n')));
 }
 
 bool ModelCore::manages(const at::Tensor& parameter) const {

@@ -172,6 +172,7 @@ class ModelCore : public Entry {
   void check_dtypes() const;
   void synchronize_initial_values();
   void shard(const std::vector<gradient::NamedTensor>& own);
+  void log_sharding_plan() const;
   void follow_buffers() const;
   /// Returns the parameters that no other model's gradient reducer averages. The others are added to
   /// averaged_elsewhere_.

@@ -112,6 +112,35 @@ TEST_CASE("between steps no parameter has memory, and the plan lists the units")
   });
 }
 
+TEST_CASE("prepare() logs the first line of the plan once per model, on rank 0 at level info") {
+  using accelerate::base::LogLevel;
+  std::vector<std::string> lines;
+  const auto level = accelerate::base::log_level();
+  accelerate::base::set_log_level(LogLevel::info);
+  const auto before = accelerate::base::set_log_handler([&](LogLevel, std::string_view line) {
+    if (line.find("prepare: sharding") != std::string_view::npos) lines.emplace_back(line);
+  });
+  for (const auto strategy : {ShardingStrategy::full_shard, ShardingStrategy::shard_optim_op}) {
+    with_ranks(2,
+               [](Accelerator& accelerator) {
+                 const Sharded it(accelerator);
+                 const auto again = accelerator.prepare(it.net);
+                 const auto evaluated = accelerator.prepare_model(it.net, /*evaluation_mode=*/true);
+               },
+               {.cpu = true, .fsdp_plugin = {.sharding_strategy = strategy, .min_num_params = 20}});
+  }
+  with_ranks(1, [](Accelerator& accelerator) { const Sharded it(accelerator); });
+  with_ranks(2, [](Accelerator& accelerator) { const Sharded it(accelerator); }, {.cpu = true});
+  accelerate::base::set_log_handler(before);
+  accelerate::base::set_log_level(level);
+  REQUIRE(lines.size() == 2);
+  CHECK_MESSAGE(lines[0].starts_with("[rank 0 of 2"), lines[0]);
+  ends(lines[0],
+       "prepare: sharding full_shard divides the model (layers.0.weight and 5 more): 3 units, 286 elements on 2 ranks, "
+       "152 on this one; sharding_plan() lists the units");
+  CHECK_MESSAGE(lines[1].find("prepare: sharding shard_optim_op divides the model") != std::string::npos, lines[1]);
+}
+
 namespace {
 
 /// Runs a check on two ranks after one step.
