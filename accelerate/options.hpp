@@ -47,6 +47,7 @@ using ShortWindow = gradient::ShortWindow;
 /// machines.
 using ShardingStrategy = sharding::ShardingStrategy;
 using StateDictType = sharding::StateDictType;
+using BackwardPrefetch = sharding::BackwardPrefetch;
 using FullyShardedDataParallelPlugin = sharding::FullyShardedDataParallelPlugin;
 
 using ProjectConfiguration = checkpoint::ProjectConfiguration;

@@ -156,7 +156,7 @@ void FullyShardedParameters::Core::gather(ShardedUnit& unit) {
   comm::with_operation_context(current_call(), problem, gathers.place(), [&] {
     if (!unit.is_under_way()) {
       unit.start_gather(gathers);
-      order_.record_gather(unit.index());
+      order_.record_gather(unit.index(), in_autograd());
     }
     unit.finish_gather();
   });
@@ -164,13 +164,15 @@ void FullyShardedParameters::Core::gather(ShardedUnit& unit) {
 }
 
 void FullyShardedParameters::Core::prefetch() {
-  if (!options.prefetch || whole_scopes_ > 0) return;
+  if (whole_scopes_ > 0) return;
   const auto next = order_.predicted();
-  if (!next) return;
+  // The last unit of a forward may predict the first gather of the backward.
+  const bool in_backward = order_.predicts_backward();
+  if (!next || !(in_backward ? options.prefetch_in_backward : options.prefetch)) return;
   ShardedUnit& unit = *units[static_cast<size_t>(*next)];
   if (unit.is_whole() || unit.is_under_way()) return;
   unit.start_gather(gathers);
-  order_.record_gather(unit.index());
+  order_.record_gather(unit.index(), in_backward);
 }
 
 void FullyShardedParameters::Core::free_all() {

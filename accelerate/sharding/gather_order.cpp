@@ -20,10 +20,10 @@ void GatherOrder::begin_pass(bool learns) {
   is_predictable_ = !previous_[learns ? 1 : 0].empty();
 }
 
-void GatherOrder::record_gather(int64_t unit) {
-  const auto& previous = previous_[learns_ ? 1 : 0];
-  is_predictable_ = is_predictable_ && gathers_.size() < previous.size() && previous[gathers_.size()] == unit;
-  gathers_.push_back(unit);
+void GatherOrder::record_gather(int64_t unit, bool in_backward) {
+  const Gather* const next = next_gather();
+  is_predictable_ = next != nullptr && next->unit == unit;
+  gathers_.push_back({unit, in_backward});
   add(2 * unit);
 }
 
@@ -32,10 +32,19 @@ void GatherOrder::record_reduction(int64_t unit) {
   reduction_hash_ = with_code(reduction_hash_, unit);
 }
 
-std::optional<int64_t> GatherOrder::predicted() const {
+const GatherOrder::Gather* GatherOrder::next_gather() const {
   const auto& previous = previous_[learns_ ? 1 : 0];
-  if (!is_predictable_ || gathers_.size() >= previous.size()) return std::nullopt;
-  return previous[gathers_.size()];
+  return is_predictable_ && gathers_.size() < previous.size() ? &previous[gathers_.size()] : nullptr;
+}
+
+std::optional<int64_t> GatherOrder::predicted() const {
+  const Gather* const next = next_gather();
+  return next == nullptr ? std::nullopt : std::optional(next->unit);
+}
+
+bool GatherOrder::predicts_backward() const {
+  const Gather* const next = next_gather();
+  return next != nullptr && next->in_backward;
 }
 
 std::string GatherOrder::history() const { return history_text(/*with_gathers=*/true); }

@@ -19,11 +19,14 @@ class GatherOrder {
   /// Begins a pass: a forward, and the backward that follows.
   /// \param learns  True if the forward builds a graph. Passes with and without one are predicted separately.
   void begin_pass(bool learns);
-  void record_gather(int64_t unit);
+  /// \param in_backward  True if the unit was gathered for an operator of the backward.
+  void record_gather(int64_t unit, bool in_backward = false);
   void record_reduction(int64_t unit);
 
   /// Returns the unit that the previous pass gathered after the gathers of this pass, if they are the same so far.
   [[nodiscard]] std::optional<int64_t> predicted() const;
+  /// Returns true if there is a predicted gather, and an operator of the backward will need it.
+  [[nodiscard]] bool predicts_backward() const;
 
   /// Returns a number that depends on all records since the last call of clear_history().
   [[nodiscard]] int64_t hash() const { return static_cast<int64_t>(hash_ >> 1U); }
@@ -38,13 +41,20 @@ class GatherOrder {
   void clear_history();
 
  private:
+  struct Gather {
+    int64_t unit = 0;
+    bool in_backward = false;
+  };
+
+  /// Returns the predicted gather, or null.
+  [[nodiscard]] const Gather* next_gather() const;
   void add(int64_t code);
   [[nodiscard]] std::string history_text(bool with_gathers) const;
 
   bool learns_ = true;
   bool is_predictable_ = false;
-  std::vector<int64_t> gathers_;                  // of this pass
-  std::array<std::vector<int64_t>, 2> previous_;  // of the previous pass without and with a graph
+  std::vector<Gather> gathers_;                  // of this pass
+  std::array<std::vector<Gather>, 2> previous_;  // of the previous pass without and with a graph
   uint64_t hash_ = base::kEmptyHash, reduction_hash_ = base::kEmptyHash;
   std::vector<int64_t> history_;
 };

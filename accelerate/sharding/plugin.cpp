@@ -38,6 +38,18 @@ std::optional<StateDictType> state_dict_type_of(const std::optional<std::string>
   return *name == "FULL_STATE_DICT" ? StateDictType::full_state_dict : StateDictType::sharded_state_dict;
 }
 
+std::optional<BackwardPrefetch> backward_prefetch_of(const std::optional<std::string>& name) {
+  if (!name) return std::nullopt;
+  if (*name == "NO_PREFETCH") return BackwardPrefetch::no_prefetch;
+  return *name == "BACKWARD_POST" ? BackwardPrefetch::backward_post : BackwardPrefetch::backward_pre;
+}
+
+bool prefetches_in_backward(const FullyShardedDataParallelPlugin& plugin, const env::FsdpSettings& outside,
+                            bool in_forward) {
+  const auto value = first_of(plugin.backward_prefetch, backward_prefetch_of(outside.backward_prefetch));
+  return value ? *value != BackwardPrefetch::no_prefetch : in_forward;
+}
+
 // Options of other libraries that have one possible value here.
 void check_fixed(const FullyShardedDataParallelPlugin& plugin, const env::FsdpSettings& outside,
                  const RankContext& place) {
@@ -120,6 +132,7 @@ ShardingSettings resolve_sharding_settings(const std::optional<ShardingStrategy>
   options.cpu_offload = first_of(plugin.cpu_offload, outside.offload_params).value_or(false);
   check_offload(options, settings.strategy, place);
   options.prefetch = first_of(plugin.forward_prefetch, outside.forward_prefetch).value_or(true);
+  options.prefetch_in_backward = prefetches_in_backward(plugin, outside, options.prefetch);
   options.units.units = plugin.shard_units;
   options.units.classes = classes_of(plugin, outside);
   const auto least = first_of(plugin.min_num_params, outside.min_num_params);

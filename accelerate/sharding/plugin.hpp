@@ -30,10 +30,14 @@ struct FullyShardedDataParallelPlugin {
   /// is full_shard with false. FSDP_RESHARD_AFTER_FORWARD, which may also be FULL_SHARD (true) or SHARD_GRAD_OP
   /// (false), as for FSDP1; default true.
   std::optional<bool> reshard_after_forward{};
-  /// Starts gathers before their parameters are used, in forward and backward. If false, a step of shard_optim_op and
-  /// shard_grad_op waits for the parameters of the other ranks. The variable is FSDP_FORWARD_PREFETCH; the default is
-  /// true.
+  /// Starts gathers before their parameters are used, in the forward, and in the backward if backward_prefetch is
+  /// unset. If false, a step of shard_optim_op and shard_grad_op waits for the parameters of the other ranks. The
+  /// variable is FSDP_FORWARD_PREFETCH; the default is true.
   std::optional<bool> forward_prefetch{};
+  /// Gathers of the backward. backward_pre and backward_post start them before their parameters are used; no_prefetch
+  /// does not, and needs the memory of one unit less. The variable is FSDP_BACKWARD_PREFETCH; if unset, the value of
+  /// forward_prefetch counts.
+  std::optional<BackwardPrefetch> backward_prefetch{};
   /// Names of modules that are units: {"blocks.*", "head"}; "*" replaces one component. If empty, the children of the
   /// outermost ModuleList and Sequential with at least 1 MB are units, and the other parameters are packed.
   std::vector<std::string> shard_units{};

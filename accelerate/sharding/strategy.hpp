@@ -25,6 +25,14 @@ enum class StateDictType : std::uint8_t {
   sharded_state_dict,  ///< each rank writes its parts
 };
 
+/// Gathers before their use in a backward, with the names of PyTorch's FSDP. Both first values start the next gather
+/// when an operator uses the unit before it.
+enum class BackwardPrefetch : std::uint8_t {
+  backward_pre,
+  backward_post,  ///< the same as backward_pre
+  no_prefetch,    ///< a unit is gathered when an operator uses it, so that one whole unit is resident in a backward
+};
+
 /// Returns the name of the enumerator.
 [[nodiscard]] constexpr std::string_view strategy_name(ShardingStrategy strategy) {
   switch (strategy) {

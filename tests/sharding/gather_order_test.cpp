@@ -45,6 +45,21 @@ TEST_CASE("passes with and without a graph are predicted separately") {
   CHECK(order.predicted() == 5);
 }
 
+TEST_CASE("a predicted gather is one of the forward or of the backward, as in the previous pass") {
+  GatherOrder order;
+  order.begin_pass(true);
+  CHECK_FALSE(order.predicts_backward());
+  gather(order, {0, 1});
+  order.record_gather(0, /*in_backward=*/true);
+  order.begin_pass(true);
+  CHECK_FALSE(order.predicts_backward());
+  gather(order, {0, 1});
+  CHECK(order.predicted() == 0);
+  CHECK(order.predicts_backward());
+  order.record_gather(1);
+  CHECK_FALSE(order.predicts_backward());
+}
+
 TEST_CASE("the hash depends on the order of gathers and reductions since the history was cleared") {
   GatherOrder first, second;
   gather(first, {0, 1});

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing.hpp"
 //
+#include <utility>
+
 #include "accelerate/sharding/plugin.hpp"
 #include "tests/refusal.hpp"
 
@@ -96,6 +98,29 @@ TEST_CASE("classes of units are taken from the plugin, then from the environment
   CHECK(classes({}, {{"FSDP_AUTO_WRAP_POLICY", "TRANSFORMER_BASED_WRAP"}}) == from_environment);
   CHECK(classes({}, {{"FSDP_AUTO_WRAP_POLICY", "SIZE_BASED_WRAP"}}).empty());
   CHECK(classes({.transformer_cls_names_to_wrap = {"Layer"}}, {}) == std::vector<std::string>{"Layer"});
+}
+
+TEST_CASE("gathers ahead in the backward follow backward_prefetch, otherwise forward_prefetch") {
+  using enum accelerate::sharding::BackwardPrefetch;
+  const auto prefetches = [](const ShardingSettings& settings) {
+    return std::pair(settings.full_shard.prefetch, settings.full_shard.prefetch_in_backward);
+  };
+  CHECK(prefetches(from({})) == std::pair(true, true));
+  CHECK(prefetches(from({{"FSDP_FORWARD_PREFETCH", "false"}})) == std::pair(false, false));
+  CHECK(prefetches(from({{"FSDP_BACKWARD_PREFETCH", "NO_PREFETCH"}})) == std::pair(true, false));
+  CHECK(prefetches(from({{"FSDP_BACKWARD_PREFETCH", "3"}})) == std::pair(true, false));
+  for (const char* value : {"BACKWARD_PRE", "BACKWARD_POST"}) {
+    CHECK(prefetches(from({{"FSDP_FORWARD_PREFETCH", "false"}, {"FSDP_BACKWARD_PREFETCH", value}})) ==
+          std::pair(false, true));
+  }
+  const Variables on{{"ACCELERATE_USE_FSDP", "1"}, {"FSDP_BACKWARD_PREFETCH", "NO_PREFETCH"}};
+  CHECK(prefetches(resolve_sharding_settings({}, {.backward_prefetch = backward_post}, on, {})) ==
+        std::pair(true, true));
+  const auto config = accelerate::env::parse_config(
+      "distributed_type: FSDP\nfsdp_config: {fsdp_backward_prefetch: NO_PREFETCH}\n", "f");
+  CHECK(prefetches(resolve_sharding_settings({}, {}, {}, {}, config)) == std::pair(true, false));
+  CHECK(prefetches(resolve_sharding_settings(full_shard, {.backward_prefetch = no_prefetch}, {}, {})) ==
+        std::pair(true, false));
 }
 
 TEST_CASE("the hybrid strategies divide within a machine or within dp_shard_size ranks") {

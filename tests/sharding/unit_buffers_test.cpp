@@ -170,7 +170,9 @@ struct LargeTraining {
     optimizer.zero_grad();
     stock.zero_grad();
     const auto loss = [&](auto& of) { return of.forward(x).square().mean(); };
-    accelerator.backward(loss(model));
+    const torch::Tensor own_loss = loss(model);
+    used_after_forward = counts().used;
+    accelerator.backward(own_loss);
     loss(*reference).backward();
     between();
     optimizer.step();
@@ -188,12 +190,13 @@ struct LargeTraining {
   accelerate::PreparedModel<AnyNet> model{};
   accelerate::PreparedOptimizer<torch::optim::SGD> optimizer{};
   torch::Tensor x = sharding_testing::waves({4, kWidth}, 0.3);
+  int64_t used_after_forward = 0;
 };
 
-void train_large(ShardingStrategy strategy, const std::function<void(LargeTraining&)>& check) {
+void train_large(accelerate::FullyShardedDataParallelPlugin plugin, const std::function<void(LargeTraining&)>& check) {
+  plugin.min_num_params = kWidth * kWidth;
   accelerate::simulate(2, [&] {
-    Accelerator accelerator(
-        {.cpu = true, .fsdp_plugin = {.sharding_strategy = strategy, .min_num_params = kWidth * kWidth}});
+    Accelerator accelerator({.cpu = true, .fsdp_plugin = plugin});
     LargeTraining training(accelerator);
     check(training);
   });
@@ -202,7 +205,7 @@ void train_large(ShardingStrategy strategy, const std::function<void(LargeTraini
 }  // namespace
 
 TEST_CASE("all units of a step use four buffers, and none is kept between steps") {
-  train_large(ShardingStrategy::full_shard, [](LargeTraining& training) {
+  train_large({.sharding_strategy = ShardingStrategy::full_shard}, [](LargeTraining& training) {
     CHECK(training.counts().mapped == 0);
     for (int64_t i = 1; i <= 3; ++i) {
       const int64_t reuses = training.counts().reuses;
@@ -220,8 +223,36 @@ TEST_CASE("all units of a step use four buffers, and none is kept between steps"
   });
 }
 
+// Two buffers of a backward have gradients. The others have whole parameters: of the unit in use, and of the next one
+// if its gather starts ahead. The last unit of a forward is whole at its end, with the first one that the backward
+// gathers.
+TEST_CASE("forward_prefetch and backward_prefetch select the gathers that start ahead") {
+  using accelerate::BackwardPrefetch;
+  struct Case {
+    std::optional<bool> forward;
+    std::optional<BackwardPrefetch> backward;
+    bool in_forward, in_backward;
+  };
+  for (const Case& each : {Case{{}, {}, true, true}, Case{{}, BackwardPrefetch::no_prefetch, true, false},
+                           Case{{}, BackwardPrefetch::backward_post, true, true}, Case{false, {}, false, false},
+                           Case{false, BackwardPrefetch::backward_pre, false, true}}) {
+    train_large({.sharding_strategy = ShardingStrategy::full_shard,
+                 .forward_prefetch = each.forward,
+                 .backward_prefetch = each.backward},
+                [&](LargeTraining& training) {
+                  for (int64_t i = 0; i < 4; ++i) {
+                    const bool is_first = i == 0;  // nothing is known yet
+                    training.step();
+                    CHECK(training.used_after_forward == (each.in_backward && !is_first ? 2 : 1));
+                    CHECK(training.counts().most_used == (each.in_backward && !is_first ? 4 : 3));
+                  }
+                  training.check();
+                });
+  }
+}
+
 TEST_CASE("whole gradients of shard_grad_op use two buffers") {
-  train_large(ShardingStrategy::shard_grad_op, [](LargeTraining& training) {
+  train_large({.sharding_strategy = ShardingStrategy::shard_grad_op}, [](LargeTraining& training) {
     for (int64_t i = 0; i < 2; ++i) training.step([&] { CHECK(training.counts().mapped == 0); });
     CHECK(training.counts().reuses == 2 * (kLayers - 2));
     CHECK(training.counts().most_used == 2);
@@ -230,7 +261,7 @@ TEST_CASE("whole gradients of shard_grad_op use two buffers") {
 }
 
 TEST_CASE("a forward or a backward that throws gives its buffers back") {
-  train_large(ShardingStrategy::full_shard, [](LargeTraining& training) {
+  train_large({.sharding_strategy = ShardingStrategy::full_shard}, [](LargeTraining& training) {
     training.step();
     const auto inner = training.net->run;
     training.net->run = [&](const torch::Tensor& x) -> torch::Tensor {
@@ -257,7 +288,7 @@ TEST_CASE("a forward or a backward that throws gives its buffers back") {
 }
 
 TEST_CASE("free_memory() leaves no buffer") {
-  train_large(ShardingStrategy::full_shard, [](LargeTraining& training) {
+  train_large({.sharding_strategy = ShardingStrategy::full_shard}, [](LargeTraining& training) {
     training.step();
     const auto parameters = training.net->parameters();
     training.accelerator.free_memory();
