@@ -187,8 +187,11 @@ class Accelerator : public ProcessInfo, public Checkpoints, public TrackingFacad
   /// Returns a scope in which every rank has the whole parameters of the model. Operators, and code that reads memory,
   /// may use and change them; each rank then keeps its part of the new values, which must be equal on all ranks.
   /// Memory: the whole model on every rank. Without sharded parameters the scope does nothing. Collective.
+  /// \throws Error (usage) if `options` are not the defaults: PyTorch's other values are not supported.
   template <typename Model>
-  [[nodiscard]] static sharding::WholeParameters summon_full_params(const PreparedModel<Model>& model) {
+  [[nodiscard]] static sharding::WholeParameters summon_full_params(
+      const PreparedModel<Model>& model, const sharding::WholeParametersOptions& options = {}) {
+    sharding::check_options(options, model.core().place());
     model.core().complete_step();
     return sharding::WholeParameters(model.core().sharded_in_forward());
   }

@@ -48,6 +48,7 @@ using ShortWindow = gradient::ShortWindow;
 using ShardingStrategy = sharding::ShardingStrategy;
 using StateDictType = sharding::StateDictType;
 using BackwardPrefetch = sharding::BackwardPrefetch;
+using AutoWrapPolicy = sharding::AutoWrapPolicy;
 using FullyShardedDataParallelPlugin = sharding::FullyShardedDataParallelPlugin;
 
 using ProjectConfiguration = checkpoint::ProjectConfiguration;

@@ -28,8 +28,7 @@ struct FsdpSettings {
   std::optional<bool> sync_module_states{};
   std::optional<bool> offload_params{};
   std::optional<bool> activation_checkpointing{};
-  // Accelerate's options without effect here. Values that would change the training are refused.
-  std::optional<int64_t> version{};
+  std::optional<int64_t> version{};  ///< without effect
   std::optional<bool> cpu_ram_efficient_loading{};
   std::optional<bool> activation_checkpointing_offload{};
   std::optional<std::string> state_dict_type{};

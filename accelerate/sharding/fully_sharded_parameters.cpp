@@ -308,6 +308,19 @@ at::Tensor FullyShardedParameters::held_gradient(const at::Tensor& parameter) {
   return unit == nullptr ? at::Tensor() : unit->local_gradient(member);
 }
 
+void check_options(const WholeParametersOptions& options, const RankContext& place) {
+  if (options.rank0_only) {
+    base::fail(
+        ErrorKind::usage, place, "summon_full_params",
+        "rank0_only is true, and the scope makes the parameters whole on every rank; call get_state_dict(model), "
+        "which gathers them on rank 0 only, one after another");
+  }
+  if (!options.writeback) {
+    base::fail(ErrorKind::usage, place, "summon_full_params",
+               "writeback is false, and changes in the scope always persist; change copies, such as parameter.clone()");
+  }
+}
+
 WholeParameters::WholeParameters(const std::vector<FullyShardedParameters*>& models) {
   for (FullyShardedParameters* model : models) {
     try {

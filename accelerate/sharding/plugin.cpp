@@ -2,10 +2,10 @@
 #include "accelerate/sharding/plugin.hpp"
 
 #include <array>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "accelerate/env/fsdp_settings.hpp"
 
@@ -66,6 +66,9 @@ void check_fixed(const FullyShardedDataParallelPlugin& plugin, const env::FsdpSe
                  "at most two units are gathered at a time"},
            Fixed{"sync_module_states", first_of(plugin.sync_module_states, outside.sync_module_states), true,
                  "prepare() always makes the parameters of all ranks equal to rank 0's"},
+           Fixed{"cpu_ram_efficient_loading",
+                 first_of(plugin.cpu_ram_efficient_loading, outside.cpu_ram_efficient_loading), true,
+                 "each rank always reads only its part of a checkpoint"},
            Fixed{"activation_checkpointing",
                  first_of(plugin.activation_checkpointing, outside.activation_checkpointing), false,
                  "the model selects the recomputed parts; call nn::checkpoint() in its forward"},
@@ -76,10 +79,72 @@ void check_fixed(const FullyShardedDataParallelPlugin& plugin, const env::FsdpSe
   }
 }
 
-std::vector<std::string> classes_of(const FullyShardedDataParallelPlugin& plugin, const env::FsdpSettings& outside) {
-  if (!plugin.transformer_cls_names_to_wrap.empty()) return plugin.transformer_cls_names_to_wrap;
-  if (outside.auto_wrap_policy.value_or("TRANSFORMER_BASED_WRAP") != "TRANSFORMER_BASED_WRAP") return {};
-  return outside.transformer_layer_cls_to_wrap.value_or(std::vector<std::string>{});
+void check_not_supported(const FullyShardedDataParallelPlugin& plugin, const RankContext& place) {
+  for (const auto& [name, list] : {std::pair("ignored_modules", &plugin.ignored_modules),
+                                   std::pair("ignored_parameters", &plugin.ignored_parameters)}) {
+    if (list->empty()) continue;
+    base::fail(ErrorKind::usage, place, "sharding",
+               "{} has '{}', and all parameters of a prepared model are sharded; keep what every rank needs whole "
+               "outside of the prepared module: frozen parameters as buffers or in a module that is not prepared, "
+               "others in a module that a second Accelerator without sharding prepares",
+               name, list->front());
+  }
+  if (plugin.mixed_precision_policy) {
+    base::fail(ErrorKind::usage, place, "sharding",
+               "mixed_precision_policy is '{}', and sharding has no precision of its own; set "
+               "AcceleratorOptions::mixed_precision for autocast, or precision_policy to pure_bf16() for bfloat16 "
+               "parameters with "
+               "float32 masters, of which gradients are reduced in float32",
+               *plugin.mixed_precision_policy);
+  }
+}
+
+bool has_unit_members(const FullyShardedDataParallelPlugin& plugin) {
+  return !plugin.shard_units.empty() || !plugin.transformer_cls_names_to_wrap.empty() || plugin.min_num_params;
+}
+
+AutoWrapPolicy policy_of(const FullyShardedDataParallelPlugin& plugin, const env::FsdpSettings& outside) {
+  if (plugin.auto_wrap_policy) return *plugin.auto_wrap_policy;
+  if (outside.auto_wrap_policy == "SIZE_BASED_WRAP") return AutoWrapPolicy::size_based_wrap;
+  if (outside.auto_wrap_policy == "NO_WRAP" && !has_unit_members(plugin)) return AutoWrapPolicy::no_wrap;
+  return AutoWrapPolicy::transformer_based_wrap;
+}
+
+void check_policy(const FullyShardedDataParallelPlugin& plugin, const RankContext& place) {
+  if (plugin.auto_wrap_policy == AutoWrapPolicy::no_wrap && has_unit_members(plugin)) {
+    base::fail(ErrorKind::usage, place, "sharding",
+               "auto_wrap_policy is no_wrap, by which the model is one unit, and shard_units, "
+               "transformer_cls_names_to_wrap or min_num_params is set; leave them or the policy unset");
+  }
+  if (plugin.auto_wrap_policy == AutoWrapPolicy::size_based_wrap && !plugin.transformer_cls_names_to_wrap.empty()) {
+    base::fail(ErrorKind::usage, place, "sharding",
+               "auto_wrap_policy is size_based_wrap, and transformer_cls_names_to_wrap has '{}'; leave one of them "
+               "unset",
+               plugin.transformer_cls_names_to_wrap.front());
+  }
+}
+
+units::UnitOptions unit_options_of(const FullyShardedDataParallelPlugin& plugin, const env::FsdpSettings& outside,
+                                   const RankContext& place) {
+  check_policy(plugin, place);
+  const auto least = first_of(plugin.min_num_params, outside.min_num_params);
+  if (least && *least < 1) {
+    base::fail(ErrorKind::usage, place, "sharding", "min_num_params is {}, must be at least 1", *least);
+  }
+  units::UnitOptions options;
+  const AutoWrapPolicy policy = policy_of(plugin, outside);
+  if (policy == AutoWrapPolicy::no_wrap) {
+    options.min_num_params = std::numeric_limits<int64_t>::max();  // everything is packed into one unit
+    return options;
+  }
+  options.units = plugin.shard_units;
+  options.min_num_params = least.value_or(0);
+  options.classes = plugin.transformer_cls_names_to_wrap;
+  if (options.classes.empty() && policy == AutoWrapPolicy::transformer_based_wrap &&
+      outside.transformer_layer_cls_to_wrap) {
+    options.classes = *outside.transformer_layer_cls_to_wrap;
+  }
+  return options;
 }
 
 void check_offload(const FullShardOptions& options, ShardingStrategy strategy, const RankContext& place) {
@@ -121,6 +186,7 @@ ShardingSettings resolve_sharding_settings(const std::optional<ShardingStrategy>
   }
   if (settings.strategy == no_shard) return settings;
   check_fixed(plugin, outside, place);
+  check_not_supported(plugin, place);
   settings.state_dict_type =
       first_of(plugin.state_dict_type, state_dict_type_of(outside.state_dict_type)).value_or(settings.state_dict_type);
   check_shard_size(plugin.dp_shard_size, settings.strategy, place);
@@ -133,13 +199,7 @@ ShardingSettings resolve_sharding_settings(const std::optional<ShardingStrategy>
   check_offload(options, settings.strategy, place);
   options.prefetch = first_of(plugin.forward_prefetch, outside.forward_prefetch).value_or(true);
   options.prefetch_in_backward = prefetches_in_backward(plugin, outside, options.prefetch);
-  options.units.units = plugin.shard_units;
-  options.units.classes = classes_of(plugin, outside);
-  const auto least = first_of(plugin.min_num_params, outside.min_num_params);
-  if (least && *least < 1) {
-    base::fail(ErrorKind::usage, place, "sharding", "min_num_params is {}, must be at least 1", *least);
-  }
-  options.units.min_num_params = least.value_or(0);
+  options.units = unit_options_of(plugin, outside, place);
   return settings;
 }
 

@@ -47,6 +47,16 @@ struct FullyShardedDataParallelPlugin {
   std::vector<std::string> transformer_cls_names_to_wrap{};
   /// Least number of elements of a unit, at least 1, in place of 1 MB. FSDP_MIN_NUM_PARAMS.
   std::optional<int64_t> min_num_params{};
+  /// Selects which of the three members above count. If unset, all of them. An error if one that it excludes is set
+  /// here. The variable is FSDP_AUTO_WRAP_POLICY, which counts if the three members are unset.
+  std::optional<AutoWrapPolicy> auto_wrap_policy{};
+  /// Names are an error, because all parameters of a prepared model are sharded. Keep such modules outside of the
+  /// prepared module. FSDP_IGNORED_MODULES.
+  std::vector<std::string> ignored_modules{};
+  /// As ignored_modules, for single parameters.
+  std::vector<std::string> ignored_parameters{};
+  /// A value is an error: AcceleratorOptions::mixed_precision and precision_policy set the precision.
+  std::optional<std::string> mixed_precision_policy{};
   /// How save_state() writes sharded tensors. Both are loaded on any number of ranks, with any strategy. The variable
   /// is FSDP_STATE_DICT_TYPE; the default is sharded_state_dict.
   std::optional<StateDictType> state_dict_type{};
@@ -57,6 +67,8 @@ struct FullyShardedDataParallelPlugin {
   std::optional<bool> limit_all_gathers{};
   /// Always true: prepare() makes the parameters equal to rank 0's. false is an error. FSDP_SYNC_MODULE_STATES.
   std::optional<bool> sync_module_states{};
+  /// Always true: each rank reads only its part of a checkpoint. false is an error. FSDP_CPU_RAM_EFFICIENT_LOADING.
+  std::optional<bool> cpu_ram_efficient_loading{};
   /// If true, a rank's parts of parameters and gradients, and its optimizer state, are in pinned memory of the host,
   /// where the optimizer steps; only gathered units are on the device. It also applies to a single rank. An error with
   /// strategies other than full_shard and hybrid_shard. Without effect on the CPU. The variable is FSDP_OFFLOAD_PARAMS;

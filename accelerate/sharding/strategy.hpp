@@ -33,6 +33,13 @@ enum class BackwardPrefetch : std::uint8_t {
   no_prefetch,    ///< a unit is gathered when an operator uses it, so that one whole unit is resident in a backward
 };
 
+/// How the units of full_shard and shard_grad_op are found.
+enum class AutoWrapPolicy : std::uint8_t {
+  transformer_based_wrap,  ///< by the names of classes, if there are any, otherwise as size_based_wrap
+  size_based_wrap,         ///< by the structure and the size of modules
+  no_wrap,                 ///< one unit for each dtype, so full_shard gathers the whole model at once
+};
+
 /// Returns the name of the enumerator.
 [[nodiscard]] constexpr std::string_view strategy_name(ShardingStrategy strategy) {
   switch (strategy) {

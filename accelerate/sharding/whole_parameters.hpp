@@ -3,7 +3,20 @@
 
 #include <vector>
 
+#include "accelerate/base/error.hpp"
+
 namespace accelerate::sharding {
+
+/// Options of PyTorch's summon_full_params(). Their other values are errors.
+struct WholeParametersOptions {
+  /// Always false: the parameters are whole on every rank.
+  bool rank0_only = false;
+  /// Always true: changes in the scope persist.
+  bool writeback = true;
+};
+
+/// \throws Error (usage) for a value that is not supported, with the remedy.
+void check_options(const WholeParametersOptions& options, const RankContext& place);
 
 class FullyShardedParameters;
 

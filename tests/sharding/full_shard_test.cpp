@@ -374,6 +374,34 @@ TEST_CASE("writes under no_grad, through data(), and in a scope with whole param
   });
 }
 
+TEST_CASE("without wrapping the model is one unit") {
+  auto options = fully_sharded();
+  options.fsdp_plugin.min_num_params.reset();
+  options.fsdp_plugin.auto_wrap_policy = accelerate::AutoWrapPolicy::no_wrap;
+  with_ranks(
+      2,
+      [](Accelerator& accelerator) {
+        Sharded it(accelerator);
+        CHECK(accelerator.sharding_plan(it.model).starts_with("1 units, "));
+        for (int64_t i = 0; i < 3; ++i) it.train(plain_loss);
+        it.check();
+      },
+      options);
+}
+
+TEST_CASE("a scope on rank 0 only, and one that drops changes, are refused with the remedy") {
+  with_ranks(2, [](Accelerator& accelerator) {
+    const Sharded it(accelerator);
+    ends(refusal([&] { const auto whole = Accelerator::summon_full_params(it.model, {.rank0_only = true}); }),
+         "summon_full_params: rank0_only is true, and the scope makes the parameters whole on every rank; call "
+         "get_state_dict(model), which gathers them on rank 0 only, one after another");
+    ends(refusal([&] { const auto whole = Accelerator::summon_full_params(it.model, {.writeback = false}); }),
+         "summon_full_params: writeback is false, and changes in the scope always persist; change copies, such as "
+         "parameter.clone()");
+    it.check();
+  });
+}
+
 TEST_CASE("options: parameters stay whole until the backward, no prefetch, and units by name") {
   for (int64_t variant = 0; variant < 4; ++variant) {
     auto options = fully_sharded();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing.hpp"
 //
+#include <limits>
 #include <utility>
 
 #include "accelerate/sharding/plugin.hpp"
@@ -123,6 +124,51 @@ TEST_CASE("gathers ahead in the backward follow backward_prefetch, otherwise for
         std::pair(true, false));
 }
 
+TEST_CASE("auto_wrap_policy selects which options of units count") {
+  using enum accelerate::sharding::AutoWrapPolicy;
+  constexpr int64_t kWholeModel = std::numeric_limits<int64_t>::max();
+  const auto units = [](FullyShardedDataParallelPlugin plugin, const char* policy) {
+    plugin.sharding_strategy = full_shard;
+    const Variables variables{{"ACCELERATE_USE_FSDP", "1"},
+                              {"FSDP_AUTO_WRAP_POLICY", policy},
+                              {"FSDP_TRANSFORMER_CLS_TO_WRAP", "Block"},
+                              {"FSDP_MIN_NUM_PARAMS", "9"}};
+    return resolve_sharding_settings({}, plugin, variables, {}).full_shard.units;
+  };
+  CHECK(units({}, "NO_WRAP").min_num_params == kWholeModel);
+  CHECK(units({}, "NO_WRAP").classes.empty());
+  CHECK(units({.min_num_params = 5}, "NO_WRAP").min_num_params == 5);  // the code takes precedence
+  CHECK(units({.shard_units = {"head"}}, "NO_WRAP").units == std::vector<std::string>{"head"});
+  CHECK(units({.auto_wrap_policy = no_wrap}, "TRANSFORMER_BASED_WRAP").min_num_params == kWholeModel);
+  CHECK(units({.auto_wrap_policy = size_based_wrap}, "TRANSFORMER_BASED_WRAP").classes.empty());
+  CHECK(units({.auto_wrap_policy = transformer_based_wrap}, "NO_WRAP").classes == std::vector<std::string>{"Block"});
+  CHECK(units({.auto_wrap_policy = transformer_based_wrap}, "NO_WRAP").min_num_params == 9);
+  const std::string conflict =
+      "sharding: auto_wrap_policy is no_wrap, by which the model is one unit, and shard_units, "
+      "transformer_cls_names_to_wrap or min_num_params is set; leave them or the policy unset";
+  CHECK(refused({.shard_units = {"head"}, .auto_wrap_policy = no_wrap}) == conflict);
+  CHECK(refused({.transformer_cls_names_to_wrap = {"Block"}, .auto_wrap_policy = no_wrap}) == conflict);
+  CHECK(refused({.min_num_params = 7, .auto_wrap_policy = no_wrap}) == conflict);
+  CHECK(refused({.transformer_cls_names_to_wrap = {"Block"}, .auto_wrap_policy = size_based_wrap}) ==
+        "sharding: auto_wrap_policy is size_based_wrap, and transformer_cls_names_to_wrap has 'Block'; leave one of "
+        "them unset");
+}
+
+TEST_CASE("options of Accelerate that are not supported are errors with the remedy") {
+  const std::string remedy =
+      "', and all parameters of a prepared model are sharded; keep what every rank needs whole outside of the prepared "
+      "module: frozen parameters as buffers or in a module that is not prepared, others in a module that a second "
+      "Accelerator without sharding prepares";
+  CHECK(refused({.ignored_modules = {"experts", "head"}}) == "sharding: ignored_modules has 'experts" + remedy);
+  CHECK(refused({.ignored_parameters = {"scale"}}) == "sharding: ignored_parameters has 'scale" + remedy);
+  CHECK(refused({.mixed_precision_policy = "bf16"}) ==
+        "sharding: mixed_precision_policy is 'bf16', and sharding has no precision of its own; set "
+        "AcceleratorOptions::mixed_precision for autocast, or precision_policy to pure_bf16() for bfloat16 parameters "
+        "with float32 "
+        "masters, of which gradients are reduced in float32");
+  CHECK_FALSE(refusal([] { (void)from({{"FSDP_IGNORED_MODULES", "experts"}}); }).empty());
+}
+
 TEST_CASE("the hybrid strategies divide within a machine or within dp_shard_size ranks") {
   const auto machine = resolve_sharding_settings(hybrid_shard, {}, {}, {}).full_shard;
   CHECK(machine.is_hybrid);
@@ -163,6 +209,12 @@ TEST_CASE("options with one possible value are errors otherwise, with the reason
       refused({.sync_module_states = false}) ==
       "sharding: sync_module_states is false, must be true, because prepare() always makes the parameters of all ranks "
       "equal to rank 0's");
+  const std::string loading =
+      "sharding: cpu_ram_efficient_loading is false, must be true, because each rank always reads only its part of a "
+      "checkpoint";
+  CHECK(refused({.cpu_ram_efficient_loading = false}) == loading);
+  CHECK(refusal([] { (void)from({{"FSDP_CPU_RAM_EFFICIENT_LOADING", "false"}}); }) == loading);
+  CHECK(from({{"FSDP_CPU_RAM_EFFICIENT_LOADING", "true"}}).strategy == full_shard);
   CHECK(refused({.activation_checkpointing = true}) ==
         "sharding: activation_checkpointing is true, must be false, because the model selects the recomputed parts; "
         "call nn::checkpoint() in its forward");
