@@ -9,7 +9,9 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string_view>
+#include <unordered_map>
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/nn/module_slots.hpp"
@@ -21,7 +23,6 @@ namespace accelerate::nn {
 namespace {
 
 using torch::nn::Module;
-using Replacement = std::function<void()>;
 
 template <typename... Args>
 [[noreturn]] void refuse_plan(const comm::Group& group, fmt::format_string<Args...> format, Args&&... args) {
@@ -94,33 +95,100 @@ class PlanSearch {
   std::vector<PlannedLayer> found_;
 };
 
-template <typename Parallel, typename Stock>
-Replacement replace_by(const PlannedLayer& one, const Stock& stock, const comm::Group& group) {
-  auto slot = slot_of<Parallel>(*one.holder, one.key, one.layer);
-  if (!slot) {
-    refuse_plan(group, "{} is a member of {}, which calls the layer that it holds; declare it as a parallel layer",
-                one.name, one.holder->name());
+/// Refuses plans that split a parameter that is also registered elsewhere: the two would become separate parameters.
+class TieCheck {
+ public:
+  TieCheck(const std::vector<PlannedLayer>& layers, const comm::Group& group) : group_(group) {
+    for (const PlannedLayer& one : layers) {
+      places_.emplace(one.holder, one.key);
+      for (const auto& parameter : one.layer->named_parameters()) {
+        const std::string name = one.name + "." + parameter.key();
+        const auto& first = split_.try_emplace(parameter.value().unsafeGetTensorImpl(), &one, name).first->second;
+        if (first.layer->layer != one.layer) refuse_tie(first.name, name);
+        if (first.layer->style != one.style) {
+          refuse_plan(group, "{} and {} are the same layer, which the plan splits {} and {}", first.layer->name,
+                      one.name, style_name(first.layer->style), style_name(one.style));
+        }
+      }
+    }
   }
-  return [slot = std::move(slot), layer = std::make_shared<Parallel>(stock, group)] { slot(layer); };
-}
 
-Replacement replacement_of(const PlannedLayer& one, const comm::Group& group) {
-  const bool column = one.style == ParallelStyle::colwise, row = one.style == ParallelStyle::rowwise;
-  if (const auto* linear = one.layer->as<torch::nn::LinearImpl>()) {
-    if (column) return replace_by<ColumnParallelLinearImpl>(one, *linear, group);
-    if (row) return replace_by<RowParallelLinearImpl>(one, *linear, group);
+  void visit(const Module& holder, const std::string& prefix) const {
+    for (const auto& parameter : holder.named_parameters(/*recurse=*/false)) {
+      const auto split = split_.find(parameter.value().unsafeGetTensorImpl());
+      if (split != split_.end()) refuse_tie(split->second.name, prefix + parameter.key());
+    }
+    for (const auto& child : holder.named_children()) {
+      if (!places_.contains({&holder, child.key()})) visit(*child.value(), prefix + child.key() + ".");
+    }
   }
-  if (const auto* conv = one.layer->as<torch::nn::Conv2dImpl>()) {
-    if (column) return replace_by<ColumnParallelConv2dImpl>(one, *conv, group);
-    if (row) return replace_by<RowParallelConv2dImpl>(one, *conv, group);
+
+ private:
+  struct SplitParameter {
+    SplitParameter(const PlannedLayer* the_layer, std::string the_name) : layer(the_layer), name(std::move(the_name)) {}
+    const PlannedLayer* layer;
+    std::string name;
+  };
+
+  [[noreturn]] void refuse_tie(const std::string& name, const std::string& other) const {
+    refuse_plan(
+        group_,
+        "parameter {} is also registered as {}, and the plan would untie them; leave its layer out of the plan, "
+        "or declare a parallel layer and use its weight in both places",
+        name, other);
   }
-  const auto* embedding = one.layer->as<torch::nn::EmbeddingImpl>();
-  if (embedding != nullptr && one.style == ParallelStyle::vocab) {
-    return replace_by<VocabParallelEmbeddingImpl>(one, *embedding, group);
+
+  const comm::Group& group_;
+  std::set<std::pair<const Module*, std::string>> places_;  // holder and key of each layer of the plan
+  std::unordered_map<const void*, SplitParameter> split_;
+};
+
+/// Makes the parallel layers of a plan. A layer in several places is replaced by one layer.
+class Replacements {
+ public:
+  explicit Replacements(const comm::Group& group) : group_(group) {}
+
+  void add(const PlannedLayer& one) {
+    const bool column = one.style == ParallelStyle::colwise, row = one.style == ParallelStyle::rowwise;
+    if (const auto* linear = one.layer->as<torch::nn::LinearImpl>()) {
+      if (column) return add_as<ColumnParallelLinearImpl>(one, *linear);
+      if (row) return add_as<RowParallelLinearImpl>(one, *linear);
+    }
+    if (const auto* conv = one.layer->as<torch::nn::Conv2dImpl>()) {
+      if (column) return add_as<ColumnParallelConv2dImpl>(one, *conv);
+      if (row) return add_as<RowParallelConv2dImpl>(one, *conv);
+    }
+    const auto* embedding = one.layer->as<torch::nn::EmbeddingImpl>();
+    if (embedding != nullptr && one.style == ParallelStyle::vocab) {
+      return add_as<VocabParallelEmbeddingImpl>(one, *embedding);
+    }
+    refuse_plan(group_,
+                "{} is {}, which cannot be split {}; colwise and rowwise need Linear or Conv2d, vocab Embedding",
+                one.name, one.layer->name(), style_name(one.style));
   }
-  refuse_plan(group, "{} is {}, which cannot be split {}; colwise and rowwise need Linear or Conv2d, vocab Embedding",
-              one.name, one.layer->name(), style_name(one.style));
-}
+
+  void run() const {
+    for (const auto& replace : replacements_) replace();
+  }
+
+ private:
+  template <typename Parallel, typename Stock>
+  void add_as(const PlannedLayer& one, const Stock& stock) {
+    auto slot = slot_of<Parallel>(*one.holder, one.key, one.layer);
+    if (!slot) {
+      refuse_plan(group_, "{} is a member of {}, which calls the layer that it holds; declare it as a parallel layer",
+                  one.name, one.holder->name());
+    }
+    auto& made = made_[one.layer.get()];
+    if (!made) made = std::make_shared<Parallel>(stock, group_);
+    replacements_.push_back(
+        [slot = std::move(slot), layer = std::static_pointer_cast<Parallel>(made)] { slot(layer); });
+  }
+
+  const comm::Group& group_;
+  std::unordered_map<const Module*, std::shared_ptr<void>> made_;
+  std::vector<std::function<void()>> replacements_;
+};
 
 /// A different plan on one rank would block the others in the first forward.
 void compare_plans(const std::vector<PlannedLayer>& layers, const comm::Group& group) {
@@ -139,13 +207,14 @@ void compare_plans(const std::vector<PlannedLayer>& layers, const comm::Group& g
 std::vector<std::string> tensor_parallel(Module& module, const ParallelPlan& plan, const comm::Group& group) {
   const auto layers = PlanSearch(plan, group).find(module);
   compare_plans(layers, group);
-  std::vector<Replacement> replacements;
+  TieCheck(layers, group).visit(module, "");
+  Replacements replacements(group);
   std::vector<std::string> names;
   for (const PlannedLayer& one : layers) {
-    replacements.push_back(replacement_of(one, group));
+    replacements.add(one);
     names.push_back(one.name);
   }
-  for (const Replacement& replace : replacements) replace();
+  replacements.run();
   return names;
 }
 

@@ -32,12 +32,14 @@ using ParallelPlan = std::vector<std::pair<std::string, ParallelStyle>>;
 /// Optimizers must be created afterwards, because the parameters are new tensors.
 ///
 /// A layer that is a member of a user-defined class cannot be replaced, because the class would still call the old
-/// layer. Declare it as ColumnParallelLinear, RowParallelLinear and so on.
+/// layer. Declare it as ColumnParallelLinear, RowParallelLinear and so on. A layer object in several places of the
+/// model is replaced by one layer. A parameter that is also registered elsewhere, such as a tied weight, cannot be
+/// split.
 ///
 /// \returns the names of the replaced layers, in the order of the model.
 /// \throws Error (usage), without changes, if a name of the plan matches no layer, if a layer cannot be replaced or
-///   does not fit its style, if two names match one layer, if sizes are not divisible, or if the plans of the ranks
-///   differ.
+///   does not fit its style, if two names match one layer, if a parameter of a layer is also registered elsewhere, if
+///   sizes are not divisible, or if the plans of the ranks differ.
 std::vector<std::string> tensor_parallel(torch::nn::Module& module, const ParallelPlan& plan, const comm::Group& group);
 
 /// Overload for a module holder.

@@ -33,6 +33,28 @@ struct ContainerNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(ContainerNet);
 
+/// A projection with the weight of an embedding.
+struct TiedHeadImpl : torch::nn::Module {
+  explicit TiedHeadImpl(const at::Tensor& shared) : weight(register_parameter("weight", shared)) {}
+  at::Tensor forward(const at::Tensor& x) { return x.matmul(weight.t()); }
+  at::Tensor weight;
+};
+TORCH_MODULE(TiedHead);
+
+/// Two containers, with one layer in both.
+torch::nn::ModuleList shared_layer() {
+  const torch::nn::Linear shared(4, 8);
+  const auto block = [&] { return torch::nn::Sequential(shared, torch::nn::Tanh(), torch::nn::Linear(8, 4)); };
+  torch::nn::ModuleList list(block(), block());
+  list->to(at::kDouble);
+  return list;
+}
+
+at::Tensor output_of_blocks(const torch::nn::ModuleList& list, at::Tensor x) {
+  for (const auto& each : *list) x = x + each->as<torch::nn::Sequential>()->forward(x);
+  return x;
+}
+
 const ParallelPlan kPlan{
     {"input.0", vocab}, {"blocks.*.0", colwise}, {"blocks.*.2", rowwise}, {"conv.0", colwise}, {"conv.2", rowwise}};
 
@@ -82,5 +104,45 @@ TEST_CASE("a plan that does not fit the model is refused, and the model is not c
     CHECK(torch::equal(net(tokens({2, 3}, 1, 6)), stock(tokens({2, 3}, 1, 6))));
     tensor_parallel(net, {{"conv.0", colwise}, {"conv.2", rowwise}}, group);
     CHECK(text({{"conv.0", colwise}}).find("which cannot be split colwise") != std::string::npos);
+  });
+}
+
+TEST_CASE("a plan that would untie a parameter is refused with both names") {
+  run_threads(2, [](const Group& group) {
+    const auto text = [&](const auto& net, const ParallelPlan& plan) {
+      return refused([&] { tensor_parallel(net, plan, group); });
+    };
+    const auto tied = [](const std::string& name, const std::string& other) {
+      return "tensor_parallel: parameter " + name + " is also registered as " + other +
+             ", and the plan would untie them; leave its layer out of the plan, or declare a parallel layer and use "
+             "its "
+             "weight in both places";
+    };
+    auto net = seeded([] {
+      const torch::nn::Embedding embedding(6, 4);
+      return torch::nn::Sequential(embedding, TiedHead(embedding->weight));
+    });
+    CHECK(text(net, {{"0", vocab}}) == tied("0.weight", "1.weight"));
+    auto list = seeded(shared_layer);
+    CHECK(text(list, {{"0.0", colwise}, {"0.2", rowwise}}) == tied("0.0.weight", "1.0.weight"));
+    CHECK(text(list, {{"0.0", colwise}, {"1.0", rowwise}}) ==
+          "tensor_parallel: 0.0 and 1.0 are the same layer, which the plan splits colwise and rowwise");
+    CHECK(list->parameters().size() == 8);
+  });
+}
+
+TEST_CASE("a layer in two containers is replaced by one layer") {
+  run_threads(2, [](const Group& group) {
+    auto stock = seeded(shared_layer), split = seeded(shared_layer);
+    tensor_parallel(split, {{"*.0", colwise}, {"*.2", rowwise}}, group);
+    const auto first = [&](size_t i) { return split[i]->as<torch::nn::Sequential>()->ptr(0); };
+    CHECK(first(0) == first(1));
+    CHECK(first(0) == split[1]->named_children()["0"]);
+    const at::Tensor x = numbers({3, 4}, 1);
+    const at::Tensor seen = output_of_blocks(split, x), expected = output_of_blocks(stock, x);
+    CHECK(close(seen, expected));
+    seen.square().sum().backward();
+    expected.square().sum().backward();
+    check_same_gradients(split, stock, 1e-11);
   });
 }
