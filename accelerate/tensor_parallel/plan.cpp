@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/tensor_parallel/plan.hpp"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
@@ -11,9 +11,11 @@
 #include <optional>
 #include <set>
 #include <string_view>
+#include <typeinfo>
 #include <unordered_map>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/nn/linear.hpp"
 #include "accelerate/nn/module_slots.hpp"
 #include "accelerate/tensor_parallel/conv.hpp"
 #include "accelerate/tensor_parallel/embedding.hpp"
@@ -167,7 +169,22 @@ class Replacements {
                 one.name, one.layer->name(), style_name(one.style));
   }
 
+  /// \throws Error (usage), without changes, with all layers that cannot be replaced.
   void run() const {
+    if (!members_.empty()) {
+      refuse_plan(
+          group_,
+          "these layers of the plan are members of classes, which call the layers that they hold: {}; declare them "
+          "as parallel layers, or put them in a Sequential",
+          fmt::join(members_, ", "));
+    }
+    if (!derived_.empty()) {
+      refuse_plan(
+          group_,
+          "these layers of the plan are of user-defined classes, whose forward and parameters a parallel layer does "
+          "not have: {}; derive the class from a parallel layer and declare it",
+          fmt::join(derived_, ", "));
+    }
     for (const auto& replace : replacements_) replace();
   }
 
@@ -176,8 +193,13 @@ class Replacements {
   void add_as(const PlannedLayer& one, const Stock& stock) {
     auto slot = slot_of<Parallel>(*one.holder, one.key, one.layer);
     if (!slot) {
-      refuse_plan(group_, "{} is a member of {}, which calls the layer that it holds; declare it as a parallel layer",
-                  one.name, one.holder->name());
+      members_.push_back(fmt::format("{} of {}", one.name, one.holder->name()));
+      return;
+    }
+    const auto& type = typeid(*one.layer);
+    if (type != typeid(Stock) && type != typeid(LinearImpl)) {
+      derived_.push_back(fmt::format("{} is {}", one.name, one.layer->name()));
+      return;
     }
     auto& made = made_[one.layer.get()];
     if (!made) made = std::make_shared<Parallel>(stock, group_);
@@ -186,6 +208,7 @@ class Replacements {
   }
 
   const comm::Group& group_;
+  std::vector<std::string> members_, derived_;  // texts about layers that cannot be replaced
   std::unordered_map<const Module*, std::shared_ptr<void>> made_;
   std::vector<std::function<void()>> replacements_;
 };

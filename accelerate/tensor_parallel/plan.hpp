@@ -32,9 +32,10 @@ using ParallelPlan = std::vector<std::pair<std::string, ParallelStyle>>;
 /// Optimizers must be created afterwards, because the parameters are new tensors.
 ///
 /// A layer that is a member of a user-defined class cannot be replaced, because the class would still call the old
-/// layer. Declare it as ColumnParallelLinear, RowParallelLinear and so on. A layer object in several places of the
-/// model is replaced by one layer. A parameter that is also registered elsewhere, such as a tied weight, cannot be
-/// split.
+/// layer. Declare it as ColumnParallelLinear, RowParallelLinear and so on. Neither can a class derived from a layer of
+/// LibTorch, except accelerate::nn::Linear, because its forward() and parameters would be lost. A layer object in
+/// several places of the model is replaced by one layer. A parameter that is also registered elsewhere, such as a tied
+/// weight, cannot be split.
 ///
 /// \returns the names of the replaced layers, in the order of the model.
 /// \throws Error (usage), without changes, if a name of the plan matches no layer, if a layer cannot be replaced or

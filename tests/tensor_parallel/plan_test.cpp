@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/tensor_parallel/support.hpp"
 //
+#include "accelerate/nn/linear.hpp"
 #include "accelerate/tensor_parallel/plan.hpp"
 
 using namespace tensor_parallel_testing;
@@ -32,6 +33,27 @@ struct ContainerNetImpl : torch::nn::Module {
   torch::nn::Linear own = register_module("own", torch::nn::Linear(4, 2));
 };
 TORCH_MODULE(ContainerNet);
+
+/// A layer with an own forward and parameter.
+struct LoraImpl : torch::nn::LinearImpl {
+  LoraImpl() : torch::nn::LinearImpl(4, 8) {}
+  at::Tensor forward(const at::Tensor& x) { return torch::nn::LinearImpl::forward(x) + x.matmul(a.t()); }
+  at::Tensor a = register_parameter("a", torch::ones({8, 4}));
+};
+TORCH_MODULE(Lora);
+
+struct ScaledConvImpl : torch::nn::Conv2dImpl {
+  using torch::nn::Conv2dImpl::Conv2dImpl;
+};
+TORCH_MODULE(ScaledConv);
+
+/// A class that calls the layers that it holds.
+struct PairImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) { return second(first(x)); }
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(4, 4));
+  torch::nn::Linear second = register_module("second", torch::nn::Linear(4, 4));
+};
+TORCH_MODULE(Pair);
 
 /// A projection with the weight of an embedding.
 struct TiedHeadImpl : torch::nn::Module {
@@ -95,7 +117,6 @@ TEST_CASE("a plan that does not fit the model is refused, and the model is not c
         "Linear or Conv2d, vocab Embedding");
     CHECK(text({{"blocks.*.0", colwise}, {"blocks.1.*", rowwise}}) ==
           "tensor_parallel: blocks.1.0 matches 'blocks.*.0' and 'blocks.1.*' of the plan");
-    CHECK(text({{"conv.0", colwise}, {"own", colwise}}).find("tensor_parallel: own is a member of ") == 0);
     CHECK(text({{"conv.0", rowwise}}) ==
           "row_parallel_conv2d: in_channels is 1, must be divisible by the 2 ranks of the group");
     CHECK(text({{"conv.0", group.rank() == 0 ? colwise : rowwise}}) ==
@@ -104,6 +125,34 @@ TEST_CASE("a plan that does not fit the model is refused, and the model is not c
     CHECK(torch::equal(net(tokens({2, 3}, 1, 6)), stock(tokens({2, 3}, 1, 6))));
     tensor_parallel(net, {{"conv.0", colwise}, {"conv.2", rowwise}}, group);
     CHECK(text({{"conv.0", colwise}}).find("which cannot be split colwise") != std::string::npos);
+  });
+}
+
+TEST_CASE("all layers that cannot be replaced are named") {
+  run_threads(2, [](const Group& group) {
+    auto net = seeded([] { return torch::nn::Sequential(Pair(), torch::nn::Linear(4, 8), Pair()); });
+    const std::string members = refused([&] {
+      tensor_parallel(net, {{"*.first", colwise}, {"1", colwise}, {"*.second", rowwise}}, group);
+    });
+    const std::string pair = net->ptr(0)->name();
+    CHECK(
+        members ==
+        fmt::format("tensor_parallel: these layers of the plan are members of classes, which call the layers that they "
+                    "hold: 0.first of {0}, 0.second of {0}, 2.first of {0}, 2.second of {0}; declare them as "
+                    "parallel layers, or put them in a Sequential",
+                    pair));
+    auto derived = seeded([] { return torch::nn::Sequential(Lora(), torch::nn::Linear(8, 4), ScaledConv(1, 2, 1)); });
+    CHECK(refused([&] {
+            tensor_parallel(derived, {{"0", colwise}, {"1", rowwise}, {"2", colwise}}, group);
+          }) ==
+          fmt::format(
+              "tensor_parallel: these layers of the plan are of user-defined classes, whose forward and parameters a "
+              "parallel layer does not have: 0 is {}, 2 is {}; derive the class from a parallel layer and declare it",
+              derived->ptr(0)->name(), derived->ptr(2)->name()));
+    CHECK(derived->parameters().size() == 7);
+    auto ours = seeded([] { return torch::nn::Sequential(accelerate::nn::Linear(4, 8)); });
+    tensor_parallel(ours, {{"0", colwise}}, group);
+    CHECK(ours->parameters()[0].size(0) == 4);
   });
 }
 
