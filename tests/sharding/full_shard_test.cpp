@@ -12,7 +12,6 @@
 #include "accelerate/accelerate.hpp"
 #include "accelerate/base/log.hpp"
 #include "tests/refusal.hpp"
-#include "tests/sharding/counting_allocator.hpp"
 #include "tests/sharding/models.hpp"
 #include "tests/temporary_folder.hpp"
 
@@ -926,47 +925,4 @@ TEST_CASE("a rank that leaves in a forward is named with the unit") {
         CHECK_MESSAGE(text.find("rank 1") != std::string::npos, text);
       },
       std::chrono::seconds(5));
-}
-
-TEST_CASE("a rank holds its part of parameters and states between steps, and two units more in a step") {
-  const sharding_testing::CountedMemory counted;
-  auto& memory = counted.counts;
-  auto options = fully_sharded();
-  options.fsdp_plugin.min_num_params = 1000;
-  constexpr int64_t kWidth = 128, kLayers = 8;
-  constexpr int64_t kUnit = kWidth * kWidth * 4;
-  with_ranks(
-      2,
-      [&](Accelerator& accelerator) {
-        const int64_t before = memory.held;
-        accelerator.wait_for_everyone();
-        torch::nn::Sequential layers;
-        for (int64_t i = 0; i < kLayers; ++i) {
-          layers->push_back(torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWidth).bias(false)));
-        }
-        auto net = std::make_shared<AnyNet>([layers](const torch::Tensor& x) mutable { return layers->forward(x); });
-        net->register_module("layers", layers);
-        torch::optim::AdamW adamw(net->parameters(), 1e-3);
-        auto [model, optimizer] = accelerator.prepare(net, adamw);
-        const auto x = torch::ones({1, kWidth});
-        for (int64_t i = 0; i < 3; ++i) {
-          accelerator.wait_for_everyone();
-          if (accelerator.process_index() == 0) memory.peak = memory.held;
-          accelerator.wait_for_everyone();
-          accelerator.backward(model(x).mean());
-          optimizer.step();
-          optimizer.zero_grad();
-        }
-        accelerator.wait_for_everyone();
-        if (accelerator.process_index() == 0) {
-          const int64_t held = memory.held - before;
-          // Parameters and two states, once over both ranks; 2 % for counts and small tensors.
-          CHECK(held >= 3 * kLayers * kUnit);
-          CHECK(held < 3 * kLayers * kUnit * 102 / 100 + (1 << 16));
-          // On both ranks: two whole units of parameters and two of gradients, and the parts of all gradients.
-          CHECK(memory.peak - memory.held < 2 * 4 * kUnit + kLayers * kUnit + 4 * kUnit);
-        }
-        accelerator.wait_for_everyone();
-      },
-      options);
 }
