@@ -2,6 +2,7 @@
 #include "accelerate/tensor_parallel/plan.hpp"
 
 #include <fmt/ranges.h>
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
@@ -17,6 +18,7 @@
 #include "accelerate/base/error.hpp"
 #include "accelerate/nn/linear.hpp"
 #include "accelerate/nn/module_slots.hpp"
+#include "accelerate/tensor_parallel/attention.hpp"
 #include "accelerate/tensor_parallel/conv.hpp"
 #include "accelerate/tensor_parallel/embedding.hpp"
 #include "accelerate/tensor_parallel/linear.hpp"
@@ -160,13 +162,17 @@ class Replacements {
       if (column) return add_as<ColumnParallelConv2dImpl>(one, *conv);
       if (row) return add_as<RowParallelConv2dImpl>(one, *conv);
     }
+    const auto* attention = one.layer->as<torch::nn::MultiheadAttentionImpl>();
+    if (attention != nullptr && column) return add_as<ParallelMultiheadAttentionImpl>(one, *attention);
     const auto* embedding = one.layer->as<torch::nn::EmbeddingImpl>();
     if (embedding != nullptr && one.style == ParallelStyle::vocab) {
       return add_as<VocabParallelEmbeddingImpl>(one, *embedding);
     }
-    refuse_plan(group_,
-                "{} is {}, which cannot be split {}; colwise and rowwise need Linear or Conv2d, vocab Embedding",
-                one.name, one.layer->name(), style_name(one.style));
+    refuse_plan(
+        group_,
+        "{} is {}, which cannot be split {}; colwise needs Linear, Conv2d or MultiheadAttention, rowwise Linear "
+        "or Conv2d, vocab Embedding",
+        one.name, one.layer->name(), style_name(one.style));
   }
 
   /// \throws Error (usage), without changes, with all layers that cannot be replaced.
@@ -181,8 +187,8 @@ class Replacements {
     if (!derived_.empty()) {
       refuse_plan(
           group_,
-          "these layers of the plan are of user-defined classes, whose forward and parameters a parallel layer does "
-          "not have: {}; derive the class from a parallel layer and declare it",
+          "these layers of the plan are of user-defined classes, and parallel layers would lack their forward and "
+          "parameters: {}; derive the class from a parallel layer and declare it",
           fmt::join(derived_, ", "));
     }
     for (const auto& replace : replacements_) replace();

@@ -18,7 +18,7 @@ namespace accelerate::nn {
 
 /// How one layer is split, with the names of PyTorch's tensor parallel styles.
 enum class ParallelStyle {
-  colwise,  ///< Linear or Conv2d by output features: the first of a pair
+  colwise,  ///< Linear or Conv2d by output features, the first of a pair; a whole MultiheadAttention by heads
   rowwise,  ///< Linear or Conv2d by input features: the second of a pair
   vocab,    ///< Embedding by vocabulary
 };
@@ -36,6 +36,10 @@ using ParallelPlan = std::vector<std::pair<std::string, ParallelStyle>>;
 /// LibTorch, except accelerate::nn::Linear, because its forward() and parameters would be lost. A layer object in
 /// several places of the model is replaced by one layer. A parameter that is also registered elsewhere, such as a tied
 /// weight, cannot be split.
+///
+/// \note Code that casts an entry of a ModuleList or ModuleDict to a layer of LibTorch finds the parallel layer
+///   afterwards. A MultiheadAttention becomes a ParallelMultiheadAttention. Its forward() has the arguments of the
+///   Python layer and returns the output without attention weights.
 ///
 /// \returns the names of the replaced layers, in the order of the model.
 /// \throws Error (usage), without changes, if a name of the plan matches no layer, if a layer cannot be replaced or

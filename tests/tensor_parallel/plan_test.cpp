@@ -108,13 +108,13 @@ TEST_CASE("a plan that does not fit the model is refused, and the model is not c
     const auto text = [&](const ParallelPlan& plan) { return refused([&] { tensor_parallel(net, plan, group); }); };
     CHECK(text({{"conv.0", colwise}, {"blocks.*.5", rowwise}}) ==
           "tensor_parallel: the plan has 'blocks.*.5', which is not a layer of the model");
-    CHECK(text({{"blocks.0", colwise}}) ==
-          "tensor_parallel: blocks.0 is torch::nn::SequentialImpl, which cannot be split colwise; colwise and rowwise "
-          "need Linear or Conv2d, vocab Embedding");
     CHECK(
-        text({{"input.0", rowwise}}) ==
-        "tensor_parallel: input.0 is torch::nn::EmbeddingImpl, which cannot be split rowwise; colwise and rowwise need "
-        "Linear or Conv2d, vocab Embedding");
+        text({{"blocks.0", colwise}}) ==
+        "tensor_parallel: blocks.0 is torch::nn::SequentialImpl, which cannot be split colwise; colwise needs Linear, "
+        "Conv2d or MultiheadAttention, rowwise Linear or Conv2d, vocab Embedding");
+    CHECK(text({{"input.0", rowwise}}) ==
+          "tensor_parallel: input.0 is torch::nn::EmbeddingImpl, which cannot be split rowwise; colwise needs Linear, "
+          "Conv2d or MultiheadAttention, rowwise Linear or Conv2d, vocab Embedding");
     CHECK(text({{"blocks.*.0", colwise}, {"blocks.1.*", rowwise}}) ==
           "tensor_parallel: blocks.1.0 matches 'blocks.*.0' and 'blocks.1.*' of the plan");
     CHECK(text({{"conv.0", rowwise}}) ==
@@ -125,6 +125,41 @@ TEST_CASE("a plan that does not fit the model is refused, and the model is not c
     CHECK(torch::equal(net(tokens({2, 3}, 1, 6)), stock(tokens({2, 3}, 1, 6))));
     tensor_parallel(net, {{"conv.0", colwise}, {"conv.2", rowwise}}, group);
     CHECK(text({{"conv.0", colwise}}).find("which cannot be split colwise") != std::string::npos);
+  });
+}
+
+TEST_CASE("attention in a list, a dictionary and a Sequential is split by heads") {
+  run_threads(2, [](const Group& group) {
+    const auto make = [] {
+      const auto attention = [] {
+        torch::nn::MultiheadAttention layer(8, 4);
+        layer->to(at::kDouble);
+        return layer.ptr();
+      };
+      torch::nn::ModuleDict dict;
+      dict->update({{"a", attention()}});
+      return torch::nn::ModuleList(attention(), dict, torch::nn::Sequential(torch::nn::MultiheadAttention(8, 2)));
+    };
+    auto stock = seeded(make), split = seeded(make);
+    CHECK(tensor_parallel(split, {{"0", colwise}, {"1.a", colwise}, {"2.0", colwise}}, group).size() == 3);
+    CHECK(split[2]->as<torch::nn::Sequential>()->ptr(0)->as<ParallelMultiheadAttention>() != nullptr);
+    const at::Tensor x = numbers({3, 2, 8}, 1);
+    const auto expected_of = [](const auto& layer, const at::Tensor& input) {
+      return std::get<0>(layer->template as<torch::nn::MultiheadAttention>()->forward(input, input, input));
+    };
+    const auto seen_of = [](const auto& layer, const at::Tensor& input) {
+      return layer->template as<ParallelMultiheadAttention>()->forward(input, input, input);
+    };
+    const at::Tensor expected =
+        expected_of(stock[1]->as<torch::nn::ModuleDict>()->items()[0].second, expected_of(stock[0], x));
+    const at::Tensor seen = seen_of(split[1]->as<torch::nn::ModuleDict>()->items()[0].second, seen_of(split[0], x));
+    CHECK(close(seen, expected));
+    CHECK(refused([&] {
+            tensor_parallel(stock, {{"0.out_proj", rowwise}}, group);
+          }).find("members of classes") != std::string::npos);
+    CHECK(refused([&] {
+            tensor_parallel(stock, {{"0", rowwise}}, group);
+          }).find("which cannot be split rowwise") != std::string::npos);
   });
 }
 
@@ -145,10 +180,10 @@ TEST_CASE("all layers that cannot be replaced are named") {
     CHECK(refused([&] {
             tensor_parallel(derived, {{"0", colwise}, {"1", rowwise}, {"2", colwise}}, group);
           }) ==
-          fmt::format(
-              "tensor_parallel: these layers of the plan are of user-defined classes, whose forward and parameters a "
-              "parallel layer does not have: 0 is {}, 2 is {}; derive the class from a parallel layer and declare it",
-              derived->ptr(0)->name(), derived->ptr(2)->name()));
+          fmt::format("tensor_parallel: these layers of the plan are of user-defined classes, and parallel layers "
+                      "would lack their "
+                      "forward and parameters: 0 is {}, 2 is {}; derive the class from a parallel layer and declare it",
+                      derived->ptr(0)->name(), derived->ptr(2)->name()));
     CHECK(derived->parameters().size() == 7);
     auto ours = seeded([] { return torch::nn::Sequential(accelerate::nn::Linear(4, 8)); });
     tensor_parallel(ours, {{"0", colwise}}, group);
