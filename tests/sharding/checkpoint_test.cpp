@@ -108,7 +108,7 @@ TEST_CASE("each rank writes its parts, and training continues on any number of r
                                Change{shard_grad_op, full_shard, 2, 3}, Change{shard_optim_op, full_shard, 3, 4},
                                Change{no_shard, full_shard, 2, 4}, Change{full_shard, shard_optim_op, 1, 3}}) {
     for (const ModelCase& of : model_cases()) {
-      for (const OptimizerCase& optimizer_case : optimizer_cases()) {
+      for (const OptimizerCase& optimizer_case : optimizer_cases(of)) {
         CAPTURE(strategy_name(change.saving));
         CAPTURE(strategy_name(change.loading));
         CAPTURE(change.ranks_before);

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "accelerate/nn/sync_batch_norm.hpp"
+
 namespace sharding_testing {
 
 /// A model of any type, called through a function.
@@ -27,6 +29,7 @@ struct ModelCase {
   std::function<std::shared_ptr<AnyNet>()> make;
   /// Inputs of a step, [12, ...]; the targets have the shape of the output.
   std::function<torch::Tensor(int64_t step)> inputs;
+  bool with_all_optimizers = true;  ///< otherwise with AdamW only, to save time
 };
 
 inline torch::Tensor waves(at::IntArrayRef sizes, double start) {
@@ -55,6 +58,32 @@ inline std::shared_ptr<AnyNet> conv_net() {
                                torch::nn::Conv2d(6, 4, 3), torch::nn::Flatten(), torch::nn::Linear(4 * 4, 3));
   auto net = std::make_shared<AnyNet>([layers](torch::Tensor x) mutable { return layers->forward(x); });
   net->register_module("layers", layers);
+  net->to(torch::kDouble);
+  fill(*net);
+  return net;
+}
+
+/// Not connected, SyncBatchNorm is BatchNorm: one process has the statistics of all ranks. Convolutions have no bias,
+/// because its gradient is rounding noise.
+inline std::shared_ptr<AnyNet> batch_norm_net() {
+  torch::nn::Sequential layers(torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 6, 3).bias(false)),
+                               accelerate::nn::SyncBatchNorm(6), torch::nn::ReLU(),
+                               torch::nn::Conv2d(torch::nn::Conv2dOptions(6, 4, 3).bias(false)),
+                               accelerate::nn::SyncBatchNorm(4), torch::nn::Flatten(), torch::nn::Linear(4 * 4, 3));
+  auto net = std::make_shared<AnyNet>([layers](torch::Tensor x) mutable { return layers->forward(x); });
+  net->register_module("layers", layers);
+  net->to(torch::kDouble);
+  fill(*net);
+  return net;
+}
+
+inline std::shared_ptr<AnyNet> lstm_net() {
+  torch::nn::LSTM lstm(torch::nn::LSTMOptions(7, 5).num_layers(2).batch_first(true));
+  torch::nn::Linear last(5, 3);
+  auto net =
+      std::make_shared<AnyNet>([lstm, last](const torch::Tensor& x) mutable { return last(std::get<0>(lstm(x))); });
+  net->register_module("lstm", lstm);
+  net->register_module("last", last);
   net->to(torch::kDouble);
   fill(*net);
   return net;
@@ -101,9 +130,20 @@ inline std::vector<ModelCase> model_cases() {
            [](int64_t step) {
              return waves({12, 2, 6, 6}, 0.1 * static_cast<double>(step));
            }},
-          {"tied transformer", tied_transformer, [](int64_t step) {
+          {"tied transformer", tied_transformer,
+           [](int64_t step) {
              return torch::arange(12 * 5).add(step).mul(7).remainder(10).reshape({12, 5});
-           }}};
+           }},
+          {"conv net with BatchNorm", batch_norm_net,
+           [](int64_t step) {
+             return waves({12, 2, 6, 6}, 0.1 * static_cast<double>(step));
+           },
+           /*with_all_optimizers=*/false},
+          {"LSTM", lstm_net,
+           [](int64_t step) {
+             return waves({12, 4, 7}, 0.1 * static_cast<double>(step));
+           },
+           /*with_all_optimizers=*/false}};
 }
 
 /// Loss of rows [begin, end) of the step's batch.
@@ -128,6 +168,12 @@ inline std::vector<OptimizerCase> optimizer_cases() {
           {"SGD with momentum", of(std::type_identity<SGD>{}, SGDOptions(1e-2).momentum(0.9).weight_decay(1e-3))},
           {"Adagrad", of(std::type_identity<Adagrad>{}, AdagradOptions(1e-2))},
           {"RMSprop", of(std::type_identity<RMSprop>{}, RMSpropOptions(1e-2).momentum(0.9).centered(true).eps(1e-3))}};
+}
+
+inline std::vector<OptimizerCase> optimizer_cases(const ModelCase& of) {
+  auto all = optimizer_cases();
+  if (!of.with_all_optimizers) all.resize(1);
+  return all;
 }
 
 inline double largest_difference(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {

@@ -98,7 +98,7 @@ void step(Accelerator& accelerator, Model& model, Optimizer& optimizer, const to
 TEST_CASE("20 steps are those of one process with LibTorch's optimizer, for every model and optimizer") {
   with_strategies([](Accelerator& accelerator) {
     for (const ModelCase& of : model_cases()) {
-      for (const OptimizerCase& with : optimizer_cases()) {
+      for (const OptimizerCase& with : optimizer_cases(of)) {
         CAPTURE(of.name);
         CAPTURE(with.name);
         const auto reference = of.make();
@@ -111,6 +111,7 @@ TEST_CASE("20 steps are those of one process with LibTorch's optimizer, for ever
           step(accelerator, model, optimizer, of.inputs(i));
         }
         CHECK(difference(model, net->parameters(), reference->parameters()) < 1e-12);
+        CHECK(largest_difference(net->buffers(), reference->buffers()) < 1e-12);
         accelerator.check_synchronized(model);
         accelerator.free_memory();
       }
@@ -372,6 +373,46 @@ TEST_CASE("accumulation, no_sync and clipping are those of one process") {
       /*accumulation_steps=*/2);
 }
 
+TEST_CASE("windows of 4 micro-batches, with no_sync and without, and a short last window are those of one process") {
+  with_strategies(
+      [](Accelerator& accelerator) {
+        const ModelCase of = model_cases()[0];
+        std::vector<torch::Tensor> batches;
+        for (int64_t i = 0; i < 10; ++i) batches.push_back(of.inputs(i));
+        for (const bool with_no_sync : {false, true}) {
+          CAPTURE(with_no_sync);
+          const auto reference = of.make(), net = of.make();
+          torch::optim::AdamW stock(reference->parameters(), 1e-2), own(net->parameters(), 1e-2);
+          auto rows = accelerate::data::from_tensors(torch::cat(batches), torch::zeros({120}),
+                                                     {.batch_size = 12 / accelerator.num_processes()});
+          auto [model, optimizer, loader] = accelerator.prepare(net, own, rows);
+          for (int64_t epoch = 0; epoch < 2; ++epoch) {
+            for (auto& batch : loader) {
+              const auto window = accelerator.accumulate(model);
+              const auto backward = [&, &to = model] { accelerator.backward(loss_of(to(batch.data))); };
+              if (with_no_sync && !accelerator.sync_gradients()) {
+                const auto local = accelerator.no_sync(model);
+                backward();
+              } else {
+                backward();
+              }
+              optimizer.step();
+              optimizer.zero_grad();
+            }
+            for (int64_t i = 0; i < 10; ++i) {
+              (loss_of(reference->forward(batches[static_cast<size_t>(i)])) / (i < 8 ? 4 : 2)).backward();
+              if (i != 3 && i != 7 && i != 9) continue;
+              stock.step();
+              stock.zero_grad();
+            }
+          }
+          CHECK(difference(model, net->parameters(), reference->parameters()) < 1e-12);
+          accelerator.free_memory();
+        }
+      },
+      /*accumulation_steps=*/4);
+}
+
 TEST_CASE("frozen, unused and empty parameters, and one with other strides") {
   with_strategies([](Accelerator& accelerator) {
     const auto make = [] {
@@ -525,6 +566,15 @@ TEST_CASE("bfloat16 parameters with float32 masters train as without sharding, a
       }
       // The sums of gradients are rounded to bfloat16 without sharding only.
       CHECK(difference(model, net->parameters(), reference->parameters()) < 1e-2);
+      if (*options.sharding == full_shard) {
+        const auto shards = model.core().parameter_shards();
+        const auto whole = Accelerator::summon_full_params(model);
+        for (const auto& shard : shards) {
+          if (shard.begin == shard.end) continue;
+          const auto rounded = shard.master.flatten().to(torch::kBFloat16);
+          CHECK(net->named_parameters()[shard.name].detach().flatten().slice(0, shard.begin, shard.end).equal(rounded));
+        }
+      }
       accelerator.save_state(shared.path / "c");
       second.load_state(shared.path / "c");
       for (int64_t i = 8; i < 12; ++i) {
@@ -649,6 +699,39 @@ TEST_CASE("after an exception in a forward or a backward the next step is right"
     CHECK_THROWS_AS(accelerator.backward(loss_of(output)), std::runtime_error);
     train(4);
     CHECK(difference(model, net->parameters(), reference->parameters()) < 1e-12);
+  });
+}
+
+TEST_CASE("after an exception between the layers of a forward or a backward the next step is right") {
+  with_strategies([](Accelerator& accelerator) {
+    const auto net = mlp(), reference = mlp();
+    enum class Fails { no, forward, backward } fails = Fails::no;
+    size_t after = 0;  // this layer
+    net->run = [&, list = net->parameters()](torch::Tensor x) {
+      for (size_t layer = 0; layer < 3; ++layer) {
+        x = at::linear(x, list[2 * layer], list[2 * layer + 1]);
+        if (layer < 2) x = x.tanh();
+        if (layer != after) continue;
+        if (fails == Fails::forward) throw std::runtime_error("in forward");
+        if (fails == Fails::backward)
+          x.register_hook([](const torch::Tensor&) -> torch::Tensor { throw std::runtime_error("in backward"); });
+      }
+      return x;
+    };
+    torch::optim::AdamW own(net->parameters(), 1e-2), stock(reference->parameters(), 1e-2);
+    auto [model, optimizer] = accelerator.prepare(net, own);
+    int64_t i = 0;
+    for (after = 0; after < 2; ++after) {
+      for (const Fails how : {Fails::no, Fails::forward, Fails::backward}) {
+        fails = how;
+        const auto batch = model_cases()[0].inputs(i++);
+        if (how != Fails::no) CHECK_THROWS_AS(step(accelerator, model, optimizer, batch), std::runtime_error);
+        fails = Fails::no;
+        stock_step(*reference, stock, batch);
+        step(accelerator, model, optimizer, batch);
+        CHECK(difference(model, net->parameters(), reference->parameters()) < 1e-12);
+      }
+    }
   });
 }
 

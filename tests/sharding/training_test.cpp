@@ -79,7 +79,7 @@ TEST_CASE("every strategy has the bits of training without sharding on ranks tha
       accelerate::simulate(ranks, [&] {
         Accelerator accelerator(sharded(strategy)), plain(not_sharded());
         for (const ModelCase& of : model_cases()) {
-          for (const OptimizerCase& with : optimizer_cases()) {
+          for (const OptimizerCase& with : optimizer_cases(of)) {
             CAPTURE(of.name);
             CAPTURE(with.name);
             const auto net = of.make(), other = of.make();
