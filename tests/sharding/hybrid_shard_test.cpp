@@ -308,11 +308,13 @@ TEST_CASE("replicas may use and reduce units in different orders") {
 TEST_CASE("the ranks of a replica must use units in one order") {
   with_ranks(4, hybrid(2), [](Accelerator& accelerator) {
     Training it(accelerator, two_layers_in_order(accelerator.process_index() == 3), mlp());
-    it.optimizer.zero_grad();
-    accelerator.backward(loss_of(it.model(rows_of(accelerator, batch(0)))));
-    ends(refusal([&] { it.optimizer.step(); }),
-         "no optimizer stepped: after the same collectives the next collective of rank 2 was 'gather 0', that of rank "
-         "3 'gather 1' (sharding_plan() lists the units); use the parameters in one order on all ranks");
+    const int64_t rank = accelerator.process_index();
+    if (rank < 2) return;  // the other replica
+    ends(refusal([&] { std::ignore = it.model(rows_of(accelerator, batch(0))); }),
+         fmt::format(
+             "this rank transfers item {}, rank {} transfers item {}; all ranks must call the same operations in "
+             "the same order.",
+             rank - 2, 5 - rank, 3 - rank));
   });
 }
 

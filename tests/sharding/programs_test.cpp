@@ -287,4 +287,30 @@ TEST_CASE("a Trainer has the weights and the evaluation of training without shar
   });
 }
 
+TEST_CASE("BestModelCallback restores the best weights on all ranks") {
+  accelerate::simulate(2, [] {
+    for (const auto strategy : {no_shard, full_shard, shard_grad_op}) {
+      CAPTURE(strategy_name(strategy));
+      RowTrainer trainer(strategy);
+      const auto weights = [&] {
+        const auto whole = Accelerator::summon_full_params(trainer.model());
+        std::vector<torch::Tensor> copies;
+        for (const auto& parameter : trainer.parameters()) copies.push_back(parameter.detach().clone());
+        return copies;
+      };
+      const auto best = weights();
+      const auto state = trainer.state_dict();
+      accelerate::BestModelCallback::StateDict saved;
+      for (const auto& item : state) saved.insert("model." + item.key(), item.value().clone());
+      accelerate::BestModelCallback callback;
+      callback.load_state_dict(saved);
+      trainer.train();
+      CHECK(largest_difference(weights(), best) > 1e-3);
+      accelerate::trainer::TrainerControl control;
+      callback.on_train_end({trainer.arguments(), trainer.state(), trainer, {}}, control);
+      CHECK(largest_difference(weights(), best) == 0);
+    }
+  });
+}
+
 }  // namespace programs_testing
