@@ -15,13 +15,19 @@
 #include "accelerate/device/absent_memory.hpp"
 #include "accelerate/units/argument_devices.hpp"
 
+// cmake/AccelerateGatherKey.cmake defines it if another key takes the place of this one.
+#ifndef ACCELERATE_GATHER_KEY
+#define ACCELERATE_GATHER_KEY TESTING_ONLY_GenericWrapper
+#endif
+
 namespace accelerate::units {
 namespace {
 
 // A per-tensor key that LibTorch 2.11 to 2.15 reserves and does not use. Above autograd, so a gather runs before
-// autograd saves the parameter. Another registered fallback of this key in the process is an error when this file is
-// loaded.
-constexpr auto kKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+// autograd saves the parameter. Fake is below autograd, so a saved parameter gets its memory later, and below autocast,
+// which holds a mutex of the process while it casts a parameter. Ranks that are threads would block each other there.
+// Another registered fallback of this key in the process is an error when the first parameter is enabled.
+constexpr auto kKey = c10::DispatchKey::ACCELERATE_GATHER_KEY;
 
 using MemoryContext = std::shared_ptr<const GatheredParameter>;
 void delete_context(void* context) { delete static_cast<MemoryContext*>(context); }

@@ -27,7 +27,7 @@ function(expect promise)
   string(MD5 hash "${promise}")
   execute_process(
     COMMAND "${CMAKE_COMMAND}" -S "${SOURCE}" -B "${FOLDER}/${hash}" -G "${GENERATOR}" -DACCELERATE_BUILD_TESTS=OFF -DCMAKE_BUILD_TYPE=Release
-            ${case_OPTIONS}
+            -DACCELERATE_GATHER_KEY=TESTING_ONLY_GenericWrapper ${case_OPTIONS}
     RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
   string(REGEX REPLACE "[ \n]+" " " printed "${output}")
   set(problem "")
@@ -148,6 +148,15 @@ expect("a switch in lower case is one" PRINTS "CUDA no (switched off); NCCL no" 
 expect("another word than AUTO, ON, OFF is refused for CUDA" FAILS
        PRINTS "Accelerate: ACCELERATE_WITH_CUDA is 'maybe', must be AUTO, ON or OFF."
        OPTIONS ${torch} -DACCELERATE_WITH_CUDA=maybe)
+expect("a LibTorch without a dispatch key that works is refused" FAILS
+       PRINTS "Accelerate: LibTorch 2.11.0 in ${FOLDER}/libtorch-2.11.0 has no dispatch key by which operators can gather parameters: TESTING_ONLY_GenericWrapper: the check does not compile:"
+              "TESTING_ONLY_GenericMode: the check does not compile:" "Fake: the check does not compile:"
+              "Use a LibTorch 2.11 or 2.15, which we test. To build without this check, give -DACCELERATE_GATHER_KEY=<key>; sharded training and offloading may then fail."
+       OPTIONS ${torch} -DACCELERATE_GATHER_KEY=AUTO)
+expect("another dispatch key can be selected, and is not checked" PRINTS "Accelerate 0.2.0: LibTorch 2.11.0" OPTIONS ${torch} -DACCELERATE_GATHER_KEY=Fake)
+expect("a dispatch key that is no candidate is refused" FAILS
+       PRINTS "Accelerate: ACCELERATE_GATHER_KEY is 'CPU', must be AUTO or one of TESTING_ONLY_GenericWrapper, TESTING_ONLY_GenericMode, Fake."
+       OPTIONS ${torch} -DACCELERATE_GATHER_KEY=CPU)
 expect("tests need the launcher" FAILS
        PRINTS "Accelerate: the tests start their ranks with accelerate_launch; give -DACCELERATE_BUILD_LAUNCHER=ON, or -DACCELERATE_BUILD_TESTS=OFF."
        OPTIONS ${torch} -DACCELERATE_BUILD_TESTS=ON -DACCELERATE_BUILD_LAUNCHER=OFF)
