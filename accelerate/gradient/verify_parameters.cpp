@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "accelerate/base/hash.hpp"
+#include "accelerate/units/gather_on_use.hpp"
 
 namespace accelerate::gradient {
 namespace {
@@ -62,9 +63,10 @@ std::string layout_of(const at::Tensor& parameter) {
 std::string describe_tensor(const NamedTensor& named, std::string_view what) {
   const at::Tensor& tensor = named.tensor;
   const bool is_parameter = what == "parameter";
-  return fmt::format("{} [{}] {}{}{}", named.name, fmt::join(tensor.sizes().vec(), ", "),
+  return fmt::format("{} [{}] {}{}{}{}", named.name, fmt::join(tensor.sizes().vec(), ", "),
                      c10::toString(tensor.scalar_type()), is_parameter ? layout_of(tensor) : "",
-                     is_parameter && !tensor.requires_grad() ? ", frozen" : "");
+                     is_parameter && !tensor.requires_grad() ? ", frozen" : "",
+                     units::is_offloaded(tensor) ? ", offloaded" : "");
 }
 
 void verify_parameters(const comm::Group& group, std::string_view what, const std::vector<NamedTensor>& tensors) {

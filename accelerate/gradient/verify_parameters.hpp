@@ -10,7 +10,8 @@
 
 namespace accelerate::gradient {
 
-/// Compares the tensors of all ranks by name, order, shape, dtype and requires_grad, not by value. Costs one reduction
+/// Compares the tensors of all ranks by name, order, shape, dtype, requires_grad and offload, not by
+/// value. Costs one reduction
 /// of three integers if all ranks agree.
 ///
 /// \param what  "parameter" or "buffer", for the message.
@@ -19,7 +20,7 @@ namespace accelerate::gradient {
 void verify_parameters(const comm::Group& group, std::string_view what, const std::vector<NamedTensor>& tensors);
 
 /// Returns "0.weight [20, 10] Float", with ", frozen" if `what` is "parameter" and a floating-point tensor needs no
-/// gradient.
+/// gradient, and with ", offloaded" if its values are on the CPU or the disk.
 [[nodiscard]] std::string describe_tensor(const NamedTensor& tensor, std::string_view what);
 
 }  // namespace accelerate::gradient

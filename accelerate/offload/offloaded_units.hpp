@@ -53,6 +53,7 @@ class OffloadedUnits : public std::enable_shared_from_this<OffloadedUnits> {
     [[nodiscard]] std::optional<c10::Device> execution_device() const override {
       return parent->device_.is_cpu() ? std::nullopt : std::optional(parent->device_);
     }
+    [[nodiscard]] bool refuses_writes() const override { return true; }
 
     OffloadedUnits* parent = nullptr;
     Unit* unit = nullptr;

@@ -25,6 +25,7 @@
 #include "accelerate/sharding/fully_sharded_parameters.hpp"
 #include "accelerate/sharding/shard_mesh.hpp"
 #include "accelerate/sharding/sharded_parameters.hpp"
+#include "accelerate/units/gather_on_use.hpp"
 
 namespace accelerate::prepared {
 
@@ -234,6 +235,7 @@ std::vector<gradient::NamedTensor> ModelCore::own_parameters() {
   std::vector<gradient::NamedTensor> own;
   refuse_shared_with_pipeline();
   for (const auto& parameter : parameters_) {
+    if (units::is_offloaded(parameter.tensor)) continue;  // each rank reads the values from its file
     const bool taken = std::ranges::any_of(accelerator_state_->registry.of<ModelCore>(),
                                            [&](const ModelCore& other) { return other.manages(parameter.tensor); });
     if (taken) {

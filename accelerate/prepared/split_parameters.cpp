@@ -12,6 +12,7 @@
 #include "accelerate/gradient/verify_parameters.hpp"
 #include "accelerate/prepared/model.hpp"
 #include "accelerate/tensor_parallel/split_record.hpp"
+#include "accelerate/units/gather_on_use.hpp"
 
 namespace accelerate::prepared {
 namespace {
@@ -65,7 +66,9 @@ void make_equal_in_tensor_group(const AcceleratorState& shared, const std::vecto
   comm::with_operation_context("prepare", "the parameters that are not split are not made equal", shared.place, [&] {
     gradient::verify_parameters(group, "parameter", equal);
     std::vector<at::Tensor> tensors;
-    for (const auto& each : equal) tensors.push_back(each.tensor);
+    for (const auto& each : equal) {
+      if (!units::is_offloaded(each.tensor)) tensors.push_back(each.tensor);
+    }
     gradient::broadcast_tensors(group, tensors, 0, bucket_bytes);
   });
 }

@@ -243,4 +243,10 @@ bool fills_its_storage(const at::Tensor& parameter) {
 
 bool has_memory_owner(const at::Tensor& tensor) { return tensor.defined() && parameter_of(tensor) != nullptr; }
 
+bool is_offloaded(const at::Tensor& tensor) {
+  const auto parameter = tensor.defined() ? parameter_of(tensor) : nullptr;
+  const auto owner = parameter ? parameter->owner.lock() : nullptr;
+  return owner && owner->refuses_writes();
+}
+
 }  // namespace accelerate::units

@@ -37,6 +37,9 @@ class GatherOnUse {
 
   /// If set, the operator's other arguments are copied to this device, and so are those of operators on its results.
   [[nodiscard]] virtual std::optional<c10::Device> execution_device() const { return std::nullopt; }
+
+  /// True if an operator that writes to a parameter is an error, because its values are elsewhere.
+  [[nodiscard]] virtual bool refuses_writes() const { return false; }
 };
 
 /// The parts of error texts that depend on the component. Each must remain valid.
@@ -95,5 +98,7 @@ void share_parameter_memory(const at::Tensor& parameter, const at::Tensor& flat,
 [[nodiscard]] bool fills_its_storage(const at::Tensor& parameter);
 /// True if a unit owns the memory of the tensor, a parameter or a view of one.
 [[nodiscard]] bool has_memory_owner(const at::Tensor& tensor);
+/// True if that owner refuses operators that write to the tensor: the parameter is offloaded.
+[[nodiscard]] bool is_offloaded(const at::Tensor& tensor);
 
 }  // namespace accelerate::units
