@@ -24,7 +24,8 @@ struct DeviceMapOptions {
   MaxMemory max_memory{};
   /// Classes of modules that are not divided between devices: {"Block"} or {"ns::BlockImpl"}.
   std::vector<std::string> no_split_module_classes{};
-  /// If set, the dtype to which the weights will be converted.
+  /// If set, the dtype to which the caller will convert the weights. load_checkpoint_and_dispatch() does not convert
+  /// them and refuses another dtype than that of the model.
   std::optional<c10::ScalarType> dtype{};
   /// Dtypes of single tensors, by name.
   SpecialDtypes special_dtypes{};

@@ -141,6 +141,21 @@ void load_values(torch::nn::Module& module, const DeviceMap& device_map, const o
   }
 }
 
+// Sizes are counted in the dtypes of the options, but nothing is converted, so limits would be exceeded.
+void check_dtypes(const torch::nn::Module& module, const DeviceMapOptions& map) {
+  for (const auto& [name, tensor] : offload::distinct_tensors(module)) {
+    const c10::ScalarType own = tensor.scalar_type();
+    const auto special = map.special_dtypes.find(name);
+    const auto other = c10::isIntegralType(own, /*includeBool=*/true) ? own : map.dtype.value_or(own);
+    const c10::ScalarType counted = special != map.special_dtypes.end() ? special->second : other;
+    if (counted == own) continue;
+    base::fail(ErrorKind::usage, {}, "load_checkpoint_and_dispatch",
+               "the dtype of {} is {} in the options of the device map and {} in the model, and weights are not "
+               "converted; leave it unset, or build the model with the dtype and load a checkpoint that has it",
+               name, c10::toString(counted), c10::toString(own));
+  }
+}
+
 void report_unexpected(const offload::SavedValues& saved, const std::map<std::string, std::vector<std::string>>& names,
                        bool strict) {
   std::set<std::string> known;
@@ -195,6 +210,7 @@ void load_checkpoint_and_dispatch(torch::nn::Module& module, const std::filesyst
 DeviceMap load_checkpoint_and_dispatch(torch::nn::Module& module, const std::filesystem::path& checkpoint,
                                        DeviceMapStrategy strategy, const DeviceMapOptions& map,
                                        const LoadDispatchOptions& options) {
+  check_dtypes(module, map);
   const auto limits = strategy == DeviceMapStrategy::sequential
                           ? get_max_memory(map.max_memory)
                           : get_balanced_memory(module, map.max_memory, map.no_split_module_classes, map.dtype,

@@ -55,6 +55,7 @@ enum class DeviceMapStrategy {
 
 /// \param map  Limits and classes of infer_auto_device_map().
 /// \returns    The device map.
+/// \throws Error (usage) also if a dtype of `map` differs from that of the model, because nothing is converted.
 DeviceMap load_checkpoint_and_dispatch(torch::nn::Module& module, const std::filesystem::path& checkpoint,
                                        DeviceMapStrategy strategy, const DeviceMapOptions& map,
                                        const LoadDispatchOptions& options = {});

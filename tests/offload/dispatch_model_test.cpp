@@ -74,6 +74,25 @@ TEST_CASE("loading needs memory for the parameters on the CPU and two units") {
   CHECK(memory.counts.peak - before < (4 + 2) * offload_testing::kUnitBytes);
 }
 
+TEST_CASE("a dtype that only the device map has is refused, because nothing is converted") {
+  const TemporaryFolder folder;
+  accelerate::Accelerator accelerator({.cpu = true});
+  DeepNet net = deep_net();
+  accelerator.save_model(accelerator.prepare(net), folder.path);
+  const auto load = [&](const accelerate::DeviceMapOptions& options) {
+    DeepNet loaded = init_empty_weights([] { return DeepNet(); });
+    return refusal([&] { load_checkpoint_and_dispatch(*loaded, folder.path, DeviceMapStrategy::automatic, options); });
+  };
+  const auto text = [](const std::string& name) {
+    return "load_checkpoint_and_dispatch: the dtype of " + name +
+           " is Half in the options of the device map and Float in the model, and weights are not converted; leave it "
+           "unset, or build the model with the dtype and load a checkpoint that has it";
+  };
+  CHECK(load({.max_memory = {{"cpu", "8MB"}}, .dtype = torch::kHalf}) == text("first.weight"));
+  CHECK(load({.max_memory = {{"cpu", "8MB"}}, .special_dtypes = {{"head.bias", torch::kHalf}}}) == text("head.bias"));
+  CHECK(load({.max_memory = {{"cpu", "8MB"}}, .dtype = torch::kFloat}).empty());
+}
+
 TEST_CASE("a model is dispatched to the CPU and a folder") {
   const TemporaryFolder folder;
   DeepNet net = deep_net();
