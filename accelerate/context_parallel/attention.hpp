@@ -30,13 +30,13 @@ struct ContextParallelAttentionOptions {
 ///
 /// \param query    [batch, heads, own tokens, head size]; any strides.
 /// \param key      [batch, key heads, own tokens, head size]. The number of heads must be divisible by that of key
-/// heads,
-///                 as for grouped-query attention. Without is_causal the number of tokens may differ from query's.
+///                 heads, as for grouped-query attention. Without is_causal the number of tokens may differ from
+///                 query's.
 /// \param value    As key; the head size may differ.
 /// \returns [batch, heads, own tokens, head size of value].
-/// \throws Error (usage) if the shapes or dtypes do not fit together, or if the number of own tokens is odd; Error
-/// (peer)
-///         if a rank is lost or late, or if the shapes of the ranks differ, from the call or from backward.
+/// \throws Error (usage) if the shapes or dtypes do not fit together, or if the number of own tokens is odd;
+///         Error (peer) if a rank is lost or late, or if the shapes of the ranks differ, from the call or from
+///         backward.
 [[nodiscard]] at::Tensor context_parallel_attention(const comm::Group& group, const at::Tensor& query,
                                                     const at::Tensor& key, const at::Tensor& value,
                                                     const ContextParallelAttentionOptions& options = {});

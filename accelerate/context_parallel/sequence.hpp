@@ -17,7 +17,8 @@ namespace accelerate::nn {
 /// \param tensor  Equal on all ranks: tokens, targets, positions or embeddings.
 /// \param dim     Dimension of the sequence; negative numbers count from the end.
 /// \returns T / P tokens in their own memory; in a group of one rank the tensor itself. Gradients flow back to
-/// `tensor`. \throws Error (usage) if the tensor has no such dimension, or if T is not divisible by 2P.
+///          `tensor`.
+/// \throws Error (usage) if the tensor has no such dimension, or if T is not divisible by 2P.
 [[nodiscard]] at::Tensor split_sequence(const comm::Group& group, const at::Tensor& tensor, int64_t dim);
 
 /// Returns the whole sequence in its order, on every rank. Inverse of split_sequence(). Backward sums the gradients of
@@ -29,8 +30,7 @@ namespace accelerate::nn {
 /// \param part  Part of split_sequence(), with the same shape and dtype on all ranks.
 /// \param dim   Dimension of the sequence; negative numbers count from the end.
 /// \throws Error (usage) if the tensor has no such dimension, or an odd number of tokens; Error (peer) if a rank is
-/// lost
-///         or late, or if the shapes differ.
+///         lost or late, or if the shapes differ.
 [[nodiscard]] at::Tensor merge_sequence(const comm::Group& group, const at::Tensor& part, int64_t dim);
 
 }  // namespace accelerate::nn

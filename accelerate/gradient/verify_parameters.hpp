@@ -10,9 +10,8 @@
 
 namespace accelerate::gradient {
 
-/// Compares the tensors of all ranks by name, order, shape, dtype, requires_grad and offload, not by
-/// value. Costs one reduction
-/// of three integers if all ranks agree.
+/// Compares the tensors of all ranks by name, order, shape, dtype, requires_grad and offload, not by value. Costs one
+/// reduction of three integers if all ranks agree.
 ///
 /// \param what  "parameter" or "buffer", for the message.
 /// \throws Error (usage), the same on every rank, if a rank differs from rank 0: it names the first difference, both

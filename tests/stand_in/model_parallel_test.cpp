@@ -40,7 +40,7 @@ Tensors pipeline_on(const std::vector<at::Device>& devices) {
   return stand_in::to_cpu(all);
 }
 
-/// A block with a tied loss over the vocabulary; with `splits_sequence` the norm has a part of the sequence.
+/// An embedding and a block; with `splits_sequence` the norm has a part of the sequence.
 struct SplitNetImpl : torch::nn::Module {
   SplitNetImpl(const accelerate::comm::Group& the_group, bool the_splits_sequence)
       : group(the_group), splits_sequence(the_splits_sequence) {
