@@ -17,9 +17,6 @@ class OperationItem {
   OperationItem(const OperationItem&) = delete;
   OperationItem& operator=(const OperationItem&) = delete;
 
-  /// Number of the innermost scope of this thread; -1 outside of all scopes.
-  [[nodiscard]] static int64_t current();
-
  private:
   int64_t outer_;
 };

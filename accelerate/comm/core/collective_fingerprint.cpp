@@ -5,8 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-
-#include "accelerate/comm/operation_item.hpp"
+#include <utility>
 
 namespace accelerate::comm {
 namespace {
@@ -14,6 +13,8 @@ namespace {
 constexpr std::array<std::string_view, 13> kOperationNames{
     "all_reduce", "broadcast", "all_gather", "gather",  "scatter", "reduce",   "reduce_scatter",
     "all_to_all", "send",      "recv",       "barrier", "split",   "duplicate"};
+thread_local int64_t thread_item = -1;
+
 constexpr std::array<std::string_view, 5> kReduceNames{"sum", "mean", "max", "min", "product"};
 
 bool tails_agree(const CollectiveFingerprint& a, const CollectiveFingerprint& b) {
@@ -125,11 +126,14 @@ CollectiveFingerprint fingerprint_of(Operation operation, const at::Tensor& tens
                                   .reduce = op ? static_cast<int64_t>(*op) : -1,
                                   .dtype = tensor.scalar_type(),
                                   .device = tensor.device().type(),
-                                  .item = OperationItem::current()};
+                                  .item = item_of_thread()};
   const auto sizes = tensor.sizes();
   signature.shape.assign(sizes.begin(), sizes.end());
   return signature;
 }
+
+int64_t exchange_item_of_thread(int64_t item) { return std::exchange(thread_item, item); }
+int64_t item_of_thread() { return thread_item; }
 
 std::string describe_fingerprint(const CollectiveFingerprint& signature) {
   if (!signature.dtype) return "no tensor";

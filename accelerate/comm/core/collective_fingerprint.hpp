@@ -54,12 +54,17 @@ struct CollectiveFingerprint {
   bool operator==(const CollectiveFingerprint&) const = default;
 };
 
-/// Contains the item of this thread's OperationItem.
+/// Contains the item of this thread.
 ///
 /// \param op    Unset if the operation has no reduction.
 /// \param root  -1 if the operation has no root.
 CollectiveFingerprint fingerprint_of(Operation operation, const at::Tensor& tensor,
                                      std::optional<ReduceOp> op = std::nullopt, int64_t root = -1);
+
+/// Sets the number of the object that the operations of this thread transfer; -1 if there is none. See OperationItem.
+/// \returns the number before.
+int64_t exchange_item_of_thread(int64_t item);
+[[nodiscard]] int64_t item_of_thread();
 
 /// Returns "[64, 12] float32", or "no tensor".
 std::string describe_fingerprint(const CollectiveFingerprint& signature);

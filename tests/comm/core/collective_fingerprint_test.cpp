@@ -33,7 +33,7 @@ TEST_CASE("a fingerprint contains the item of the thread, and another item is an
     of_ranks[1] = fingerprint();
     CHECK(of_ranks[1].item == 4);
   }
-  CHECK(OperationItem::current() == -1);
+  CHECK(item_of_thread() == -1);
   const std::array<int64_t, 2> job_ranks{0, 7};
   CHECK(disagreement(of_ranks, 0, Agreement::whole_shape, job_ranks) ==
         "this rank transfers no item, rank 7 transfers item 4; all ranks must call the same operations in the same "
