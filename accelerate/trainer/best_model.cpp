@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "accelerate/comm/error_context.hpp"
 #include "accelerate/trainer/best_metric.hpp"
 #include "accelerate/trainer/trainer_base.hpp"
 
@@ -22,22 +21,20 @@ constexpr std::string_view kBestKey = "best";  // key in state_dict(); names of 
 constexpr std::string_view kWeightKey = "model.";
 
 /// With full_shard only rank 0 has the values of a model. Sends them, one tensor at a time, if ranks have none.
-void give_to_all_ranks(const comm::Group& group, std::vector<std::pair<std::string, at::Tensor>>& values) {
+void give_to_all_ranks(const Accelerator& accelerator, std::vector<std::pair<std::string, at::Tensor>>& values) {
+  const auto& group = accelerator.group();
   if (group.size() == 1) return;
-  comm::with_operation_context("BestModelCallback", "the best weights are not sent to all ranks", group.place(), [&] {
-    const auto counts = group.all_gather_bytes(std::to_string(values.size()));
-    if (std::ranges::all_of(counts, [&](const std::string& count) { return count == counts.front(); })) return;
-    const size_t count = std::stoul(counts.front());
-    if (group.rank() != 0) values.resize(count);
-    for (auto& [name, value] : values) {
-      std::vector<char> own;
-      if (group.rank() == 0) own = torch::jit::pickle_save(c10::ivalue::Tuple::create(name, value));
-      const std::string bytes = group.broadcast_bytes(std::string(own.begin(), own.end()));
-      const auto received = torch::jit::pickle_load({bytes.begin(), bytes.end()}).toTuple();
-      name = received->elements()[0].toStringRef();
-      value = received->elements()[1].toTensor();
-    }
-  });
+  const auto counts = group.all_gather_bytes(std::to_string(values.size()));
+  if (std::ranges::all_of(counts, [&](const std::string& count) { return count == counts.front(); })) return;
+  if (group.rank() != 0) values.resize(std::stoul(counts.front()));
+  for (auto& [name, value] : values) {
+    std::vector<char> own;
+    if (group.rank() == 0) own = torch::jit::pickle_save(c10::ivalue::Tuple::create(name, value));
+    const std::string bytes = group.broadcast_bytes(std::string(own.begin(), own.end()));
+    const auto received = torch::jit::pickle_load({bytes.begin(), bytes.end()}).toTuple();
+    name = received->elements()[0].toStringRef();
+    value = received->elements()[1].toTensor();
+  }
 }
 
 }  // namespace
@@ -60,7 +57,7 @@ void BestModelCallback::on_evaluate(const TrainerContext& now, TrainerControl&) 
 }
 
 void BestModelCallback::on_train_end(const TrainerContext& now, TrainerControl&) {
-  give_to_all_ranks(now.trainer.accelerator().group(), kept_);
+  give_to_all_ranks(now.trainer.accelerator(), kept_);
   now.trainer.set_state(kept_);
   kept_.clear();
   best_.reset();
