@@ -19,4 +19,12 @@ std::string refusal(const auto& call) {
   return "";
 }
 
+/// The same without the prefix "[rank ...] ".
+template <typename Thrown = accelerate::Error>
+std::string refusal_of_any_rank(const auto& call) {
+  const std::string text = refusal<Thrown>(call);
+  const auto end = text.find("] ");
+  return end == std::string::npos || text[0] != '[' ? text : text.substr(end + 2);
+}
+
 }  // namespace testing

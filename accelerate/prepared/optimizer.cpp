@@ -387,11 +387,9 @@ void OptimizerCore::find_pipelines() {
   for (ModelCore& model : accelerator_state_->registry.of<ModelCore>()) {
     if (!model.options().pipeline || model.options().evaluation_mode || !model.has_any_of(all_)) continue;
     pipelines_.push_back(&model);
-    // With shard_optim_op each rank steps on its part, while the model averages whole gradients itself.
-    if (model.parameter_sharding() != nullptr && model.fully_sharded() == nullptr) {
-      sharded_.push_back(model.parameter_sharding());
-    }
     if (model.fully_sharded() != nullptr) continue;  // reduces only the parameters that it manages
+    // With shard_optim_op each rank steps on its part, while the model averages whole gradients itself.
+    if (model.parameter_sharding() != nullptr) sharded_.push_back(model.parameter_sharding());
     std::erase_if(unreduced_, [&](const at::Tensor& parameter) { return model.has_any_of({parameter}); });
   }
   const bool is_divided = accelerator_state_->mesh.pipeline.size() > 1 || accelerator_state_->group.size() > 1;

@@ -211,9 +211,13 @@ void ShardedUnit::restore() {
   is_whole_ = false;
 }
 
+void ShardedUnit::allocate_whole_gradient() {
+  if (!whole_gradient_.defined()) whole_gradient_ = buffers_->take(numel_, gradient_options());
+}
+
 void ShardedUnit::add_gradient(size_t member, const at::Tensor& gradient, const device::Factor& share) {
   UnitMember& own = members_[member];
-  if (!whole_gradient_.defined()) whole_gradient_ = buffers_->take(numel_, gradient_options());
+  allocate_whole_gradient();
   own.has_gradient = true;
   auto* const memory = static_cast<char*>(whole_gradient_.mutable_data_ptr()) +
                        own.offset * static_cast<int64_t>(whole_gradient_.element_size());
@@ -235,7 +239,7 @@ void ShardedUnit::add_gradient(size_t member, const at::Tensor& gradient, const 
 
 at::Tensor ShardedUnit::local_gradient(size_t member) {
   UnitMember& own = members_[member];
-  if (!whole_gradient_.defined()) whole_gradient_ = buffers_->take(numel_, gradient_options());
+  allocate_whole_gradient();
   at::Tensor view = view_of(whole_gradient_, own);
   if (!std::exchange(own.is_filled, true)) view.zero_();
   own.has_gradient = true;
@@ -243,7 +247,7 @@ at::Tensor ShardedUnit::local_gradient(size_t member) {
 }
 
 void ShardedUnit::start_reduction(const comm::Group& group) {
-  if (!whole_gradient_.defined()) whole_gradient_ = buffers_->take(numel_, gradient_options());
+  allocate_whole_gradient();
   // The padding is zeros, too.
   int64_t end = 0;
   for (UnitMember& member : members_) {

@@ -145,6 +145,7 @@ class ShardedUnit final : public units::GatherOnUse, public std::enable_shared_f
   [[nodiscard]] int64_t versions() const;
   [[nodiscard]] c10::TensorOptions gradient_options() const;
   void await_gather();
+  void allocate_whole_gradient();
   void keep_gradient(at::Tensor arrived);
   void give_memory_to_members();
   void take_memory_from_members();

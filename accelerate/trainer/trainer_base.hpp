@@ -102,8 +102,8 @@ class TrainerBase {
   [[nodiscard]] const TrainingPlan& plan() const;
   /// The model's trainable parameters.
   [[nodiscard]] virtual std::vector<at::Tensor> parameters() = 0;
-  /// The model's parameters and buffers by name, detached; parameters of full_shard are copies. Collective with
-  /// sharding.
+  /// The model's parameters and buffers by name, detached. With full_shard rank 0 has copies, and the other ranks have
+  /// nothing. Collective with sharding.
   [[nodiscard]] virtual torch::OrderedDict<std::string, at::Tensor> state_dict() = 0;
   /// Copies values into the model's parameters and buffers of these names. Collective with sharding.
   virtual void set_state(const std::vector<std::pair<std::string, at::Tensor>>& values) = 0;

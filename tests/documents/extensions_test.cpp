@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiles and runs the C++ blocks of the pages about extensions: a service, a tracker, an optimizer, a backend.
-#include <arpa/inet.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <accelerate/accelerate.hpp>
 #include <limits>
 #include <thread>
@@ -12,6 +8,7 @@
 #include "accelerate/comm/core/backend_table.hpp"
 #include "accelerate/comm/core/completable_work.hpp"
 #include "accelerate/comm/core/connection.hpp"
+#include "tests/comm/connected_threads.hpp"
 #include "tests/temporary_folder.hpp"
 #include "tests/testing.hpp"
 
@@ -93,22 +90,6 @@ TEST_CASE("a custom optimizer is prepared, scheduled, saved and loaded") {
   });
 }
 
-namespace {
-
-int64_t free_port() {
-  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  ::bind(listener, reinterpret_cast<sockaddr*>(&address), length);
-  ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length);
-  ::close(listener);
-  return ntohs(address.sin_port);
-}
-
-}  // namespace
-
 namespace backend_page {
 
 // block: docs/how_to/custom_backend.md: Write a communication backend
@@ -121,7 +102,7 @@ TEST_CASE("a custom backend sums over two ranks, and its name is a setting") {
     // block: docs/how_to/custom_backend.md: Write a communication backend, 2
     CHECK(accelerator.num_processes() == 1);
   }
-  const int64_t port = free_port();
+  const int64_t port = testing::free_port();
   std::vector<std::thread> ranks;
   for (int64_t rank = 0; rank < 2; ++rank) {
     ranks.emplace_back([rank, port] {

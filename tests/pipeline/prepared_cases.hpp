@@ -12,12 +12,6 @@
 
 namespace pipeline_testing {
 
-inline Task tied_task() {
-  return {.make = tied_transformer,
-          .inputs = torch::arange(24 * 5).mul(7).remainder(10).reshape({24, 5}),
-          .targets = waves({24, 5, 10}, 0.4)};
-}
-
 TEST_CASE("a prepared pipeline trains on every mesh like one process, with every schedule") {
   with_mesh_ranks([](const Group& world) {
     for (const auto& make_optimizer : {adamw, sgd}) {
@@ -120,13 +114,7 @@ TEST_CASE("the loss is the mean of this pipeline's batch, and outputs are gather
 
 TEST_CASE("fp16 scales the loss of a pipeline, and all stages skip a step if one overflows") {
   with_mesh_ranks([](const Group& world) {
-    const auto make = [] {
-      auto layers = mlp();
-      layers->to(torch::kFloat);
-      return layers;
-    };
-    const Task task{
-        .make = make, .inputs = waves({24, 7}, 1).to(at::kFloat), .targets = waves({24, 3}, 2).to(at::kFloat)};
+    const Task task = float_task();
     const AcceleratorOptions options{.mixed_precision = accelerate::Precision::fp16,
                                      .grad_scaler = {.init_scale = 256.0, .growth_interval = 1000}};
     Accelerator one = alone(options);
@@ -165,18 +153,11 @@ TEST_CASE("a stage without trainable parameters steps with the other stages, in 
       for (auto& parameter : (*layers)[1]->parameters()) parameter.requires_grad_(false);
       return layers;
     };
-    const MakeOptimizer of_learning = [](const std::vector<torch::Tensor>& parameters) {
-      std::vector<torch::Tensor> learning;
-      for (const auto& each : parameters) {
-        if (each.requires_grad()) learning.push_back(each);
-      }
-      return sgd(learning);
-    };
     for (const auto& make_layers : {std::function<Sequential()>(make), std::function<Sequential()>(make_frozen)}) {
       const Task task{.make = make_layers,
                       .inputs = waves({24, 7}, 1).to(at::kFloat),
                       .targets = waves({24, 3}, 2).to(at::kFloat),
-                      .make_optimizer = of_learning};
+                      .make_optimizer = sgd_of_learning};
       for (const auto precision : {accelerate::Precision::no, accelerate::Precision::fp16}) {
         AcceleratorOptions options;
         options.mixed_precision = precision;
@@ -203,15 +184,8 @@ TEST_CASE("a stage without trainable parameters steps with the other stages, in 
 
 TEST_CASE("a pipeline trains in bf16 and pure bf16 within bf16 precision, and the loss function gets float32") {
   with_mesh_ranks([](const Group& world) {
-    const auto make = [] {
-      auto layers = mlp();
-      layers->to(torch::kFloat);
-      return layers;
-    };
-    const Task task{.make = make,
-                    .inputs = waves({24, 7}, 1).to(at::kFloat),
-                    .targets = waves({24, 3}, 2).to(at::kFloat),
-                    .make_optimizer = sgd};
+    Task task = float_task();
+    task.make_optimizer = sgd;
     Accelerator one = alone();
     WholeTraining whole(one, task);
     whole.epochs(4);

@@ -16,13 +16,6 @@ namespace {
 using accelerate::comm::run_threads;
 using testing::refusal;
 
-// Returns the error text without the prefix "[rank ...] ".
-std::string refused(const auto& call) {
-  const auto text = refusal(call);
-  const auto end = text.find("] ");
-  return end == std::string::npos || text[0] != '[' ? text : text.substr(end + 2);
-}
-
 struct DataRanks {
   explicit DataRanks(const Group& world) : accelerator(on_mesh(world, {.dp_replicate_size = world.size()})) {}
   Accelerator accelerator;
@@ -37,7 +30,7 @@ TEST_CASE("prepare() refuses a Pipeline with stages on other ranks than those of
     Accelerator accelerator = on_mesh(world, {.dp_replicate_size = 2});
     const auto pipeline = std::make_shared<Pipeline>(world, mlp());
     CHECK(
-        refused([&] { std::ignore = accelerator.prepare(pipeline); }) ==
+        testing::refusal_of_any_rank([&] { std::ignore = accelerator.prepare(pipeline); }) ==
         "prepare: this rank is rank " + std::to_string(world.rank()) +
             " of 2 in the Pipeline, but rank 0 of 1 in its pipeline group; set AcceleratorOptions::parallelism_config "
             "with pp_size 2, and construct the Pipeline with accelerator.pipeline_parallel_group()");
@@ -51,7 +44,7 @@ TEST_CASE("prepare() refuses a communication hook, and a parameter that another 
     Accelerator accelerator = on_mesh(world, {.dp_replicate_size = 2}, options);
     const auto pipeline = std::make_shared<Pipeline>(accelerator.pipeline_parallel_group(), mlp());
     CHECK(
-        refused([&] { std::ignore = accelerator.prepare(pipeline); }) ==
+        testing::refusal_of_any_rank([&] { std::ignore = accelerator.prepare(pipeline); }) ==
         "prepare: communication hooks are not supported for a Pipeline, because its gradients are averaged at the end "
         "of its step; remove the hook");
     Accelerator other = on_mesh(world, {.dp_replicate_size = 2});
@@ -59,7 +52,7 @@ TEST_CASE("prepare() refuses a communication hook, and a parameter that another 
     const auto last = (*layers)[8];
     const auto linear = std::dynamic_pointer_cast<torch::nn::LinearImpl>(last);
     const auto model = other.prepare(std::make_shared<Pipeline>(other.pipeline_parallel_group(), layers));
-    CHECK(refused([&] { std::ignore = other.prepare(linear); }) ==
+    CHECK(testing::refusal_of_any_rank([&] { std::ignore = other.prepare(linear); }) ==
           "prepare: parameter weight belongs to a Pipeline and to another prepared model; give it to one of them");
   });
 }
@@ -69,14 +62,14 @@ TEST_CASE("local_sgd, join_uneven_inputs and LBFGS are refused for a Pipeline") 
     DataRanks ranks(world);
     auto& [model, optimizer, loader] = ranks.objects;
     const std::string reason = " is not supported for a Pipeline, because ";
-    CHECK(refused([&] { std::ignore = ranks.accelerator.local_sgd(model, 2); }) ==
+    CHECK(testing::refusal_of_any_rank([&] { std::ignore = ranks.accelerator.local_sgd(model, 2); }) ==
           "local_sgd:" + reason + "train_step() averages the gradients in every step");
-    CHECK(refused([&] { std::ignore = ranks.accelerator.join_uneven_inputs(model); }) ==
+    CHECK(testing::refusal_of_any_rank([&] { std::ignore = ranks.accelerator.join_uneven_inputs(model); }) ==
           "join_uneven_inputs:" + reason + "a rank without batches does not join the other ranks' steps");
     torch::optim::LBFGS lbfgs(model.parameters());
     const auto prepared = ranks.accelerator.prepare(lbfgs);
     model->train_step(waves({4, 7}, 1), waves({4, 3}, 2), squared_error);
-    CHECK(refused([&] { prepared.step([] { return torch::zeros({}); }); }) ==
+    CHECK(testing::refusal_of_any_rank([&] { prepared.step([] { return torch::zeros({}); }); }) ==
           "optimizer.step: torch::optim::LBFGS combines all elements of the parameters, and this rank has only the "
           "parameters of its own Pipeline stages; use an optimizer that steps on each element");
   });
@@ -87,7 +80,7 @@ TEST_CASE("backward() of a loss that train_step() returned is refused") {
   PipelineTraining training(accelerator, {});
   const auto& model = std::get<0>(training.objects);
   const auto loss = model->train_step(waves({4, 7}, 1), waves({4, 3}, 2), squared_error);
-  CHECK(refused([&] { accelerator.backward(loss); }) ==
+  CHECK(testing::refusal_of_any_rank([&] { accelerator.backward(loss); }) ==
         "backward: the loss has no autograd graph, because train_step() of a Pipeline has already run the backward; "
         "remove this call of backward()");
 }
@@ -97,7 +90,7 @@ TEST_CASE("a NaN loss is refused with stop_at_nan_loss") {
     Accelerator other = on_mesh(world, {.dp_replicate_size = 2}, {.stop_at_nan_loss = true});
     const auto dense = other.prepare(std::make_shared<Pipeline>(other.pipeline_parallel_group(), mlp()));
     const auto nan = torch::full({4, 7}, std::numeric_limits<double>::quiet_NaN(), torch::kDouble);
-    CHECK(refused([&] {
+    CHECK(testing::refusal_of_any_rank([&] {
             dense->train_step(nan, waves({4, 3}, 2), squared_error);
           }) ==
           "backward: the loss of step 1 (call 1 of backward()) is nan, must be a number; look at this batch and at the "
@@ -111,7 +104,7 @@ TEST_CASE("checkpoints of stages refuse save_on_each_node, and parameters outsid
     options.project.save_on_each_node = true;
     Accelerator accelerator = on_mesh(world, {.pp_size = 2}, options);
     PipelineTraining training(accelerator, {});
-    CHECK(refused([&] { accelerator.save_state("c"); }) ==
+    CHECK(testing::refusal_of_any_rank([&] { accelerator.save_state("c"); }) ==
           "save_state: with pp_size 2 project.save_on_each_node is not supported, because no machine would have all "
           "stages; set it to false");
     Accelerator other = on_mesh(world, {.pp_size = 2});
@@ -119,7 +112,7 @@ TEST_CASE("checkpoints of stages refuse save_on_each_node, and parameters outsid
     torch::nn::Linear free(2, 3);
     torch::optim::SGD sgd_of_free(free->parameters(), 0.1);
     const auto prepared = other.prepare(sgd_of_free);
-    CHECK(refused([&] { other.save_state("c"); }) ==
+    CHECK(testing::refusal_of_any_rank([&] { other.save_state("c"); }) ==
           "save_state: with pp_size 2 a parameter of shape [3, 2] of optimizer_1 belongs to no prepared Pipeline; "
           "prepare its Pipeline, or give it to an optimizer that is not prepared");
   });
@@ -148,7 +141,7 @@ TEST_CASE("loading a checkpoint of another model names the difference on all sta
     };
     Accelerator third = on_mesh(world, {.pp_size = 2});
     PipelineTraining fewer(third, {.make_optimizer = twice});
-    CHECK(refused([&] { third.load_state(folder.path / "c"); }) ==
+    CHECK(testing::refusal_of_any_rank([&] { third.load_state(folder.path / "c"); }) ==
           "load_state: the saved optimizer has 12 parameters in group 0, but the stages together have 2");
   });
 }
@@ -157,7 +150,7 @@ TEST_CASE("a Pipeline with given devices does not move to another device") {
   Pipeline placed({torch::kCPU, torch::kCPU}, mlp());
   placed.to(torch::kCPU);
   CHECK(
-      refused([&] { placed.to(at::Device(at::kMeta)); }) ==
+      testing::refusal_of_any_rank([&] { placed.to(at::Device(at::kMeta)); }) ==
       "Pipeline.to: the layers of this rank are on cpu and cannot move to meta; construct the Pipeline with layers, a "
       "group or devices for meta");
 }
@@ -181,7 +174,7 @@ TEST_CASE("a registered object with an undefined tensor on one stage is refused 
             counters.tensors.insert(name, world.rank() == broken ? torch::Tensor() : torch::ones(2));
             accelerator.register_for_checkpointing(counters);
             CHECK(
-                refused([&] {
+                testing::refusal_of_any_rank([&] {
                   accelerator.save_state("never_written");
                 }).find(fmt::format("save_state: {} is an undefined tensor, only dense tensors can be saved", name)) !=
                 std::string::npos);
@@ -216,8 +209,9 @@ TEST_CASE("a checkpoint of stages refuses a second model that is no Pipeline, an
         "all stages; make model_1 a layer of the Pipeline, or leave it out of prepare() and register an object with "
         "its "
         "state_dict() by register_for_checkpointing(), which compares it on all stages";
-    CHECK(refused([&] { accelerator.save_state(folder.path / "d"); }) == "save_state" + reason);
-    CHECK(refused([&] { accelerator.save_model(model, folder.path / "d"); }) == "save_model" + reason);
+    CHECK(testing::refusal_of_any_rank([&] { accelerator.save_state(folder.path / "d"); }) == "save_state" + reason);
+    CHECK(testing::refusal_of_any_rank([&] { accelerator.save_model(model, folder.path / "d"); }) ==
+          "save_model" + reason);
     Accelerator one = alone();
     WholeTraining whole(one, {});
     Teacher loaded;
@@ -237,7 +231,7 @@ TEST_CASE("clip_grad_norm_() refuses a Pipeline after free_memory(), because the
     const double before = accelerator.clip_grad_norm_(model, 1e9).item<double>();
     accelerator.free_memory();
     CHECK(
-        refused([&] { accelerator.clip_grad_norm_(model, 1.0); }) ==
+        testing::refusal_of_any_rank([&] { accelerator.clip_grad_norm_(model, 1.0); }) ==
         "clip_grad_norm_: the Pipeline was released by free_memory(), and the norm would lack 1 other stages; give it "
         "to prepare() again, or call its own clip_grad_norm_()");
     CHECK(training.pipeline->clip_grad_norm_(1e9).item<double>() == doctest::Approx(before));

@@ -18,13 +18,6 @@ using accelerate::comm::run_threads;
 
 void on_two_stages(const std::function<void(const Group&)>& check) { run_threads(2, check, std::chrono::seconds(20)); }
 
-// The text after the rank's place.
-std::string refused_text(const auto& call) {
-  const auto text = testing::refusal(call);
-  const auto end = text.find("] ");
-  return end == std::string::npos || text[0] != '[' ? text : text.substr(end + 2);
-}
-
 Sequential two_linears(at::ScalarType dtype = at::kDouble) {
   auto layers = filled(Sequential(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4)));
   layers->to(dtype);
@@ -83,7 +76,7 @@ TEST_CASE("a checkpoint refuses optimizers that differ between stages, and one i
     const auto save_with = [&](const MakeOptimizer& make) {
       Accelerator accelerator = on_mesh(world, {.pp_size = 2});
       PipelineTraining training(accelerator, {.make_optimizer = make});
-      return refused_text([&] { accelerator.save_state(folder.path / "c"); });
+      return testing::refusal_of_any_rank([&] { accelerator.save_state(folder.path / "c"); });
     };
     const auto rates = save_with([&](const std::vector<torch::Tensor>& parameters) {
       return std::make_unique<torch::optim::SGD>(parameters, world.rank() == 0 ? 0.1 : 0.2);
@@ -117,8 +110,9 @@ TEST_CASE("a checkpoint refuses optimizers that differ between stages, and one i
     torch::optim::SGD more(training.pipeline->parameters(), 0.1);
     accelerate::PreparedOptimizer<torch::optim::SGD> prepared;
     if (world.rank() == 1) prepared = accelerator.prepare(more);
-    CHECK(refused_text([&] { accelerator.save_state(folder.path / "c"); }).find("the optimizers of the stages") !=
-          std::string::npos);
+    CHECK(testing::refusal_of_any_rank([&] {
+            accelerator.save_state(folder.path / "c");
+          }).find("the optimizers of the stages") != std::string::npos);
   });
 }
 
@@ -130,7 +124,7 @@ TEST_CASE("registered objects that differ between stages are refused, unless the
       PipelineTraining training(accelerator, {});
       StateOfBytes bytes{is_equal ? "same" : "stage " + std::to_string(world.rank())};
       accelerator.register_for_checkpointing(bytes);
-      const auto text = refused_text([&] { accelerator.save_state(folder.path / "c"); });
+      const auto text = testing::refusal_of_any_rank([&] { accelerator.save_state(folder.path / "c"); });
       CHECK(text.empty() == is_equal);
       if (!is_equal) {
         CHECK_MESSAGE(text.starts_with("save_state: the registered objects of the stages of a pipeline differ, and a "
@@ -191,11 +185,11 @@ TEST_CASE("a norm over a Pipeline and another model is refused, and a non-finite
     auto both = model.parameters();
     both.push_back(other->weight);
     CHECK(
-        refused_text([&] { accelerator.clip_grad_norm_(both, 1.0); }) ==
+        testing::refusal_of_any_rank([&] { accelerator.clip_grad_norm_(both, 1.0); }) ==
         "clip_grad_norm_: some of the parameters belong to stages of a Pipeline, and one of shape [3, 2] does not, so "
         "that their common norm would count it 2 times; clip them in separate calls");
     if (world.rank() == 1) net->parameters()[0].mutable_grad().fill_(std::numeric_limits<double>::infinity());
-    const auto text = refused_text([&] { accelerator.clip_grad_norm_(model, 1.0, 2.0, true); });
+    const auto text = testing::refusal_of_any_rank([&] { accelerator.clip_grad_norm_(model, 1.0, 2.0, true); });
     CHECK_MESSAGE(
         (world.rank() == 1 ? text.find("the first that of 1.weight") != std::string::npos
                            : text.starts_with("clip_grad_norm_: the norm of the gradients of all ranks is inf, "
@@ -212,7 +206,7 @@ TEST_CASE("check_synchronized_every finds a stage that differs between data para
     auto& [model, optimizer, loader] = training.objects;
     if (world.rank() == 1) training.pipeline->parameters()[0].detach().add_(1);
     model->train_step(waves({4, 7}, 1), waves({4, 3}, 2), squared_error);
-    CHECK(!refused_text([&] { optimizer.step(); }).empty());
+    CHECK(!testing::refusal_of_any_rank([&] { optimizer.step(); }).empty());
   });
 }
 
@@ -223,7 +217,7 @@ TEST_CASE("without a broadcast of the loss, a NaN stops all stages") {
                                                 PipelineOptions{.broadcast_loss = false});
     const auto model = accelerator.prepare(net);
     const auto input = torch::full({4, 4}, std::numeric_limits<double>::quiet_NaN(), at::kDouble);
-    CHECK(refused_text([&] {
+    CHECK(testing::refusal_of_any_rank([&] {
             model->train_step(input, waves({4, 4}, 2), squared_error);
           }).starts_with("backward: the loss of step 1 (call 1 of backward()) is nan"));
   });
@@ -241,7 +235,7 @@ TEST_CASE("gradients of one rank are not stepped on after another optimizer's gr
       model->train_step(waves({4, 4}, static_cast<double>(world.rank())), waves({4, 4}, 2), squared_error);
     }
     of_first.zero_grad();
-    CHECK(refused_text([&] { of_second.step(); }).find("no_sync() was open") != std::string::npos);
+    CHECK(testing::refusal_of_any_rank([&] { of_second.step(); }).find("no_sync() was open") != std::string::npos);
     of_second.zero_grad();
     model->train_step(waves({4, 4}, static_cast<double>(world.rank())), waves({4, 4}, 2), squared_error);
     of_first.step();
@@ -254,7 +248,7 @@ TEST_CASE("a second Accelerator, and a module around a Pipeline, are refused by 
   Accelerator first = alone(), second = alone();
   const auto net = std::make_shared<Pipeline>(Group(), two_linears());
   const auto model = first.prepare(net);
-  CHECK(refused_text([&] { std::ignore = second.prepare(net); }) ==
+  CHECK(testing::refusal_of_any_rank([&] { std::ignore = second.prepare(net); }) ==
         "prepare: the Pipeline is prepared by another Accelerator, which averages its gradients; call free_memory() of "
         "that one first");
   first.free_memory();
@@ -262,7 +256,7 @@ TEST_CASE("a second Accelerator, and a module around a Pipeline, are refused by 
   const auto around = std::make_shared<Sequential::ContainedType>();
   around->register_module("inner", std::make_shared<Pipeline>(Group(), two_linears()));
   CHECK(
-      refused_text([&] { std::ignore = second.prepare(Sequential(around)); }) ==
+      testing::refusal_of_any_rank([&] { std::ignore = second.prepare(Sequential(around)); }) ==
       "prepare: inner is a Pipeline inside another module, where its steps would not follow the Accelerator; give the "
       "Pipeline itself to prepare()");
 }
@@ -275,7 +269,8 @@ TEST_CASE("the optimizer of another module is an error with stages, too") {
     torch::optim::SGD of_copy(copy->parameters(), 0.1);
     const auto [model, optimizer] = accelerator.prepare(net, of_copy);
     model->train_step(waves({4, 4}, 1), waves({4, 4}, 2), squared_error);
-    CHECK(refused_text([&] { optimizer.step(); }).find("it was made from another module") != std::string::npos);
+    CHECK(testing::refusal_of_any_rank([&] { optimizer.step(); }).find("it was made from another module") !=
+          std::string::npos);
   });
 }
 

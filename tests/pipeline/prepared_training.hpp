@@ -56,6 +56,34 @@ struct Task {
   double max_norm = 0.05;
 };
 
+inline Task tied_task() {
+  return {.make = tied_transformer,
+          .inputs = torch::arange(24 * 5).mul(7).remainder(10).reshape({24, 5}),
+          .targets = waves({24, 5, 10}, 0.4)};
+}
+
+/// The MLP and its rows in float32.
+inline Task float_task() {
+  Task task;
+  task.make = [] {
+    auto layers = mlp();
+    layers->to(torch::kFloat);
+    return layers;
+  };
+  task.inputs = task.inputs.to(at::kFloat);
+  task.targets = task.targets.to(at::kFloat);
+  return task;
+}
+
+/// SGD of the parameters that are not frozen.
+inline Optimizer sgd_of_learning(const std::vector<torch::Tensor>& parameters) {
+  std::vector<torch::Tensor> learning;
+  for (const auto& each : parameters) {
+    if (each.requires_grad()) learning.push_back(each);
+  }
+  return sgd(learning);
+}
+
 /// The total batch has 8 rows on every mesh.
 inline accelerate::data::Loader rows_of(const Task& task, const Accelerator& accelerator) {
   const int64_t data_ranks = accelerator.data_parallel_group().size();

@@ -17,12 +17,6 @@ namespace pipeline_testing {
 
 using accelerate::ShardingStrategy;
 
-inline Task tied_tokens() {
-  return {.make = tied_transformer,
-          .inputs = torch::arange(24 * 5).mul(7).remainder(10).reshape({24, 5}),
-          .targets = waves({24, 5, 10}, 0.4)};
-}
-
 struct ShardedMesh {
   accelerate::ParallelismConfig sizes{};
   ShardingStrategy sharding = ShardingStrategy::no_shard;
@@ -87,7 +81,7 @@ TEST_CASE("a sharded pipeline trains like one process, with every strategy and s
 
 TEST_CASE("a sharded weight of the first and the last stage counts once in every kind of norm") {
   with_sharded_ranks([](const Group& world) {
-    const Task task = tied_tokens();
+    const Task task = tied_task();
     Accelerator one = alone({.gradient_accumulation_steps = 2});
     WholeTraining whole(one, task);
     const auto expected = whole.epochs(3);
@@ -112,7 +106,7 @@ TEST_CASE("a sharded weight of the first and the last stage counts once in every
 
 TEST_CASE("no_sync keeps the gradients of sharded stages until the last step, also those of a tied weight") {
   with_sharded_ranks([](const Group& world) {
-    const Task task = tied_tokens();
+    const Task task = tied_task();
     const auto first = task.inputs.narrow(0, 0, 8), second = task.inputs.narrow(0, 8, 8);
     const auto target = task.targets.narrow(0, 0, 8);
     Accelerator one = alone();
@@ -142,7 +136,7 @@ TEST_CASE("no_sync keeps the gradients of sharded stages until the last step, al
 TEST_CASE("sharded stages resume on every mesh and in one process, from either kind of files") {
   with_sharded_ranks([](const Group& world) {
     using accelerate::sharding::StateDictType;
-    for (const Task& task : {Task{}, tied_tokens()}) {
+    for (const Task& task : {Task{}, tied_task()}) {
       const testing::SharedFolder folder(world);
       Accelerator one = alone();
       WholeTraining whole(one, task);
@@ -187,7 +181,7 @@ TEST_CASE("sharded stages resume on every mesh and in one process, from either k
 
 TEST_CASE("save_model and get_state_dict return the whole model of sharded stages, and load_model loads it") {
   with_sharded_ranks([](const Group& world) {
-    for (const Task& task : {Task{}, tied_tokens()}) {
+    for (const Task& task : {Task{}, tied_task()}) {
       for (const auto& mesh : sharded_meshes(world.size())) {
         CAPTURE(mesh.text());
         const testing::SharedFolder folder(world);
@@ -219,13 +213,7 @@ TEST_CASE("save_model and get_state_dict return the whole model of sharded stage
 
 TEST_CASE("fp16 scales the loss of sharded stages, and all ranks skip a step if one part overflows") {
   with_sharded_ranks([](const Group& world) {
-    const auto make = [] {
-      auto layers = mlp();
-      layers->to(torch::kFloat);
-      return layers;
-    };
-    const Task task{
-        .make = make, .inputs = waves({24, 7}, 1).to(at::kFloat), .targets = waves({24, 3}, 2).to(at::kFloat)};
+    const Task task = float_task();
     const AcceleratorOptions options{.mixed_precision = accelerate::Precision::fp16,
                                      .grad_scaler = {.init_scale = 256.0, .growth_interval = 1000}};
     Accelerator one = alone(options);
@@ -258,15 +246,8 @@ TEST_CASE("fp16 scales the loss of sharded stages, and all ranks skip a step if 
 
 TEST_CASE("sharded stages train in bf16 and pure bf16 within bf16 precision, and their masters are saved") {
   with_sharded_ranks([](const Group& world) {
-    const auto make = [] {
-      auto layers = mlp();
-      layers->to(torch::kFloat);
-      return layers;
-    };
-    const Task task{.make = make,
-                    .inputs = waves({24, 7}, 1).to(at::kFloat),
-                    .targets = waves({24, 3}, 2).to(at::kFloat),
-                    .make_optimizer = sgd};
+    Task task = float_task();
+    task.make_optimizer = sgd;
     Accelerator one = alone();
     WholeTraining whole(one, task);
     whole.epochs(4);

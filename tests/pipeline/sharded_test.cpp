@@ -33,13 +33,6 @@ namespace {
 using accelerate::comm::run_threads;
 using enum ShardingStrategy;
 
-// Returns the error text without the prefix "[rank ...] ".
-std::string refused_sharded(const auto& call) {
-  const auto text = testing::refusal(call);
-  const auto end = text.find("] ");
-  return end == std::string::npos || text[0] != '[' ? text : text.substr(end + 2);
-}
-
 const ShardedMesh kTwoByTwo{{.dp_shard_size = 2, .pp_size = 2}, full_shard};
 
 }  // namespace
@@ -74,7 +67,7 @@ TEST_CASE("with full_shard data parallel ranks need the same number of micro-bat
           PipelineTraining training(accelerator, {});
           auto& model = std::get<0>(training.objects);
           model.train(trains);
-          CHECK(refused_sharded([&] {
+          CHECK(testing::refusal_of_any_rank([&] {
                   trains ? std::ignore = model->train_step(waves({rows, 7}, 1), waves({rows, 3}, 2), squared_error)
                          : std::ignore = model(waves({rows, 7}, 1));
                 }) == text);
@@ -93,7 +86,7 @@ TEST_CASE("clip_grad_norm_ of a sharded Pipeline names that of the Accelerator")
   run_threads(4, [](const Group& world) {
     Accelerator accelerator = on_sharded_mesh(world, kTwoByTwo);
     PipelineTraining training(accelerator, {});
-    CHECK(refused_sharded([&] { training.pipeline->clip_grad_norm_(1.0); }) ==
+    CHECK(testing::refusal_of_any_rank([&] { training.pipeline->clip_grad_norm_(1.0); }) ==
           "Pipeline.clip_grad_norm_: the Pipeline is prepared with sharding full_shard, so that each rank has parts of "
           "its gradients; call accelerator.clip_grad_norm_(model, max_norm)");
   });
@@ -106,14 +99,7 @@ TEST_CASE("a sharded stage without trainable parameters steps with the other sta
       for (auto& parameter : (*layers)[1]->parameters()) parameter.requires_grad_(false);
       return layers;
     };
-    const MakeOptimizer of_learning = [](const std::vector<torch::Tensor>& parameters) {
-      std::vector<torch::Tensor> learning;
-      for (const auto& each : parameters) {
-        if (each.requires_grad()) learning.push_back(each);
-      }
-      return sgd(learning);
-    };
-    const Task task{.make = make, .make_optimizer = of_learning};
+    const Task task{.make = make, .make_optimizer = sgd_of_learning};
     Accelerator one = alone();
     WholeTraining whole(one, task);
     const auto expected = whole.epochs(2);
@@ -145,8 +131,8 @@ TEST_CASE("a parameter that needs a gradient only after prepare() is an error of
         for (auto& item : training.pipeline->named_parameters()) {
           if (item.key() == "0.weight" || (is_tied && item.key() == "3.weight")) item.value().requires_grad_(true);
         }
-        const Task data = is_tied ? tied_tokens() : Task{};
-        const auto text = refused_sharded([&, &own = model, &step = optimizer] {
+        const Task data = is_tied ? tied_task() : Task{};
+        const auto text = testing::refusal_of_any_rank([&, &own = model, &step = optimizer] {
           own->train_step(data.inputs.narrow(0, 0, 4), data.targets.narrow(0, 0, 4), squared_error);
           step.step();
         });
@@ -159,7 +145,7 @@ TEST_CASE("a parameter that needs a gradient only after prepare() is an error of
 
 TEST_CASE("copies of a float32 weight stay equal if a stage has no other gradients, with norms that clip") {
   run_threads(4, [](const Group& world) {
-    Task task = tied_tokens();
+    Task task = tied_task();
     task.make = [] {
       auto layers = tied_transformer();
       layers->to(at::kFloat);

@@ -13,9 +13,9 @@ namespace {
 constexpr std::array<std::string_view, 13> kOperationNames{
     "all_reduce", "broadcast", "all_gather", "gather",  "scatter", "reduce",   "reduce_scatter",
     "all_to_all", "send",      "recv",       "barrier", "split",   "duplicate"};
-thread_local int64_t thread_item = -1;
-
 constexpr std::array<std::string_view, 5> kReduceNames{"sum", "mean", "max", "min", "product"};
+
+thread_local int64_t thread_item = -1;
 
 bool tails_agree(const CollectiveFingerprint& a, const CollectiveFingerprint& b) {
   return a.shape.size() == b.shape.size() &&
