@@ -39,8 +39,8 @@ struct LoaderGenerator {
 
 /// Elements of a tensor of which each rank saves its own, so that no rank needs the whole tensor.
 struct TensorPart {
-  std::string kind{};            ///< "model", "master_weights" or "optimizer"
-  int64_t index = 0;             ///< of the model or optimizer; 0 for masters
+  std::string kind{};            ///< "model", "master_weights", "optimizer" or "custom"
+  int64_t index = 0;             ///< of the model, optimizer or registered object; 0 for masters
   std::string name{};            ///< "first.weight", "model.0/first.weight" or "3.exp_avg"
   std::vector<int64_t> sizes{};  ///< of the whole tensor
   int64_t begin = 0;             ///< first element in row-major order

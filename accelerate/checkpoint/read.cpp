@@ -5,6 +5,7 @@
 #include <charconv>
 #include <limits>
 #include <memory>
+#include <unordered_set>
 #include <utility>
 
 #include "accelerate/archive/checkpoint_folder.hpp"
@@ -96,7 +97,7 @@ class Reader {
       } else if (part.kind == "scaler") {
         content().scaler = scaler_from(open(kScalerFile));
       } else if (part.kind == "custom") {
-        entry_at(content().customs, part) = custom(custom_file(part.index));
+        entry_at(content().customs, part) = custom(ranges, part.index);
       }
     }
   }
@@ -118,6 +119,21 @@ class Reader {
                    folder_.string(), archive::quote_for_terminal(name));
       }
       put(saved.tensors[of->first], of->second, ranges.tensor(name));
+    }
+    return saved;
+  }
+
+  // Ranks saved their elements of the tensors that the object's file does not contain.
+  [[nodiscard]] CustomState custom(SavedRanges& ranges, int64_t index) const {
+    CustomState saved = custom(custom_file(index));
+    auto* tensors = std::get_if<NamedTensors>(&saved);
+    if (tensors == nullptr) return saved;
+    std::unordered_set<std::string> known;
+    for (const auto& [name, tensor] : *tensors) known.insert(name);
+    const std::string prefix = fmt::format("custom.{}/", index);
+    for (const std::string& name : ranges.names(prefix)) {
+      const std::string key = name.substr(prefix.size());
+      if (!known.contains(key)) tensors->emplace_back(key, ranges.tensor(name));
     }
     return saved;
   }

@@ -67,6 +67,12 @@ at::Tensor moved_to(at::Device device, const at::Tensor& scalar) {
   return scalar.to(device, scalar.scalar_type(), /*non_blocking=*/!device.is_cpu());
 }
 
+// The part of a sharded parameter is a tensor of its own, even if this rank has all elements.
+bool is_part(const state::ParameterShard& param_shard) {
+  if (param_shard.value.numel() != c10::multiply_integers(param_shard.sizes)) return true;
+  return param_shard.key != nullptr && param_shard.key != param_shard.value.unsafeGetTensorImpl();
+}
+
 at::Tensor start_of(const at::Tensor& weight) { return weight.detach().to(averaged_in(weight.scalar_type())).clone(); }
 
 }  // namespace
@@ -119,7 +125,7 @@ ExponentialMovingAverage::ExponentialMovingAverage(const std::vector<state::Para
 void ExponentialMovingAverage::add(const state::ParameterShard& param_shard) {
   const at::Tensor& source = param_shard.master.defined() ? param_shard.master : param_shard.value;
   items_.push_back({param_shard.name, source, param_shard.value, start_of(source), is_copied(param_shard.name, source),
-                    param_shard.value.numel() != c10::multiply_integers(param_shard.sizes)});
+                    is_part(param_shard), param_shard.sizes, param_shard.begin, param_shard.end, param_shard.key});
 }
 
 void ExponentialMovingAverage::follow(std::function<std::vector<state::ParameterShard>()> parameter_shards) {
@@ -133,12 +139,12 @@ void ExponentialMovingAverage::follow_masters() {
   size_t i = 0;
   for (const state::ParameterShard& param_shard : current_shards_()) {
     Item& item = items_[i++];
-    if (param_shard.value.numel() != item.average.numel()) {
+    if (param_shard.begin != item.begin || param_shard.end != item.end) {
       base::fail(
           ErrorKind::usage, {}, kEmaCall,
-          "{} has {} elements on this rank, had {} when the averages began: its model was sharded in another way, "
-          "or free_memory() was called; make new averages",
-          item.name, param_shard.value.numel(), item.average.numel());
+          "{} has the elements {} to {} on this rank, had {} to {} when the averages began: its model was sharded in "
+          "another way, or free_memory() was called; make new averages",
+          item.name, param_shard.begin, param_shard.end, item.begin, item.end);
     }
     item.source = param_shard.master.defined() ? param_shard.master : param_shard.value;
     if (item.is_part) item.value = param_shard.value;
@@ -273,17 +279,32 @@ void ExponentialMovingAverage::check_whole(const char* operation) const {
   const auto part = std::ranges::find_if(items_, &Item::is_part);
   if (part == items_.end()) return;
   base::fail(ErrorKind::usage, {}, operation,
-             "{} is sharded, so this rank has {} elements of its average, not all; call average_parameters(), and save "
-             "the model with save_model() while the averages are its weights",
-             part->name, part->average.numel());
+             "{} is sharded, so this rank has {} of the {} elements of its average; give the averages to "
+             "register_for_checkpointing(), so that save_state() writes the elements of all ranks, or call "
+             "average_parameters(), and save the model with save_model() while the averages are its weights",
+             part->name, part->average.numel(), c10::multiply_integers(part->sizes));
 }
 
 torch::OrderedDict<std::string, at::Tensor> ExponentialMovingAverage::state_dict() const {
   check_whole("ExponentialMovingAverage.state_dict");
   torch::OrderedDict<std::string, at::Tensor> state("Average");
-  state.insert("n_averaged", at::scalar_tensor(updates(), at::kLong));
-  for (const Item& item : items_) state.insert("module." + item.name, item.average.clone());
+  for (const state::ParameterShard& shard : state_shards()) state.insert(shard.name, shard.value.clone());
   return state;
+}
+
+std::vector<state::ParameterShard> ExponentialMovingAverage::state_shards() const {
+  std::vector<state::ParameterShard> shards{
+      state::whole_parameter("n_averaged", at::scalar_tensor(updates(), at::kLong))};
+  shards.front().key = nullptr;
+  for (const Item& item : items_) {
+    shards.push_back({.name = "module." + item.name,
+                      .sizes = item.sizes,
+                      .begin = item.begin,
+                      .end = item.end,
+                      .key = item.is_part ? item.key : nullptr,
+                      .value = item.average});
+  }
+  return shards;
 }
 
 torch::OrderedDict<std::string, at::Tensor> ExponentialMovingAverage::state_parameters() const {
@@ -293,10 +314,14 @@ torch::OrderedDict<std::string, at::Tensor> ExponentialMovingAverage::state_para
 }
 
 void ExponentialMovingAverage::load_state_dict(const torch::OrderedDict<std::string, at::Tensor>& state) {
+  check_whole("ExponentialMovingAverage.load_state_dict");
+  load_state_shards(state);
+}
+
+void ExponentialMovingAverage::load_state_shards(const torch::OrderedDict<std::string, at::Tensor>& state) {
   const auto refuse = [](const std::string& message) {
     base::fail(ErrorKind::data, {}, "ExponentialMovingAverage.load_state_dict", "{}", message);
   };
-  check_whole("ExponentialMovingAverage.load_state_dict");
   if (!state.contains("n_averaged"))
     refuse("n_averaged is missing among the " + std::to_string(state.size()) + " entries");
   for (const Item& item : items_) {

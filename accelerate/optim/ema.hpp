@@ -113,13 +113,20 @@ class ExponentialMovingAverage {
 
   /// Copies, named as in the state_dict() of AveragedModel: "n_averaged" and "module." before each name. With tensor
   /// parallel layers they are this rank's parts; save_state() joins them if the object is registered.
-  /// \throws Error (usage) if parameters are sharded, because this rank has only a part of the averages.
+  /// \throws Error (usage) if parameters are sharded, because this rank has only a part of the averages. save_state()
+  ///         writes the parts of all ranks.
   [[nodiscard]] torch::OrderedDict<std::string, at::Tensor> state_dict() const;
   /// \throws Error (data) if names or shapes differ from this model's; nothing is changed then.
   /// \throws Error (usage) if parameters are sharded.
   void load_state_dict(const torch::OrderedDict<std::string, at::Tensor>& state);
-  /// The parameters and buffers that are averaged, named as their averages in state_dict().
+  /// The parameters and buffers that are averaged, named as their averages in state_dict(). Of sharded parameters, this
+  /// rank's parts.
   [[nodiscard]] torch::OrderedDict<std::string, at::Tensor> state_parameters() const;
+  /// The entries of state_dict() without copies, also if parameters are sharded: `value` then has this rank's elements
+  /// of an average, and `key` is the TensorImpl of the parameter; `key` is null if `value` is whole.
+  [[nodiscard]] std::vector<state::ParameterShard> state_shards() const;
+  /// As load_state_dict(), but the tensors of sharded parameters have this rank's elements, as in state_shards().
+  void load_state_shards(const torch::OrderedDict<std::string, at::Tensor>& state);
 
  private:
   template <typename Model>
@@ -132,7 +139,11 @@ class ExponentialMovingAverage {
     at::Tensor value;   // the tensor into which the average is swapped
     at::Tensor average;
     bool is_copied;  // true for counts and masks, which are not averaged
-    bool is_part;    // true if this rank has only a range of the weight
+    bool is_part;    // true if the weight is sharded
+    // Of the whole weight, and this rank's elements of it in memory order.
+    std::vector<int64_t> sizes;
+    int64_t begin, end;
+    void* key;
   };
 
   template <typename Model>

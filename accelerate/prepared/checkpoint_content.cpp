@@ -159,10 +159,11 @@ BuffersWithRank0 buffers_with_rank_0(AcceleratorState& shared) {
   return all;
 }
 
-ShardedContent sharded_content(AcceleratorState& shared, OptimizerStates states) {
+ShardedContent sharded_content(AcceleratorState& shared, OptimizerStates states, const ShardedCustoms& customs) {
   ShardedContent content{.parts = take_parts(shared, states), .is_in_parts = parameters_in_parts(shared)};
   content.states = gather_states(shared, states);
   content.weights = gather_weights(fully_sharded_models(shared), content.is_in_parts);
+  content.customs = gather_customs(shared, customs, content.parts);
   return content;
 }
 
@@ -225,7 +226,9 @@ CheckpointContent content_of(AcceleratorState& shared, const std::vector<CustomO
   }
   if (!content.loaders.empty() && content.loaders.front()) content.epoch = content.loaders.front()->epoch;
   if (shared.scaling) content.scaler = shared.scaling->scaler().state();
-  for (const CustomObject& custom : customs) content.customs.push_back(custom.save());
+  for (size_t i = 0; i < customs.size(); ++i) {
+    content.customs.push_back(sharded.customs[i] ? std::move(*sharded.customs[i]) : customs[i].save());
+  }
   content.random = checkpoint::random_states(shared.device.type());
   content.window = open_window(shared);
   content.comm_hooks = comm_hooks_of(shared);

@@ -13,6 +13,7 @@
 #include "accelerate/prepared/checkpoint_io.hpp"
 #include "accelerate/prepared/custom_state.hpp"
 #include "accelerate/prepared/pipeline_state.hpp"
+#include "accelerate/prepared/sharded_customs.hpp"
 #include "accelerate/prepared/sharded_optimizer_state.hpp"
 #include "accelerate/prepared/state_dict_match.hpp"
 
@@ -32,10 +33,13 @@ struct ShardedContent {
   std::unordered_set<const void*> is_in_parts{};  ///< parameters by TensorImpl
   OptimizerStates states{};                       ///< on rank 0 whole tensors of the others
   WholeWeights weights{};
+  std::vector<std::optional<checkpoint::CustomState>> customs{};  ///< of registered objects with sharded tensors
 };
 /// Gathers the tensors that are not saved in parts on rank 0. Collective.
-/// \param states  Result of sharded_states() on this rank.
-[[nodiscard]] ShardedContent sharded_content(AcceleratorState& shared, OptimizerStates states);
+/// \param states   Result of sharded_states() on this rank.
+/// \param customs  Result of sharded_customs() on this rank.
+[[nodiscard]] ShardedContent sharded_content(AcceleratorState& shared, OptimizerStates states,
+                                             const ShardedCustoms& customs);
 
 /// Waits for the device if states depend on flags in its memory. Tensors are not copied.
 [[nodiscard]] checkpoint::CheckpointContent content_of(AcceleratorState& shared,

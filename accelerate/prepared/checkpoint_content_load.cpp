@@ -18,6 +18,7 @@
 #include "accelerate/prepared/named_optimizer_state.hpp"
 #include "accelerate/prepared/optimizer.hpp"
 #include "accelerate/prepared/scheduler.hpp"
+#include "accelerate/prepared/sharded_customs.hpp"
 #include "accelerate/prepared/split_state.hpp"
 #include "accelerate/prepared/stage_names.hpp"
 
@@ -321,11 +322,10 @@ ValidatedLoad validate_content(AcceleratorState& shared, const std::vector<Custo
     auto& saved = fit.read.content.customs[i];
     auto* tensors = std::get_if<checkpoint::NamedTensors>(&saved);
     if (tensors != nullptr && has_pipeline_stages(shared)) {
-      const auto own = customs[i].save();
-      const auto* own_tensors = std::get_if<checkpoint::NamedTensors>(&own);
-      if (own_tensors != nullptr) keep_own_stage(shared, *own_tensors, *tensors);
+      if (const auto own = own_tensors(customs[i])) keep_own_stage(shared, *own, *tensors);
     }
     take_own_parts(customs[i], saved, fit.read.elements, shared.place);
+    take_own_elements(shared, customs[i], saved, fit.read.elements);
     customs[i].check(saved);
   }
   if (fit.read.has_random_states) {

@@ -21,6 +21,7 @@
 #include "accelerate/prepared/checkpoint_content.hpp"
 #include "accelerate/prepared/model.hpp"
 #include "accelerate/prepared/pipeline_state.hpp"
+#include "accelerate/prepared/sharded_customs.hpp"
 #include "accelerate/prepared/sharding_support.hpp"
 #include "accelerate/prepared/split_parameters.hpp"
 #include "accelerate/prepared/split_state.hpp"
@@ -153,6 +154,10 @@ std::string what_differs(const comm::Group& group, const std::string& mark) {
 Checkpointing::Checkpointing(std::shared_ptr<AcceleratorState> shared, ProjectConfiguration project)
     : accelerator_state_(std::move(shared)), project_(std::move(project)), saver_(accelerator_state_->mesh.world) {}
 
+void Checkpointing::add_custom(CustomObject object) {
+  customs_.push_back(with_sharded_parameters(*accelerator_state_, std::move(object)));
+}
+
 HookHandle Checkpointing::add(const Hooks& hooks, StateHook hook) {
   const auto place = hooks->insert(hooks->end(), std::move(hook));
   return HookHandle([weak = std::weak_ptr(hooks), place, removed = std::make_shared<bool>(false)] {
@@ -219,11 +224,13 @@ std::optional<fs::path> Checkpointing::save_state(const fs::path& folder, const 
   const auto failed = base::capture_exception(
       [&] { buffers = buffers_with_rank_0(*accelerator_state_); });  // thrown on all ranks below
   OptimizerStates states;
+  ShardedCustoms sharded_objects;
   together(accelerator_state_->mesh.world, "save_state", [&] {
     if (failed) std::rethrow_exception(failed);
     states = sharded_states(*accelerator_state_);
+    sharded_objects = sharded_customs(*accelerator_state_, customs_);
   });
-  ShardedContent sharded = sharded_content(*accelerator_state_, std::move(states));
+  ShardedContent sharded = sharded_content(*accelerator_state_, std::move(states), sharded_objects);
   together(accelerator_state_->mesh.world, "save_state", [&] {
     content = content_of(*accelerator_state_, customs_, buffers, std::move(sharded));
     // Otherwise a rank would fail alone while the others join their tensors.

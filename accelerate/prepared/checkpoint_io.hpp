@@ -95,7 +95,7 @@ class Checkpointing {
   LoadedModel load_model(const ModelCore& model, const std::filesystem::path& path, bool strict);
   void save(const checkpoint::NamedTensors& tensors, const std::filesystem::path& path);
 
-  void add_custom(CustomObject object) { customs_.push_back(std::move(object)); }
+  void add_custom(CustomObject object);
   HookHandle add_save_hook(StateHook hook) { return add(save_hooks_, std::move(hook)); }
   HookHandle add_load_hook(StateHook hook) { return add(load_hooks_, std::move(hook)); }
 

@@ -19,6 +19,7 @@
 #include "accelerate/checkpoint/checkpoint_content.hpp"
 #include "accelerate/precision/scaler_state.hpp"
 #include "accelerate/state/loader_state.hpp"
+#include "accelerate/state/parameter_shard.hpp"
 #include "accelerate/state/scheduler_state.hpp"
 
 namespace accelerate::prepared {
@@ -32,6 +33,9 @@ struct CustomObject {
   /// Returns a parameter of the same shape for each saved tensor that has one, by name. Empty if the object does
   /// not name them.
   std::function<checkpoint::NamedTensors()> parameters{};
+  /// Returns the tensors of save() with their ranges, of which this rank may have only its elements. Empty if the
+  /// tensors of the object are always whole.
+  std::function<std::vector<state::ParameterShard>()> shards{};
 };
 
 using TensorDict = torch::OrderedDict<std::string, at::Tensor>;
@@ -50,6 +54,13 @@ concept HasTensorState = requires(Object& object, const TensorDict& saved) {
 template <typename Object>
 concept HasStateParameters = requires(Object& object) {
   { object.state_parameters() } -> std::convertible_to<TensorDict>;
+};
+/// State that may be divided over the ranks, as of averages of sharded weights. `key` of a shard is the TensorImpl of
+/// the sharded parameter that it belongs to, or null if the tensor is whole.
+template <typename Object>
+concept HasStateShards = HasTensorState<Object> && requires(Object& object, const TensorDict& saved) {
+  { object.state_shards() } -> std::convertible_to<std::vector<state::ParameterShard>>;
+  object.load_state_shards(saved);
 };
 /// State as opaque bytes.
 template <typename Object>
@@ -97,6 +108,8 @@ CustomObject custom_object(std::shared_ptr<Object> object) {
   if constexpr (HasTensorState<Object>) {
     std::function<checkpoint::NamedTensors()> parameters;
     if constexpr (HasStateParameters<Object>) parameters = [object] { return named(object->state_parameters()); };
+    std::function<std::vector<state::ParameterShard>()> shards;
+    if constexpr (HasStateShards<Object>) shards = [object] { return object->state_shards(); };
     return {[object] { return checkpoint::CustomState(named(object->state_dict())); },
             [wrong](const checkpoint::CustomState& state) {
               if (!std::holds_alternative<checkpoint::NamedTensors>(state)) wrong("bytes, expected tensors");
@@ -106,9 +119,13 @@ CustomObject custom_object(std::shared_ptr<Object> object) {
               for (const auto& [name, tensor] : std::get<checkpoint::NamedTensors>(state)) {
                 dict.insert(name, tensor.clone());
               }
-              object->load_state_dict(dict);
+              if constexpr (HasStateShards<Object>) {
+                object->load_state_shards(dict);
+              } else {
+                object->load_state_dict(dict);
+              }
             },
-            std::move(parameters)};
+            std::move(parameters), std::move(shards)};
   } else if constexpr (HasByteState<Object>) {
     return {[object] { return checkpoint::CustomState(std::string(object->state())); },
             [wrong](const checkpoint::CustomState& state) {

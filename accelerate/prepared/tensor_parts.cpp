@@ -18,12 +18,6 @@ namespace {
 using checkpoint::TensorPart;
 using Parts = std::vector<TensorPart>;
 
-// Ranges of parts of tensor parallel layers would not be ranges of whole tensors.
-bool saves_parts(const AcceleratorState& shared) {
-  return shared.sharding != sharding::ShardingStrategy::no_shard && shared.mesh.tensor.size() == 1 &&
-         shared.state_dict_type == sharding::StateDictType::sharded_state_dict;
-}
-
 void add_parameters(AcceleratorState& shared, Parts& parts) {
   std::unordered_map<const void*, state::ParameterShard> shards;
   for (sharding::FullyShardedParameters* model : fully_sharded_models(shared)) {
@@ -64,6 +58,11 @@ void add_state(const OptimizerCore& optimizer, state::OptimizerState& state, Par
 }
 
 }  // namespace
+
+bool saves_parts(const AcceleratorState& shared) {
+  return shared.sharding != sharding::ShardingStrategy::no_shard && shared.mesh.tensor.size() == 1 &&
+         shared.state_dict_type == sharding::StateDictType::sharded_state_dict;
+}
 
 bool has_parts(const at::Tensor& parameter) { return parameter.numel() > 0 && parameter.is_contiguous(); }
 

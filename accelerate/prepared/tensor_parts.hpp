@@ -13,6 +13,10 @@
 
 namespace accelerate::prepared {
 
+/// True if the ranks save their parts of sharded tensors. Ranges of parts of tensor parallel layers would not be ranges
+/// of whole tensors, so these are gathered.
+[[nodiscard]] bool saves_parts(const AcceleratorState& shared);
+
 /// True if the elements of a parameter have one order in memory and in files, so that a rank can save a range of them.
 /// Others (channels last, and parameters without elements) are saved whole.
 [[nodiscard]] bool has_parts(const at::Tensor& parameter);

@@ -293,8 +293,9 @@ TEST_CASE("sharded stages train in bf16 and pure bf16 within bf16 precision, and
   });
 }
 
-TEST_CASE("moving averages of sharded stages are those of one process") {
+TEST_CASE("moving averages of sharded stages are those of one process, and are saved whole") {
   with_sharded_ranks([](const Group& world) {
+    const testing::SharedFolder folder(world);
     const Task task;
     Accelerator one = alone();
     WholeTraining whole(one, task);
@@ -311,8 +312,30 @@ TEST_CASE("moving averages of sharded stages are those of one process") {
       accelerate::optim::ExponentialMovingAverage average(model, {.decay = 0.9});
       training.epochs(1);
       average.update();
+      accelerator.register_for_checkpointing(average);
+      const auto place = folder.path / mesh.text();
+      accelerator.save_state(place);
       const auto scope = average.average_parameters();
       CHECK(difference_of_whole(training, whole.layers) < 1e-12);
+
+      Accelerator resumed = on_sharded_mesh(world, mesh);
+      PipelineTraining loaded(resumed, task);
+      accelerate::optim::ExponentialMovingAverage loaded_average(std::get<0>(loaded.objects), {.decay = 0.9});
+      resumed.register_for_checkpointing(loaded_average);
+      resumed.load_state(place);
+      CHECK(loaded_average.updates() == 1);
+      const auto loaded_scope = loaded_average.average_parameters();
+      CHECK(difference_of_whole(loaded, whole.layers) < 1e-12);
+
+      Accelerator single = alone();
+      WholeTraining joined(single, task);
+      accelerate::optim::ExponentialMovingAverage joined_average(std::get<0>(joined.objects), {.decay = 0.9});
+      single.register_for_checkpointing(joined_average);
+      single.load_state(place);
+      const auto averages = joined_average.averages(), expected_averages = expected_average.averages();
+      for (size_t i = 0; i < averages.size(); ++i)
+        CHECK((averages[i] - expected_averages[i]).abs().max().item<double>() < 1e-12);
+      world.barrier();
     }
   });
 }

@@ -29,22 +29,13 @@ using sharding_testing::largest_difference;
 using sharding_testing::loss_of;
 using sharding_testing::model_cases;
 using sharding_testing::ModelCase;
+using sharding_testing::once;
 using sharding_testing::optimizer_cases;
 using sharding_testing::OptimizerCase;
 using testing::SharedFolder;
 
 AcceleratorOptions with(ShardingStrategy strategy) {
   return {.cpu = true, .sharding = strategy, .fsdp_plugin = {.min_num_params = 30}};
-}
-
-// LibTorch lists a tied parameter once per name.
-std::vector<torch::Tensor> once(const std::vector<torch::Tensor>& parameters) {
-  std::vector<torch::Tensor> list;
-  for (const auto& parameter : parameters) {
-    const auto is_same = [&](const torch::Tensor& other) { return other.is_same(parameter); };
-    if (std::ranges::none_of(list, is_same)) list.push_back(parameter);
-  }
-  return list;
 }
 
 /// A model and its optimizer that are prepared by one Accelerator.

@@ -684,8 +684,9 @@ TEST_CASE("moving averages of parts are those of the whole") {
       stock.update();
     }
     ends(refusal([&] { (void)ours.state_dict(); }),
-         " elements of its average, not all; call average_parameters(), and save the model with save_model() while the "
-         "averages are its weights");
+         " elements of its average; give the averages to register_for_checkpointing(), so that save_state() writes the "
+         "elements of all ranks, or call average_parameters(), and save the model with save_model() while the averages "
+         "are its weights");
     CHECK_THROWS_AS(ours.load_state_dict(stock.state_dict()), accelerate::Error);
     {
       const auto averaged = ours.average_parameters();
@@ -880,9 +881,9 @@ TEST_CASE("averages of parts that end between parameters are refused as a state,
                auto [model, optimizer] = accelerator.prepare(net, sgd);
                accelerate::optim::ExponentialMovingAverage averages(model);
                ends(refusal([&] { (void)averages.state_dict(); }),
-                    " elements of its average, not all; call average_parameters(), and save the model with "
-                    "save_model() while the "
-                    "averages are its weights");
+                    " elements of its average; give the averages to register_for_checkpointing(), so that save_state() "
+                    "writes the elements of all ranks, or call average_parameters(), and save the model with "
+                    "save_model() while the averages are its weights");
                averages.update();
                accelerator.free_memory();
                ends(refusal([&] { averages.update(); }),

@@ -176,6 +176,16 @@ inline std::vector<OptimizerCase> optimizer_cases(const ModelCase& of) {
   return all;
 }
 
+/// Without repetitions: LibTorch lists a tied parameter once per name.
+inline std::vector<torch::Tensor> once(const std::vector<torch::Tensor>& parameters) {
+  std::vector<torch::Tensor> list;
+  for (const auto& parameter : parameters) {
+    const auto is_same = [&](const torch::Tensor& other) { return other.is_same(parameter); };
+    if (std::ranges::none_of(list, is_same)) list.push_back(parameter);
+  }
+  return list;
+}
+
 inline double largest_difference(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
   double largest = 0;
   for (size_t i = 0; i < a.size(); ++i) {

@@ -46,6 +46,7 @@ struct Averaged {
   /// The averages as one process has them. Collective over the tensor parallel group.
   State whole() {
     const auto swapped = average.average_parameters();
+    const auto scope = Accelerator::summon_full_params(std::get<0>(training.objects));
     return whole_state_dict(*training.module);
   }
   Training training;
@@ -67,10 +68,14 @@ void check_same(const State& seen, const State& expected, double tolerance = 1e-
   }
 }
 
-std::vector<ParallelismConfig> meshes_of(int64_t ranks) {
-  std::vector<ParallelismConfig> all;
+/// Replicated and sharded data parallelism with each number of tensor parallel ranks.
+std::vector<Mesh> meshes_of(int64_t ranks) {
+  std::vector<Mesh> all;
   for (const int64_t tensor : {1, 2, 4}) {
-    if (ranks % tensor == 0) all.push_back({.dp_replicate_size = ranks / tensor, .tp_size = tensor});
+    if (ranks % tensor != 0) continue;
+    const int64_t data = ranks / tensor;
+    all.push_back({{.dp_replicate_size = data, .tp_size = tensor}});
+    if (data > 1) all.push_back({{.dp_shard_size = data, .tp_size = tensor}, accelerate::ShardingStrategy::full_shard});
   }
   return all;
 }
@@ -85,11 +90,11 @@ TEST_CASE("averages of tensor parallel layers are saved whole, and continue on a
       const State at_save = expected.whole();
       expected.epochs(1);
       const State at_end = expected.whole();
-      for (const ParallelismConfig& sizes : meshes_of(world.size())) {
-        CAPTURE(sizes.text());
-        const auto place = folder.path / sizes.text();
+      for (const Mesh& mesh : meshes_of(world.size())) {
+        CAPTURE(mesh.sizes.text());
+        const auto place = folder.path / mesh.sizes.text();
         {
-          Accelerator accelerator = on_mesh(world, {sizes});
+          Accelerator accelerator = on_mesh(world, mesh);
           auto saved = averaged_split(accelerator);
           saved.epochs(2);
           check_same(saved.whole(), at_save);
@@ -97,9 +102,9 @@ TEST_CASE("averages of tensor parallel layers are saved whole, and continue on a
           saved.epochs(1);
           check_same(saved.whole(), at_end);
         }
-        for (const ParallelismConfig& other : meshes_of(world.size())) {
-          CAPTURE(other.text());
-          Accelerator accelerator = on_mesh(world, {other});
+        for (const Mesh& other : meshes_of(world.size())) {
+          CAPTURE(other.sizes.text());
+          Accelerator accelerator = on_mesh(world, other);
           auto loaded = averaged_split(accelerator, /*seed=*/12);
           accelerator.load_state(place);
           check_same(loaded.whole(), at_save);

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints of averages of sharded weights. Ranks as threads.
+#include "tests/testing.hpp"
+//
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "accelerate/accelerate.hpp"
+#include "accelerate/archive/checkpoint_folder.hpp"
+#include "accelerate/optim/ema.hpp"
+#include "tests/checkpoint/folder.hpp"
+#include "tests/refusal.hpp"
+#include "tests/sharding/models.hpp"
+
+namespace {
+
+using accelerate::Accelerator;
+using accelerate::AcceleratorOptions;
+using accelerate::ShardingStrategy;
+using accelerate::StateDictType;
+using accelerate::optim::ExponentialMovingAverage;
+using sharding_testing::AnyNet;
+using sharding_testing::largest_difference;
+using sharding_testing::loss_of;
+using sharding_testing::ModelCase;
+using sharding_testing::once;
+using testing::SharedFolder;
+
+AcceleratorOptions sharded_by(ShardingStrategy strategy, StateDictType type = StateDictType::sharded_state_dict) {
+  return {.cpu = true, .sharding = strategy, .fsdp_plugin = {.min_num_params = 30, .state_dict_type = type}};
+}
+
+/// Weights in channels_last and without elements, a tied weight, and buffers.
+std::shared_ptr<AnyNet> mixed_net() {
+  torch::nn::Conv2d conv(torch::nn::Conv2dOptions(3, 8, 3));
+  torch::nn::BatchNorm2d norm(8);
+  torch::nn::Linear head(8, 8);
+  auto net = std::make_shared<AnyNet>([conv, norm, head](const torch::Tensor& x) mutable {
+    return at::linear(head(norm(conv(x)).mean({2, 3})), head->weight);
+  });
+  net->register_module("conv", conv);
+  net->register_module("norm", norm);
+  net->register_module("head", head);
+  net->register_parameter("tied", head->weight);
+  net->register_parameter("none", torch::empty({0, 4}, torch::kDouble));
+  net->to(torch::kDouble);
+  sharding_testing::fill(*net);
+  conv->weight.set_data(conv->weight.detach().contiguous(at::MemoryFormat::ChannelsLast));
+  conv->bias.set_requires_grad(false);
+  norm->eval();  // its statistics would depend on the number of ranks
+  return net;
+}
+
+std::vector<ModelCase> averaged_models() {
+  auto cases = sharding_testing::model_cases();
+  cases.push_back({"mixed", mixed_net, [](int64_t step) {
+                     return sharding_testing::waves({12, 3, 5, 5}, 0.2 * static_cast<double>(step));
+                   }});
+  return cases;
+}
+
+/// A training with a registered average of its weights and buffers.
+struct AveragedTraining {
+  AveragedTraining(Accelerator& by, const ModelCase& of)
+      : accelerator(by),
+        inputs(of.inputs),
+        net(of.make()),
+        adam(once(net->parameters()), torch::optim::AdamWOptions(1e-2)),
+        model(accelerator.prepare(net)),
+        optimizer(accelerator.prepare(adam)),
+        average(model, {.decay = 0.8, .use_buffers = true}) {
+    accelerator.register_for_checkpointing(average);
+  }
+  void steps(int64_t from, int64_t to) {
+    for (int64_t i = from; i < to; ++i) {
+      const auto batch = inputs(i);
+      const int64_t rows = batch.size(0) / accelerator.num_processes();
+      optimizer.zero_grad();
+      accelerator.backward(loss_of(model(batch.narrow(0, accelerator.process_index() * rows, rows))));
+      optimizer.step();
+      average.update();
+    }
+  }
+  /// The whole averages. Collective.
+  std::vector<torch::Tensor> values() {
+    const auto swapped = average.average_parameters();
+    const auto whole = Accelerator::summon_full_params(model);
+    std::vector<torch::Tensor> list;
+    for (const auto& parameter : net->parameters()) list.push_back(parameter.detach().clone());
+    for (const auto& buffer : net->buffers()) list.push_back(buffer.clone());
+    return list;
+  }
+
+  Accelerator& accelerator;
+  std::function<torch::Tensor(int64_t)> inputs;
+  std::shared_ptr<AnyNet> net;
+  torch::optim::AdamW adam;
+  decltype(accelerator.prepare(net)) model;
+  decltype(accelerator.prepare(adam)) optimizer;
+  ExponentialMovingAverage average;
+};
+
+void with_ranks(int64_t ranks, const AcceleratorOptions& options, const std::function<void(Accelerator&)>& run) {
+  accelerate::simulate(ranks, [&] {
+    Accelerator accelerator(options);
+    run(accelerator);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("registered averages are saved in parts, and continue on any number of ranks with any strategy") {
+  using enum ShardingStrategy;
+  using enum StateDictType;
+  struct Change {
+    ShardingStrategy saving, loading;
+    int64_t ranks_before, ranks_after;
+    StateDictType type = sharded_state_dict;
+  };
+  for (const Change& change :
+       {Change{full_shard, full_shard, 2, 2}, Change{full_shard, full_shard, 4, 3}, Change{full_shard, no_shard, 3, 1},
+        Change{no_shard, full_shard, 1, 4}, Change{full_shard, shard_grad_op, 2, 4},
+        Change{shard_optim_op, full_shard, 3, 2}, Change{full_shard, full_shard, 2, 3, full_state_dict}}) {
+    for (const ModelCase& of : averaged_models()) {
+      CAPTURE(strategy_name(change.saving));
+      CAPTURE(strategy_name(change.loading));
+      CAPTURE(change.ranks_before);
+      CAPTURE(change.ranks_after);
+      CAPTURE(of.name);
+      const SharedFolder folder;
+      std::vector<torch::Tensor> saved, expected;
+      with_ranks(change.ranks_before, sharded_by(change.saving, change.type), [&](Accelerator& accelerator) {
+        AveragedTraining training(accelerator, of);
+        training.steps(0, 3);
+        accelerator.save_state(folder.path / "c", {.durable = false});
+        const auto at_save = training.values();
+        training.steps(3, 5);
+        const auto at_end = training.values();
+        if (accelerator.process_index() == 0) saved = at_save, expected = at_end;
+      });
+      with_ranks(change.ranks_after, sharded_by(change.loading), [&](Accelerator& accelerator) {
+        AveragedTraining training(accelerator, of);
+        training.steps(7, 8);  // averages that the load must replace
+        accelerator.load_state(folder.path / "c");
+        CHECK(largest_difference(training.values(), saved) == 0);
+        CHECK(training.average.updates() == 3);
+        training.steps(3, 5);
+        CHECK(largest_difference(training.values(), expected) < 1e-12);
+      });
+    }
+  }
+}
+
+TEST_CASE("each element of registered averages is in one file, and replicas do not write theirs") {
+  const ModelCase of = sharding_testing::model_cases()[0];
+  for (const int64_t replicas : {1, 2}) {
+    CAPTURE(replicas);
+    const SharedFolder folder;
+    AcceleratorOptions options =
+        sharded_by(replicas == 1 ? ShardingStrategy::full_shard : ShardingStrategy::hybrid_shard);
+    if (replicas > 1) options.fsdp_plugin.dp_shard_size = 2;
+    int64_t elements = 0;
+    with_ranks(4, options, [&](Accelerator& accelerator) {
+      AveragedTraining training(accelerator, of);
+      training.steps(0, 2);
+      accelerator.save_state(folder.path / "c", {.durable = false});
+      const auto expected = training.values();
+      if (accelerator.process_index() == 0) {
+        for (const auto& value : expected) elements += value.numel();
+      }
+    });
+    uint64_t saved = 0;
+    for (const auto& range : accelerate::archive::manifest_of(folder.path / "c", "test").ranges) {
+      if (range.tensor.starts_with("custom.0/module.")) saved += range.end - range.begin;
+    }
+    CHECK(saved == static_cast<uint64_t>(elements));
+    with_ranks(2, sharded_by(ShardingStrategy::full_shard), [&](Accelerator& accelerator) {
+      AveragedTraining training(accelerator, of);
+      accelerator.load_state(folder.path / "c");
+      CHECK(training.average.updates() == 2);
+    });
+  }
+}
+
+TEST_CASE("float32 averages of bfloat16 parameters are saved in parts, also with parameters on the host") {
+  for (const bool cpu_offload : {false, true}) {
+    CAPTURE(cpu_offload);
+    const SharedFolder folder;
+    AcceleratorOptions options = sharded_by(ShardingStrategy::full_shard);
+    options.precision_policy = accelerate::precision::pure_bf16();
+    options.fsdp_plugin.cpu_offload = cpu_offload;
+    const ModelCase of{"MLP",
+                       [] {
+                         auto net = sharding_testing::mlp();
+                         net->to(torch::kFloat);
+                         return net;
+                       },
+                       [](int64_t step) {
+                         return sharding_testing::waves({12, 7}, static_cast<double>(step)).to(torch::kBFloat16);
+                       }};
+    with_ranks(2, options, [&](Accelerator& accelerator) {
+      AveragedTraining training(accelerator, of);
+      training.steps(0, 3);
+      accelerator.save_state(folder.path / "c", {.durable = false});
+      std::vector<at::Tensor> saved;
+      for (const at::Tensor& average : training.average.averages()) saved.push_back(average.clone());
+      training.steps(3, 5);
+      accelerator.load_state(folder.path / "c");
+      const auto loaded = training.average.averages();
+      for (size_t i = 0; i < saved.size(); ++i) {
+        CHECK((loaded[i].scalar_type() == torch::kFloat));
+        CHECK(loaded[i].equal(saved[i]));
+      }
+    });
+  }
+}
+
+TEST_CASE("averages of another shape, and of a model that is not sharded any more, are refused") {
+  const SharedFolder folder;
+  const auto register_average_of = [&](Accelerator& accelerator, bool narrow, const auto& run) {
+    torch::nn::Linear first(7, 3), second(7, 4);
+    auto first_model = accelerator.prepare(first);
+    auto second_model = accelerator.prepare(second);
+    ExponentialMovingAverage average(narrow ? first_model : second_model);
+    accelerator.register_for_checkpointing(average);
+    run(average);
+  };
+  with_ranks(2, sharded_by(ShardingStrategy::full_shard), [&](Accelerator& accelerator) {
+    register_average_of(accelerator, /*narrow=*/true, [&](const ExponentialMovingAverage&) {
+      accelerator.save_state(folder.path / "c", {.durable = false});
+    });
+  });
+  with_ranks(2, sharded_by(ShardingStrategy::full_shard), [&](Accelerator& accelerator) {
+    register_average_of(accelerator, /*narrow=*/false, [&](ExponentialMovingAverage& average) {
+      const auto before = average.averages()[0].clone();
+      CHECK(testing::refusal_of_any_rank([&] { accelerator.load_state(folder.path / "c"); }) ==
+            "load_state: module.weight of a registered object is [3, 7], expected [4, 7]");
+      CHECK(average.averages()[0].equal(before));
+      accelerator.free_memory();
+      CHECK(testing::refusal_of_any_rank([&] { accelerator.save_state(folder.path / "d"); }) ==
+            "save_state: module.weight of registered object 0 is a part of a parameter that is sharded in no prepared "
+            "model; was the model released by free_memory() or prepared again? Make the object again");
+      CHECK_FALSE(std::filesystem::exists(folder.path / "d"));
+    });
+  });
+}
