@@ -84,7 +84,8 @@ class Checkpoints {
   /// are owned; any other lvalue is kept by reference. An object with tensors of tensor parallel layers needs
   /// state_parameters(), which returns a parameter for each of them by the name in state_dict();
   /// optim::ExponentialMovingAverage has it. An object of which each rank has only its elements, as the averages of
-  /// sharded weights, needs state_shards() and load_state_shards(), as optim::ExponentialMovingAverage has them.
+  /// sharded weights, needs state_shards(), which returns them with the ranges and keys of the model's
+  /// parameter_shards(), and load_state_shards(); optim::ExponentialMovingAverage has both.
   /// \throws Error (usage) if a shared pointer is null; nothing is registered then.
   template <typename... Objects>
   void register_for_checkpointing(Objects&&... objects) {

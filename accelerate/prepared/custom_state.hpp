@@ -55,8 +55,9 @@ template <typename Object>
 concept HasStateParameters = requires(Object& object) {
   { object.state_parameters() } -> std::convertible_to<TensorDict>;
 };
-/// State that may be divided over the ranks, as of averages of sharded weights. `key` of a shard is the TensorImpl of
-/// the sharded parameter that it belongs to, or null if the tensor is whole.
+/// State that may be divided over the ranks, as of averages of sharded weights. Ranges and keys of the shards are those
+/// of the model's parameter_shards(). If the parameter of a key is sharded, `value` has this rank's elements;
+/// otherwise, and if the key is null, it is whole.
 template <typename Object>
 concept HasStateShards = HasTensorState<Object> && requires(Object& object, const TensorDict& saved) {
   { object.state_shards() } -> std::convertible_to<std::vector<state::ParameterShard>>;

@@ -29,7 +29,7 @@ struct ShardedParameter {
   at::Tensor parameter{};
 };
 
-/// Returns the parameters of which each rank keeps a part, by TensorImpl.
+/// Returns the parameters of which each rank keeps a part, by TensorImpl. The same on all ranks.
 std::unordered_map<const void*, ShardedParameter> sharded_parameters(AcceleratorState& shared) {
   std::unordered_map<const void*, ShardedParameter> parameters;
   for (sharding::FullyShardedParameters* model : fully_sharded_models(shared)) {
@@ -41,10 +41,6 @@ std::unordered_map<const void*, ShardedParameter> sharded_parameters(Accelerator
   return parameters;
 }
 
-bool is_whole(const ParameterShard& shard) {
-  return shard.key == nullptr && shard.value.numel() == c10::multiply_integers(shard.sizes);
-}
-
 }  // namespace
 
 ShardedCustoms sharded_customs(AcceleratorState& shared, const std::vector<CustomObject>& customs) {
@@ -53,15 +49,15 @@ ShardedCustoms sharded_customs(AcceleratorState& shared, const std::vector<Custo
   for (size_t i = 0; i < customs.size(); ++i) {
     if (!customs[i].shards) continue;
     std::vector<ParameterShard> shards = customs[i].shards();
-    if (std::ranges::all_of(shards, is_whole)) continue;
     for (const ParameterShard& shard : shards) {
-      if (is_whole(shard) || parameters.contains(shard.key)) continue;
+      if (parameters.contains(shard.key) || shard.value.numel() == c10::multiply_integers(shard.sizes)) continue;
       base::fail(ErrorKind::usage, shared.place, "save_state",
                  "{} of registered object {} is a part of a parameter that is sharded in no prepared model; was the "
                  "model released by free_memory() or prepared again? Make the object again",
                  shard.name, i);
     }
-    all[i] = std::move(shards);
+    const auto is_sharded = [&](const ParameterShard& shard) { return parameters.contains(shard.key); };
+    if (std::ranges::any_of(shards, is_sharded)) all[i] = std::move(shards);
   }
   return all;
 }
@@ -74,11 +70,12 @@ std::vector<std::optional<checkpoint::CustomState>> gather_customs(AcceleratorSt
     if (!own[i]) continue;
     NamedTensors tensors;
     for (const ParameterShard& shard : *own[i]) {
-      if (is_whole(shard)) {
+      const auto found = parameters.find(shard.key);
+      if (found == parameters.end()) {
         tensors.emplace_back(shard.name, shard.value);
         continue;
       }
-      const auto& [model, parameter] = parameters.at(shard.key);
+      const auto& [model, parameter] = found->second;
       if (!saves_parts(shared) || !has_parts(parameter)) {
         const at::Tensor whole = model->gather_to_rank_0(shard.key, shard.value);
         tensors.emplace_back(shard.name, whole.defined() ? whole : at::empty({0}, shard.value.options()));
@@ -99,13 +96,13 @@ void take_own_elements(AcceleratorState& shared, const CustomObject& object, che
   std::unordered_map<std::string, ParameterShard> sharded;
   if (object.shards) {
     for (ParameterShard& shard : object.shards()) {
-      if (!is_whole(shard)) sharded.emplace(shard.name, std::move(shard));
+      if (parameters.contains(shard.key)) sharded.emplace(shard.name, std::move(shard));
     }
   }
   std::vector<device::CopyPair> copies;
   for (auto& [name, tensor] : *tensors) {
     const auto found = sharded.find(name);
-    if (found == sharded.end() || !parameters.contains(found->second.key)) {
+    if (found == sharded.end()) {
       tensor = state::whole_of(tensor, read);
       continue;
     }
