@@ -16,6 +16,7 @@
 #include "tests/checkpoint/folder.hpp"
 #include "tests/refusal.hpp"
 #include "tests/sharding/models.hpp"
+#include "tests/sharding/ranks.hpp"
 
 namespace {
 
@@ -29,6 +30,7 @@ using sharding_testing::largest_difference;
 using sharding_testing::loss_of;
 using sharding_testing::ModelCase;
 using sharding_testing::once;
+using sharding_testing::with_ranks;
 using testing::SharedFolder;
 
 AcceleratorOptions sharded_by(ShardingStrategy strategy, StateDictType type = StateDictType::sharded_state_dict) {
@@ -104,13 +106,6 @@ struct AveragedTraining {
   decltype(accelerator.prepare(adam)) optimizer;
   ExponentialMovingAverage average;
 };
-
-void with_ranks(int64_t ranks, const AcceleratorOptions& options, const std::function<void(Accelerator&)>& run) {
-  accelerate::simulate(ranks, [&] {
-    Accelerator accelerator(options);
-    run(accelerator);
-  });
-}
 
 }  // namespace
 

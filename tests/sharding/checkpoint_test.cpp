@@ -17,6 +17,7 @@
 #include "tests/refusal.hpp"
 #include "tests/sharding/counting_allocator.hpp"
 #include "tests/sharding/models.hpp"
+#include "tests/sharding/ranks.hpp"
 
 namespace {
 
@@ -32,6 +33,7 @@ using sharding_testing::ModelCase;
 using sharding_testing::once;
 using sharding_testing::optimizer_cases;
 using sharding_testing::OptimizerCase;
+using sharding_testing::with_ranks;
 using testing::SharedFolder;
 
 AcceleratorOptions with(ShardingStrategy strategy) {
@@ -77,13 +79,6 @@ std::set<std::string> files_in(const fs::path& folder) {
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
   return names;
-}
-
-void with_ranks(int64_t ranks, const AcceleratorOptions& options, const std::function<void(Accelerator&)>& run) {
-  accelerate::simulate(ranks, [&] {
-    Accelerator accelerator(options);
-    run(accelerator);
-  });
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "tests/archive/dcp_files.hpp"
 #include "tests/checkpoint/folder.hpp"
 #include "tests/sharding/counting_allocator.hpp"
+#include "tests/sharding/ranks.hpp"
 
 // Named, because other files that are compiled together have functions of the same names.
 namespace fsdp_checkpoint_testing {
@@ -24,6 +25,7 @@ using accelerate::AcceleratorOptions;
 using accelerate::ShardingStrategy;
 using dcp_files::Builder;
 using dcp_files::Sizes;
+using sharding_testing::with_ranks;
 using testing::SharedFolder;
 
 namespace {
@@ -92,13 +94,6 @@ torch::nn::Sequential layers() {
 
 AcceleratorOptions with(ShardingStrategy strategy) {
   return {.cpu = true, .sharding = strategy, .fsdp_plugin = {.min_num_params = 1000}};
-}
-
-void with_ranks(int64_t ranks, const AcceleratorOptions& options, const std::function<void(Accelerator&)>& run) {
-  accelerate::simulate(ranks, [&] {
-    Accelerator accelerator(options);
-    run(accelerator);
-  });
 }
 
 // Compares a checkpoint of this library with the one of FSDP.

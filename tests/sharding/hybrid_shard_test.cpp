@@ -5,6 +5,7 @@
 #include "accelerate/accelerate.hpp"
 #include "tests/refusal.hpp"
 #include "tests/sharding/models.hpp"
+#include "tests/sharding/ranks.hpp"
 #include "tests/temporary_folder.hpp"
 
 // Test files are compiled together, and others have helpers of the same names.
@@ -18,6 +19,7 @@ using sharding_testing::largest_difference;
 using sharding_testing::loss_of;
 using sharding_testing::mlp;
 using sharding_testing::waves;
+using sharding_testing::with_ranks;
 using testing::refusal;
 using enum accelerate::ShardingStrategy;
 
@@ -25,13 +27,6 @@ namespace {
 
 AcceleratorOptions hybrid(int64_t dp_shard_size, ShardingStrategy strategy = hybrid_shard) {
   return {.cpu = true, .sharding = strategy, .fsdp_plugin = {.dp_shard_size = dp_shard_size, .min_num_params = 30}};
-}
-
-void with_ranks(int64_t ranks, const AcceleratorOptions& options, const std::function<void(Accelerator&)>& check) {
-  accelerate::simulate(ranks, [&] {
-    Accelerator accelerator(options);
-    check(accelerator);
-  });
 }
 
 void ends(const std::string& text, std::string_view end) { CHECK_MESSAGE(text.ends_with(end), text); }
