@@ -54,9 +54,9 @@ void run_backward(const at::Tensor& output, const at::Tensor& input, const std::
 
 }  // namespace
 
-std::vector<double> parameter_costs(torch::nn::Sequential layers) {
+std::vector<double> parameter_costs(const Layers& layers) {
   std::vector<double> costs;
-  for (auto& layer : *layers) {
+  for (const auto& layer : *layers.sequential()) {
     double elements = 1;
     for (const auto& parameter : layer.ptr()->parameters()) elements += static_cast<double>(parameter.numel());
     costs.push_back(elements);
@@ -64,14 +64,15 @@ std::vector<double> parameter_costs(torch::nn::Sequential layers) {
   return costs;
 }
 
-std::vector<double> measured_costs(torch::nn::Sequential layers, const at::Tensor& input, int64_t repeats) {
+std::vector<double> measured_costs(const Layers& layers, const at::Tensor& input, int64_t repeats) {
   if (repeats < 1) base::fail(ErrorKind::usage, {}, "measured_costs", "repeats is {}, must be at least 1", repeats);
   using Clock = std::chrono::steady_clock;
-  const KeptState kept(layers->buffers());
+  torch::nn::Sequential sequential = layers.sequential();
+  const KeptState kept(sequential->buffers());
   const at::AutoGradMode with_gradients(true);
   std::vector<double> costs;
   at::Tensor layer_input = input.detach();
-  for (auto& layer : *layers) {
+  for (auto& layer : *sequential) {
     const auto parameters = layer.ptr()->parameters();
     double shortest = std::numeric_limits<double>::infinity();
     at::Tensor output;

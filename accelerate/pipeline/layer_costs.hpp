@@ -3,15 +3,16 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/modules/container/sequential.h>
 
 #include <cstdint>
 #include <vector>
 
+#include "accelerate/pipeline/layers.hpp"
+
 namespace accelerate::pipeline {
 
 /// Returns the number of parameter elements of each layer plus one, [L].
-[[nodiscard]] std::vector<double> parameter_costs(torch::nn::Sequential layers);
+[[nodiscard]] std::vector<double> parameter_costs(const Layers& layers);
 
 /// Measures a forward and a backward of each layer and returns the shortest of several runs in seconds, [L].
 /// Parameters, gradients, buffers and the generator of the CPU are unchanged afterwards. Another rank measures other
@@ -21,7 +22,6 @@ namespace accelerate::pipeline {
 /// \param input    A micro-batch, [rows, ...].
 /// \param repeats  At least 1.
 /// \throws Error (usage) if `repeats` is less than 1.
-[[nodiscard]] std::vector<double> measured_costs(torch::nn::Sequential layers, const at::Tensor& input,
-                                                 int64_t repeats = 3);
+[[nodiscard]] std::vector<double> measured_costs(const Layers& layers, const at::Tensor& input, int64_t repeats = 3);
 
 }  // namespace accelerate::pipeline

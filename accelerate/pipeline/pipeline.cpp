@@ -47,11 +47,11 @@ void check_on_one_device(const std::vector<pipeline::TiedParameter>& tied, const
 
 }  // namespace
 
-Pipeline::Pipeline(const comm::Group& group, torch::nn::Sequential layers, PipelineOptions options)
-    : Pipeline(connected(group), group.size(), devices_of(group), std::move(layers), std::move(options)) {}
+Pipeline::Pipeline(const comm::Group& group, const pipeline::Layers& layers, PipelineOptions options)
+    : Pipeline(connected(group), group.size(), devices_of(group), layers.sequential(), std::move(options)) {}
 
-Pipeline::Pipeline(const std::vector<at::Device>& devices, torch::nn::Sequential layers, PipelineOptions options)
-    : Pipeline(std::nullopt, static_cast<int64_t>(devices.size()), devices, std::move(layers), std::move(options)) {}
+Pipeline::Pipeline(const std::vector<at::Device>& devices, const pipeline::Layers& layers, PipelineOptions options)
+    : Pipeline(std::nullopt, static_cast<int64_t>(devices.size()), devices, layers.sequential(), std::move(options)) {}
 
 Pipeline::Pipeline(std::optional<comm::Group> group, int64_t ranks, const std::vector<at::Device>& devices,
                    torch::nn::Sequential layers, PipelineOptions options)

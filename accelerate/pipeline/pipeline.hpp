@@ -17,6 +17,7 @@
 
 #include "accelerate/comm/group.hpp"
 #include "accelerate/pipeline/layer_costs.hpp"
+#include "accelerate/pipeline/layers.hpp"
 #include "accelerate/pipeline/schedule.hpp"
 #include "accelerate/precision/autocast.hpp"
 
@@ -82,8 +83,9 @@ namespace accelerate::nn {
 /// those of the whole batch, except for layers that use the whole batch. BatchNorm normalises each micro-batch and
 /// updates its statistics once per micro-batch. Layers with random numbers draw from the generator of their rank.
 ///
-/// It is a module with this rank's layers under their names in the Sequential, so parameters(), train(), eval(), and
-/// names in checkpoints are as usual. It does not divide batches over ranks: all ranks of its group use the same batch.
+/// It is a module with this rank's layers under their names in the Sequential, or under their positions in a list of
+/// modules: the weight of the third module of a list is "2.weight" on every rank and in checkpoints. parameters(),
+/// train() and eval() are as usual. It does not divide batches over ranks: all ranks of its group use the same batch.
 ///
 /// With Accelerator::prepare() the steps of the pipeline also reduce the gradients over the data parallel ranks,
 /// compute in the dtypes of the precision policy, scale the loss, and follow accumulate():
@@ -108,16 +110,19 @@ class Pipeline : public torch::nn::Module {
   /// Stages on the ranks of a group. Collective.
   ///
   /// \param group   Duplicated. If it has a device, this rank's layers are moved there.
-  /// \param layers  The whole model on every rank. Layers of other ranks are released: their memory is freed if the
-  ///                caller keeps no reference, so pass an rvalue. A parameter in several stages is tied: each of its
-  ///                ranks has a copy, which starts with the value of the first one, and gets the sum of the gradients.
-  /// \throws Error (usage) if there are fewer layers than stages, or if an option is out of range; Error (peer) if a
-  ///         rank does not join or has another number of layers.
-  Pipeline(const comm::Group& group, torch::nn::Sequential layers, PipelineOptions options = {});
+  /// \param layers  The whole model on every rank: a Sequential, a list of modules in braces, `{embedding, block,
+  /// head}`,
+  ///                or a std::vector<torch::nn::AnyModule>. Layers of other ranks are released: their memory is freed
+  ///                if the caller keeps no reference, so pass an rvalue. A parameter in several stages is tied: each of
+  ///                its ranks has a copy, which starts with the value of the first one, and gets the sum of the
+  ///                gradients.
+  /// \throws Error (usage) if a layer is null, if there are fewer layers than stages, or if an option is out of range;
+  ///         Error (peer) if a rank does not join or has another number of layers.
+  Pipeline(const comm::Group& group, const pipeline::Layers& layers, PipelineOptions options = {});
 
   /// Stages on several devices of this process. A device may occur several times.
   /// \throws Error (usage) as above, and for a parameter that is used on two devices.
-  Pipeline(const std::vector<at::Device>& devices, torch::nn::Sequential layers, PipelineOptions options = {});
+  Pipeline(const std::vector<at::Device>& devices, const pipeline::Layers& layers, PipelineOptions options = {});
   ~Pipeline() override;
 
   /// Forward and backward of all micro-batches. Gradients are added to those of the parameters, so several calls

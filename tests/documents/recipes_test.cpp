@@ -207,6 +207,27 @@ TEST_CASE("pipeline stages") {
   CHECK(local.forward(torch::ones({3, 4})).size(0) == 3);
 }
 
+namespace {
+
+struct BlockImpl : torch::nn::Module {
+  explicit BlockImpl(int64_t width) : inner(register_module("inner", torch::nn::Linear(width, width))) {}
+  torch::Tensor forward(const torch::Tensor& x) { return x + torch::relu(inner(x)); }
+  torch::nn::Linear inner;
+};
+TORCH_MODULE(Block);
+
+}  // namespace
+
+TEST_CASE("pipelines over lists of modules") {
+  accelerate::comm::run_threads(2, [](const accelerate::comm::Group& group) {
+    // block: docs/how_to/pipeline_parallel.md: Build the model from a list of modules
+    CHECK(large.layers_per_stage().size() == 2);
+    const auto names = small.named_parameters().keys();
+    if (group.rank() == 0) CHECK(names.front() == "0.weight");
+    if (group.rank() == 1) CHECK(names.back() == "2.1.bias");
+  });
+}
+
 TEST_CASE("memory of parameters after a sharded step") {
   accelerate::simulate(2, [] {
     accelerate::Accelerator accelerator({.cpu = true, .sharding = accelerate::ShardingStrategy::shard_grad_op});
