@@ -75,7 +75,9 @@ std::string Group::broadcast_bytes(std::string_view bytes, int64_t root) const {
   return comm::broadcast_bytes(core_, bytes, root);
 }
 
-Group Group::split(int64_t color) const { return Group(comm::split(core_, color)); }
+Group Group::split(int64_t color, std::string_view ranks_name) const {
+  return Group(comm::split(core_, color, ranks_name));
+}
 Group Group::duplicate() const { return Group(comm::duplicate(core_)); }
 
 bool Pending::done() const {

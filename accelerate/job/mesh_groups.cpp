@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <string_view>
 #include <vector>
 
 #include "accelerate/base/error.hpp"
@@ -16,11 +17,12 @@ namespace {
 using env::MeshDimension;
 
 comm::Group split_by(const comm::Group& world, const env::ParallelismConfig& config,
-                     std::span<const MeshDimension> dimensions) {
+                     std::span<const MeshDimension> dimensions, std::string_view ranks_name) {
   if (config.size(dimensions) == 1) return {};
   if (config.size(dimensions) == world.size()) return world;
-  return comm::with_operation_context("parallelism_config", "the groups of the mesh are not made", world.place(),
-                                      [&] { return world.split(config.group(world.rank(), dimensions).front()); });
+  return comm::with_operation_context("parallelism_config", "the groups of the mesh are not made", world.place(), [&] {
+    return world.split(config.group(world.rank(), dimensions).front(), ranks_name);
+  });
 }
 
 // Ranks with different sizes would be in groups that do not fit together, and wait for each other.
@@ -75,17 +77,19 @@ MeshGroups make_mesh_groups(const comm::Group& world, const env::ParallelismConf
   check_same_sizes(world, config);
   MeshGroups mesh{.config = config.completed(world.size(), world.place()), .world = world};
   mesh.coordinates = mesh.config.coordinates(world.rank());
-  mesh.data = split_by(world, mesh.config, env::mesh::kDp);
-  mesh.context = split_by(world, mesh.config, std::array{MeshDimension::cp});
-  mesh.tensor = split_by(world, mesh.config, std::array{MeshDimension::tp});
-  mesh.pipeline = split_by(world, mesh.config, std::array{MeshDimension::pp});
+  mesh.data = split_by(world, mesh.config, env::mesh::kDp, "data parallel");
+  mesh.context = split_by(world, mesh.config, std::array{MeshDimension::cp}, "context parallel");
+  mesh.tensor = split_by(world, mesh.config, std::array{MeshDimension::tp}, "tensor parallel");
+  mesh.pipeline = split_by(world, mesh.config, std::array{MeshDimension::pp}, "pipeline parallel");
   if (!mesh.is_model_parallel()) {
     mesh.data = world;
   } else {
     base::log(base::LogLevel::info, world.place(), "parallelism_config: {}; this rank: {}", mesh.config.text(),
               place_text(mesh));
   }
-  mesh.data_context = mesh.context.size() == 1 ? mesh.data : split_by(world, mesh.config, env::mesh::kDpCp);
+  mesh.data_context = mesh.context.size() == 1
+                          ? mesh.data
+                          : split_by(world, mesh.config, env::mesh::kDpCp, "data and context parallel");
   return mesh;
 }
 

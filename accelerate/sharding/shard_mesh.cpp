@@ -55,8 +55,8 @@ ShardMesh make_mesh(const comm::Group& world, std::span<const int64_t> replica_o
   mesh.replicas = 1 + std::ranges::max(replica_of_rank);
   if (!mesh.has_replicas()) return mesh;
   mesh.replica = replica_of_rank[static_cast<size_t>(world.rank())];
-  mesh.shard = world.split(mesh.replica);
-  mesh.replicate = world.split(mesh.shard.rank());
+  mesh.shard = world.split(mesh.replica, "dp_shard");
+  mesh.replicate = world.split(mesh.shard.rank(), "dp_replicate");
   return mesh;
 }
 

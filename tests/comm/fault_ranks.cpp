@@ -305,6 +305,7 @@ const std::map<std::string, void (*)(const Group&)> kScenarios{
     {"sleeps", sleeps},
     {"gets_on_alone", continues_alone},
     {"late", [](const Group& group) { late(group); }},
+    {"late_named", [](const Group& group) { late(group.split(0, "tensor parallel")); }},
     {"rank_1_dies", [](const Group& group) { dies(group, 1); }},
     {"rank_0_dies", [](const Group& group) { dies(group, 0); }},
     {"rank_0_freezes", rank_0_freezes},

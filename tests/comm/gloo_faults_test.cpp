@@ -18,6 +18,18 @@ TEST_CASE("gloo: a rank that misses an operation is named after the timeout") {
   }
 }
 
+TEST_CASE("gloo: errors of a group with a name for its ranks contain the name") {
+  for (const auto& transport : kGlooTransports) {
+    CAPTURE(transport);
+    const std::string reason =
+        "waited 2 s in operation 1 ([4] float32) over the 2 tensor parallel ranks; no response from rank 1.";
+    CHECK(run_gloo("late_named", free_port(), "127.0.0.1", transport)[0].out ==
+          at_rank(0, "all_reduce: " + reason) +
+              at_rank(0, "barrier: this group of 2 tensor parallel ranks is broken since operation 1 (all_reduce): " +
+                             reason));
+  }
+}
+
 TEST_CASE("gloo: the operation after one that failed names the missing rank, too") {
   for (const auto& transport : kGlooTransports) {
     CAPTURE(transport);

@@ -33,6 +33,17 @@ TEST_CASE("mpi: a missing rank breaks the group after the timeout, and the progr
   }
 }
 
+TEST_CASE("mpi: errors of a group with a name for its ranks contain the name") {
+  const auto out = run_mpi("late_named")[0].out;
+  CAPTURE(out);
+  const std::string reason =
+      "waited 2 s in operation 1 ([4] float32) over the 2 tensor parallel ranks; rank 1 did not join.";
+  CHECK(
+      out.find(at_rank(0, "all_reduce: " + reason) +
+               at_rank(0, "barrier: this group of 2 tensor parallel ranks is broken since operation 1 (all_reduce): " +
+                              reason)) != std::string::npos);
+}
+
 TEST_CASE("mpi: every waiting operation names the missing rank") {
   const auto output_of = [](const std::string& scenario) { return run_mpi(scenario)[0].out; };
   const auto contains = [](const std::string& out, const std::string& text) {

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/testing.hpp"
 //
+#include <fmt/format.h>
+
+#include <chrono>
+#include <string_view>
+#include <utility>
+
 #include "accelerate/sharding/shard_mesh.hpp"
 #include "tests/refusal.hpp"
 
@@ -60,6 +66,22 @@ TEST_CASE("the groups connect the ranks of a replica, and the same part of all r
     const auto own = torch::tensor({int64_t{1} << world.rank()});
     CHECK(mesh.shard.all_gather(own).sum().item<int64_t>() == (is_outer ? 9 : 6));
     CHECK(mesh.replicate.all_gather(own).sum().item<int64_t>() == (world.rank() < 2 ? 3 : 12));
+  });
+}
+
+TEST_CASE("errors of the groups name dp_shard and dp_replicate") {
+  run_threads(4, [](const Group& world) {
+    const ShardMesh mesh = make_mesh(world, Replicas{0, 0, 1, 1});
+    for (const auto& [group, name] : {std::pair(mesh.shard, "dp_shard"), std::pair(mesh.replicate, "dp_replicate")}) {
+      if (group.rank() != 0) continue;
+      auto pending = group.all_reduce_async(torch::ones({1}));
+      const auto text = testing::refusal_of_any_rank([&] { pending.wait(std::chrono::milliseconds(100)); });
+      CHECK(text ==
+            fmt::format("all_reduce: waited 0.1 s in operation 1 ([1] float32) over the 2 {} ranks; rank {} did "
+                        "not join.",
+                        name, world.rank() + (std::string_view(name) == "dp_shard" ? 1 : 2)));
+    }
+    world.barrier();
   });
 }
 

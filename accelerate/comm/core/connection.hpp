@@ -46,6 +46,7 @@ struct FingerprintMismatch : std::runtime_error {
 /// The members of a new group within a parent group.
 struct Subgroup {
   std::string name{};                ///< name of the new group, unique in the job; prefix of its keys in the store
+  std::string ranks_name{};          ///< kind of the members, for messages; may be empty
   std::vector<int64_t> ranks{};      ///< members, as ranks of the parent, in their new order
   std::vector<int64_t> job_ranks{};  ///< members as ranks of the job, for messages
   int64_t rank = 0;                  ///< this rank in the new group

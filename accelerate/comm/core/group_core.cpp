@@ -18,10 +18,20 @@
 namespace accelerate::comm {
 namespace {
 
-/// Returns "operation 3 ([4] float32)". Messages between two ranks have no number.
-std::string where(const CollectiveFingerprint& signature) {
-  if (signature.sequence == 0) return fmt::format("a message ({})", describe_fingerprint(signature));
-  return fmt::format("operation {} ({})", signature.sequence, describe_fingerprint(signature));
+/// Returns "operation 3 ([4] float32)", or "operation 3 ([4] float32) over the 2 tensor parallel ranks" if the ranks of
+/// the group have a name. Messages between two ranks have no number.
+std::string where(const GroupCore& group, const CollectiveFingerprint& signature) {
+  if (signature.sequence == 0) {
+    const auto text = fmt::format("a message ({})", describe_fingerprint(signature));
+    return group.ranks_name.empty() ? text : fmt::format("{} between {} ranks", text, group.ranks_name);
+  }
+  const auto text = fmt::format("operation {} ({})", signature.sequence, describe_fingerprint(signature));
+  return group.ranks_name.empty() ? text : fmt::format("{} over {}", text, group.named_ranks());
+}
+
+/// Adds the name of the ranks to the text of calls that do not match.
+std::string with_ranks(const GroupCore& group, const std::string& disagreement) {
+  return group.ranks_name.empty() ? disagreement : fmt::format("over {}, {}", group.named_ranks(), disagreement);
 }
 
 std::string missing_text(const std::vector<int64_t>& missing) {
@@ -47,7 +57,9 @@ void GroupCore::refuse_broken(const CollectiveFingerprint& signature) {
 
 void GroupCore::fail_broken(std::string_view operation) {
   const std::lock_guard lock(broken_mutex_);
-  throw Error(ErrorKind::peer, place, operation, "this group is broken since " + broken_reason_, broken_missing_ranks_);
+  const auto group = ranks_name.empty() ? "this group" : fmt::format("this group of {} {} ranks", size, ranks_name);
+  throw Error(ErrorKind::peer, place, operation, fmt::format("{} is broken since {}", group, broken_reason_),
+              broken_missing_ranks_);
 }
 
 void GroupCore::check(std::string_view operation) {
@@ -70,7 +82,7 @@ void GroupCore::number(CollectiveFingerprint& signature) {
   check_dimensions(signature.operation, signature.shape.size());
   signature.sequence = ++sequence_;
   base::record_collective({.operation = collective_name(signature.operation),
-                           .group = name,
+                           .group = ranks_name.empty() ? name : name_with_ranks,
                            .sequence = signature.sequence,
                            .dtype = signature.dtype ? dtype_name(*signature.dtype) : std::string_view(),
                            .shape = {signature.shape.data(), signature.shape.size()}});
@@ -86,7 +98,10 @@ void share_sequence_checker(const GroupPtr& group, const GroupPtr& duplicate) {
   if (!group->sequence_checker) {
     group->sequence_checker = std::make_shared<CollectiveSequenceChecker>();
     CollectiveFingerprint signature{.operation = Operation::duplicate};
-    Subgroup part{.name = group->name + "/debug", .ranks = all_ranks(group->size), .rank = group->rank};
+    Subgroup part{.name = group->name + "/debug",
+                  .ranks_name = group->ranks_name,
+                  .ranks = all_ranks(group->size),
+                  .rank = group->rank};
     group->sequence_checker->over = group->make_part(signature, part);
   }
   duplicate->sequence_checker = group->sequence_checker;
@@ -105,9 +120,10 @@ void GroupCore::check_sequence(const CollectiveFingerprint& signature) {
   };
   for (size_t r = 0; r < signatures.size(); ++r) {
     if (signatures[r].operation == mine.operation && signatures[r].root == mine.root) continue;
-    const auto text =
+    const auto text = with_ranks(
+        *this,
         fmt::format("this rank calls {}, rank {} calls {}; all ranks must call the same operations in the same order.",
-                    call(mine), job_ranks[r], call(signatures[r]));
+                    call(mine), job_ranks[r], call(signatures[r])));
     break_with(fmt::format("operation {} ({}): {}", signature.sequence, collective_name(signature.operation), text));
     throw Error(ErrorKind::peer, place, collective_name(signature.operation), text);
   }
@@ -154,6 +170,7 @@ std::vector<CollectiveFingerprint> GroupCore::exchange(const CollectiveFingerpri
 void GroupCore::compare(const std::vector<CollectiveFingerprint>& signatures, Agreement agreement) {
   const auto& mine = signatures.at(static_cast<size_t>(rank));
   if (auto text = disagreement(signatures, static_cast<size_t>(rank), agreement, job_ranks)) {
+    text = with_ranks(*this, *text);
     break_with(fmt::format("operation {} ({}): {}", mine.sequence, collective_name(mine.operation), *text));
     throw Error(ErrorKind::peer, place, collective_name(mine.operation), *text);
   }
@@ -188,14 +205,15 @@ void GroupCore::fail_operation(const CollectiveFingerprint& signature, std::chro
     throw;
   } catch (const FingerprintMismatch& error) {
     // If two signatures differ, every rank's signature differs from at least one of them.
-    text = disagreement(error.signatures, static_cast<size_t>(rank), error.agreement, job_ranks).value();
+    text = with_ranks(*this,
+                      disagreement(error.signatures, static_cast<size_t>(rank), error.agreement, job_ranks).value());
   } catch (const PeerLost& error) {
-    text = fmt::format("{} cannot end: {}", where(signature), error.what());
+    text = fmt::format("{} cannot end: {}", where(*this, signature), error.what());
   } catch (const PeerLeft& error) {
-    text = fmt::format("{} cannot end: rank {} aborted after its own error", where(signature),
+    text = fmt::format("{} cannot end: rank {} aborted after its own error", where(*this, signature),
                        job_ranks.at(static_cast<size_t>(error.rank)));
   } catch (const DeadlineExceeded& error) {
-    text = fmt::format("waited {:g} s in {}", seconds(limit), where(signature));
+    text = fmt::format("waited {:g} s in {}", seconds(limit), where(*this, signature));
     for (const int64_t member : error.missing) peers.missing_ranks.push_back(job_ranks.at(static_cast<size_t>(member)));
     peers.text = missing_text(peers.missing_ranks);
     if (peers.text.empty()) peers = cpu->diagnose_peers(signature);
@@ -205,8 +223,8 @@ void GroupCore::fail_operation(const CollectiveFingerprint& signature, std::chro
     base::log(base::LogLevel::debug, place, "{}: the backend reports: {}", collective_name(signature.operation),
               reason_of(error));
     peers = cpu->diagnose_peers(signature);
-    text = late ? fmt::format("waited {:g} s in {}", seconds(limit), where(signature))
-                : fmt::format("{} lost the connection to a peer", where(signature));
+    text = late ? fmt::format("waited {:g} s in {}", seconds(limit), where(*this, signature))
+                : fmt::format("{} lost the connection to a peer", where(*this, signature));
     text += peers.text.empty() ? "." : "; " + peers.text;
   }
   const auto number =
@@ -258,7 +276,7 @@ GroupPtr GroupCore::make_part(const CollectiveFingerprint& signature, Subgroup p
   child->place = place;
   child->rank = part.rank;
   child->size = static_cast<int64_t>(part.ranks.size());
-  child->name = part.name;
+  child->set_name(part.name, part.ranks_name);
   child->job_ranks = part.job_ranks;
   child->timeout = timeout;
   child->debug = debug;
@@ -272,6 +290,14 @@ GroupPtr GroupCore::make_part(const CollectiveFingerprint& signature, Subgroup p
   }
   return with_process_group(std::move(child));
 }
+
+void GroupCore::set_name(std::string unique, std::string of_ranks) {
+  name = std::move(unique);
+  ranks_name = std::move(of_ranks);
+  name_with_ranks = fmt::format("{} ({})", name, ranks_name);
+}
+
+std::string GroupCore::named_ranks() const { return fmt::format("the {} {} ranks", size, ranks_name); }
 
 void GroupCore::check_rank(Operation operation, std::string_view what, int64_t value) const {
   if (value >= 0 && value < size) return;

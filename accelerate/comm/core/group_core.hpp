@@ -37,6 +37,8 @@ struct GroupCore {
   int64_t size = 1;
   std::vector<int64_t> job_ranks{};  ///< members as ranks of the job, for messages
   std::string name = "single";       ///< prefix of the group's keys and of the names of its sub-groups
+  std::string ranks_name{};          ///< "tensor parallel", for messages; may be empty
+  std::string name_with_ranks{};     ///< "world/3.0 (tensor parallel)", for reports of all groups
   std::string backend_name = "single";
   std::chrono::milliseconds timeout = std::chrono::seconds(600);
   bool debug = false;
@@ -51,6 +53,9 @@ struct GroupCore {
   bool is_duplicate = false;  ///< true if this group is a duplicate in that sequence
 
   [[nodiscard]] bool single() const { return cpu == nullptr; }
+  void set_name(std::string unique, std::string of_ranks);
+  /// Returns "the 2 tensor parallel ranks". Requires a name of the ranks.
+  [[nodiscard]] std::string named_ranks() const;
   [[nodiscard]] Connection& connection_of(const at::Tensor& tensor, Operation operation) const;
 
   /// Numbers the operation, rejects it on a broken group, and compares it across ranks if requested.

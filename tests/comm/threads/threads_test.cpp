@@ -238,6 +238,63 @@ TEST_CASE("a subgroup detects that a member exited") {
   CHECK(texts[1] == at_rank(1, 4, "barrier: operation 1 (no tensor) cannot end: rank 3 has ended"));
 }
 
+TEST_CASE("errors of a group with a name for its ranks, and of its duplicates, contain the name") {
+  std::atomic<int> failed = 0;
+  run_threads(
+      4,
+      [&](const Group& job) {
+        const Group pair = job.split(job.rank() / 2, "tensor parallel"), twin = pair.duplicate();
+        const Group unnamed = pair.split(0);
+        if (job.rank() != 2) {
+          while (failed < 1) std::this_thread::sleep_for(5ms);
+          return;
+        }
+        const auto text_of = [&](const std::string& text) { return at_rank(2, 4, text); };
+        const std::string reason =
+            "waited 0.3 s in operation 3 ([4] float32) over the 2 tensor parallel ranks; rank 3 did not join.";
+        CHECK_THROWS_WITH(pair.all_reduce(at::ones({4})), text_of("all_reduce: " + reason).c_str());
+        CHECK_THROWS_WITH(
+            pair.barrier(),
+            text_of("barrier: this group of 2 tensor parallel ranks is broken since operation 3 (all_reduce): " +
+                    reason)
+                .c_str());
+        CHECK_THROWS_WITH(
+            twin.barrier(),
+            text_of("barrier: waited 0.3 s in operation 1 (no tensor) over the 2 tensor parallel ranks; rank 3 did not "
+                    "join.")
+                .c_str());
+        CHECK_THROWS_WITH(unnamed.barrier(),
+                          text_of("barrier: waited 0.3 s in operation 1 (no tensor); rank 3 did not join.").c_str());
+        ++failed;
+      },
+      300ms);
+}
+
+TEST_CASE("calls of a named group that do not match, its messages, and ended ranks are reported with the name") {
+  auto texts = errors_of(4, [](const Group& job) {
+    job.split(job.rank() % 2, "data parallel").all_reduce(at::ones({job.rank() == 3 ? 5 : 4}));
+  });
+  CHECK(texts[0].empty());
+  CHECK(texts[1] == at_rank(1, 4,
+                            "all_reduce: over the 2 data parallel ranks, this rank sends [4] float32, rank 3 sends [5] "
+                            "float32; they must be equal."));
+  texts = errors_of(2, [](const Group& job) {
+    const auto stages = job.split(0, "pipeline parallel");
+    if (job.rank() == 0) stages.send(at::ones({4}), 1);
+    if (job.rank() == 1) stages.recv(at::ones({3}), 0);
+  });
+  CHECK(texts[1] == at_rank(1, 2,
+                            "recv: a message ([3] float32) between pipeline parallel ranks cannot end: rank 0 sends 16 "
+                            "bytes, this rank expects 12"));
+  texts = errors_of(2, [](const Group& job) {
+    const auto half = job.split(0, "context parallel");
+    if (job.rank() == 0) half.barrier();
+  });
+  CHECK(texts[0] == at_rank(0, 2,
+                            "barrier: operation 1 (no tensor) over the 2 context parallel ranks cannot end: rank 1 has "
+                            "ended"));
+}
+
 TEST_CASE("a tensor on a device that the group does not support is refused") {
   run_threads(2, [](const Group& group) {
     const auto meta = at::empty({2}, at::kMeta);
