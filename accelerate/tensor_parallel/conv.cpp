@@ -13,6 +13,7 @@
 #include "accelerate/base/error.hpp"
 #include "accelerate/tensor_parallel/collectives.hpp"
 #include "accelerate/tensor_parallel/group_functions.hpp"
+#include "accelerate/tensor_parallel/split_conv.hpp"
 
 namespace accelerate::nn {
 namespace {
@@ -93,7 +94,9 @@ std::vector<ParameterSplit> ColumnParallelConv2dImpl::parameter_splits() const {
 
 at::Tensor ColumnParallelConv2dImpl::forward(const at::Tensor& input) {
   check_channels(kColumnConv, input, options.in_channels(), group());
-  return convolve(copy_to_group(input, group()), bias);
+  // LibTorch has no separate gradients of a complex convolution.
+  if (group().size() == 1 || input.is_complex()) return convolve(copy_to_group(input, group()), bias);
+  return split_conv2d(input, weight, bias, options, group());
 }
 
 void ColumnParallelConv2dImpl::pretty_print(std::ostream& stream) const { print(stream, "ColumnParallelConv2d"); }

@@ -33,9 +33,10 @@ class ParallelConv2dBase : public SplitLayer {
 /// torch::nn::Conv2d of which each rank computes out_channels / P channels: the first of a pair.
 ///
 /// All ranks of the group must call forward, and run backward through it, equally often and in the same order. Forward
-/// needs no communication; backward has one all-reduce of the input's gradient. It starts after the weight's gradient
-/// is computed, unlike that of ColumnParallelLinear. Parameters are weight [out_channels / P, in_channels, ...] and
-/// bias [out_channels / P]; initial values are the part of the whole layer's. Not thread-safe.
+/// needs no communication; backward has one all-reduce of the input's gradient, which runs while the gradients of
+/// weight and bias are computed. Parameters are weight [out_channels / P, in_channels, ...] and bias [out_channels /
+/// P]; initial values are the part of the whole layer's. Unlike linear layers, it has second derivatives. Not
+/// thread-safe.
 class ColumnParallelConv2dImpl : public torch::nn::Cloneable<ColumnParallelConv2dImpl>, public ParallelConv2dBase {
  public:
   /// \throws Error (usage) if out_channels is not divisible by the number of ranks, and for groups or a padding_mode

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/tensor_parallel/split_linear.hpp"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_unsafe_view.h>
 #include <ATen/ops/linear.h>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "accelerate/base/error.hpp"
+#include "accelerate/tensor_parallel/autocast_argument.hpp"
 #include "accelerate/tensor_parallel/collectives.hpp"
 #include "accelerate/tensor_parallel/group_holder.hpp"
 
@@ -93,19 +93,11 @@ struct SplitLinearFunction : torch::autograd::Function<SplitLinearFunction> {
   }
 };
 
-/// Autocast does not convert the arguments of autograd functions.
-at::Tensor for_autocast(const at::Tensor& tensor) {
-  const auto device = tensor.device().type();
-  if (!at::autocast::is_autocast_available(device) || !at::autocast::is_autocast_enabled(device)) return tensor;
-  return at::autocast::cached_cast(at::autocast::get_autocast_dtype(device), tensor, device);
-}
-
 }  // namespace
 
 at::Tensor split_linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, LinearSplit split,
                         int64_t sequence_dim, const comm::Group& group) {
-  return SplitLinearFunction::apply(for_autocast(input), for_autocast(weight),
-                                    bias.defined() ? std::optional(for_autocast(bias)) : std::nullopt, split,
+  return SplitLinearFunction::apply(for_autocast(input), for_autocast(weight), optional_for_autocast(bias), split,
                                     sequence_dim, group);
 }
 
