@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -136,16 +137,20 @@ class Supervisor {
 
   /// True if the signal repeats the first request and therefore must not kill. timeout(1) signals its child and then
   /// the process group that contains both. If the surrounding program (workers.cpp) dies of the same signal, the kernel
-  /// sends another one.
+  /// sends another one. If another machine fails, this process signals itself (job_coordinator.cpp), and the agent that
+  /// started it passes on the signal of the launcher of all machines.
   bool is_repeated_by_failed_rank(const Signal& signal) {
     constexpr std::chrono::milliseconds min_uptime{100};
     const auto now = Clock::now();
     const bool again = !is_notice(signal.number) && signal.number == last_.number && signal.sender == last_.sender &&
                        now - heard_at_ < min_uptime;
     const bool is_end_of_parent = termination_signal_ != 0 && signal.sender == parent_ && getppid() != parent_;
+    const bool is_first_of_sender = !is_notice(signal.number) && senders_.insert(signal.sender).second;
+    const bool is_failed_machine = termination_signal_ != 0 && is_first_of_sender && senders_.contains(getpid()) &&
+                                   (signal.sender == parent_ || signal.sender == getpid());
     last_ = signal;
     heard_at_ = now;
-    return again || is_end_of_parent;
+    return again || is_end_of_parent || is_failed_machine;
   }
 
   /// \returns 0 when the time is over, otherwise the signal. A notice signal ends the wait only if notice_ends_it.
@@ -171,6 +176,7 @@ class Supervisor {
   int noticed_ = 0;  // a signal to this attempt that does not request the end
   Signal last_{};
   Clock::time_point heard_at_{};
+  std::set<pid_t> senders_;  // of requests to end
   const pid_t parent_ = getppid();
   int termination_signal_ = 0;  // a signal that requests the end; the guardian may have finished before it arrived
 };

@@ -231,6 +231,18 @@ TEST_CASE("signals reach the ranks on all hosts, which may exit with 0") {
   CHECK(ran.out.find("saved\nsaved\n") != std::string::npos);
 }
 
+TEST_CASE("after a rank failed on one host, the ranks of the others have their grace time") {
+  const FakeSsh ssh;
+  const auto ran = Child(on_hosts("a:1,b:1", {"sh", "-c",
+                                              "[ $RANK = 1 ] && sleep 0.5 && exit 3; "
+                                              "trap 'sleep 1; echo saved; exit 4' TERM; sleep 300 & wait"}),
+                         ssh.variables())
+                       .wait();
+  CAPTURE(ran.err);
+  CHECK(ran.code == 3);
+  CHECK(ran.out == "saved\n");
+}
+
 TEST_CASE("rank 0 gets the launcher's stdin") {
   const FakeSsh ssh;
   std::string line = "echo hello |";
