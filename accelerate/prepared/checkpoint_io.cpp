@@ -466,7 +466,8 @@ void Checkpointing::save_model(const ModelCore& model, const fs::path& folder,
   check_stage_model(*accelerator_state_, model, operation, project_.save_on_each_node);
   auto weights = weights_of(model);
   if (has_split(model) || has_pipeline_stages(*accelerator_state_)) {
-    std::ignore = gather_on_rank_0(model, weights);  // on the other ranks of the data parallel group, nothing is left
+    // On the other ranks of the data parallel group, nothing is left.
+    std::ignore = gather_on_rank_0(model, weights, operation);
   }
   if (has_split(model)) PartJoiner(*accelerator_state_, keeps_joined_parts(operation)).join(weights);
   gather_stages(model, weights);
@@ -482,7 +483,8 @@ void Checkpointing::save_model(const ModelCore& model, const fs::path& folder,
       checkpoint::save_weights(folder, weights, options, operation, provide);
     };
   }
-  checkpoint::rethrow_on_all_ranks(accelerator_state_->mesh.world, streamed.run(order, write_values), operation);
+  checkpoint::rethrow_on_all_ranks(accelerator_state_->mesh.world, streamed.run(order, write_values, operation),
+                                   operation);
 }
 
 LoadedModel Checkpointing::load_model(const ModelCore& model, const fs::path& path, bool strict) {

@@ -66,7 +66,7 @@ torch::OrderedDict<std::string, at::Tensor> state_dict(const ModelCore& model) {
   torch::OrderedDict<std::string, at::Tensor> dict;
   const auto sharded = model.sharded_in_forward();
   const bool is_gathered = std::ranges::any_of(sharded, [](const auto* by) { return by->shards_parameters(); });
-  if (!gather_on_rank_0(model, weights)) return dict;
+  if (!gather_on_rank_0(model, weights, "get_state_dict")) return dict;
   const bool is_split = model.shared().mesh.tensor.size() > 1 && has_split(model);
   const bool spans_pipeline_stages = has_pipeline_stages(model.shared()) && model.options().pipeline != nullptr;
   if (is_split) {

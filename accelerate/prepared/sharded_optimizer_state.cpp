@@ -9,6 +9,7 @@
 #include <map>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -21,6 +22,8 @@
 
 namespace accelerate::prepared {
 namespace {
+
+constexpr std::string_view kSaveState = "save_state";
 
 using NamedStates = std::vector<std::pair<std::string, at::Tensor>>;
 
@@ -82,7 +85,7 @@ state::OptimizerState gather_state(AcceleratorState& shared, OptimizerCore& opti
       } else if (const auto* sharded = optimizer.sharding_of(parameter)) {
         at::Tensor part = find(own, number, field.name);
         if (!part.defined()) part = at::empty({0}, parameter.options().dtype(dtype_of_state(parameter)));
-        tensors.emplace_back(field.name, sharded->gather_to_rank_0(parameter.unsafeGetTensorImpl(), part));
+        tensors.emplace_back(field.name, sharded->gather_to_rank_0(parameter.unsafeGetTensorImpl(), part, kSaveState));
       } else {
         tensors.emplace_back(field.name, find(own, number, field.name));  // of no model: every rank has the whole state
       }
@@ -93,8 +96,9 @@ state::OptimizerState gather_state(AcceleratorState& shared, OptimizerCore& opti
 }
 
 // Gathers a parameter. If it is a part of a tensor parallel layer, the result is one, too.
-at::Tensor gather_value(sharding::FullyShardedParameters& model, const at::Tensor& parameter, const at::Tensor& part) {
-  at::Tensor value = model.gather_to_rank_0(parameter.unsafeGetTensorImpl(), part);
+at::Tensor gather_value(sharding::FullyShardedParameters& model, const at::Tensor& parameter, const at::Tensor& part,
+                        std::string_view operation) {
+  at::Tensor value = model.gather_to_rank_0(parameter.unsafeGetTensorImpl(), part, operation);
   const auto recorded = nn::recorded_part(parameter);
   if (value.defined() && recorded) nn::record_part(value, *recorded);
   return value;
@@ -125,7 +129,7 @@ WholeWeights gather_weights(const std::vector<sharding::FullyShardedParameters*>
                             at::Tensor state::ParameterShard::*tensor) {
       const auto part = parts.find(parameter.unsafeGetTensorImpl());
       const at::Tensor mine = part == parts.end() ? at::empty({0}, like.options()) : part->second->*tensor;
-      at::Tensor value = gather_value(*model, parameter, mine);
+      at::Tensor value = gather_value(*model, parameter, mine, kSaveState);
       return value.defined() ? std::move(value) : at::empty({0});
     };
     for (const state::ParameterShard& shard : model->parameters()) {
@@ -164,11 +168,12 @@ void StreamedWeights::replace(checkpoint::NamedTensors& weights) {
   }
 }
 
-std::exception_ptr StreamedWeights::run(const std::vector<at::Tensor>& order, const Write& write) {
+std::exception_ptr StreamedWeights::run(const std::vector<at::Tensor>& order, const Write& write,
+                                        std::string_view operation) {
   auto next = order.begin();
   const auto gather = [&] {
     const Source& source = sources_.at(parameters_.at((next++)->unsafeGetTensorImpl()));
-    return gather_value(*source.model, source.parameter, source.part);
+    return gather_value(*source.model, source.parameter, source.part, operation);
   };
   std::exception_ptr failed_write, failed_gather;
   if (write) {
@@ -188,7 +193,7 @@ std::exception_ptr StreamedWeights::run(const std::vector<at::Tensor>& order, co
   return failed_write;
 }
 
-bool gather_on_rank_0(const ModelCore& model, checkpoint::NamedTensors& weights) {
+bool gather_on_rank_0(const ModelCore& model, checkpoint::NamedTensors& weights, std::string_view operation) {
   StreamedWeights streamed(model.sharded_in_forward());
   streamed.replace(weights);
   std::vector<at::Tensor> order;
@@ -205,7 +210,7 @@ bool gather_on_rank_0(const ModelCore& model, checkpoint::NamedTensors& weights)
         values.emplace(placeholder.unsafeGetTensorImpl(), provide(placeholder));
     };
   }
-  if (const auto failure = streamed.run(order, collect)) std::rethrow_exception(failure);
+  if (const auto failure = streamed.run(order, collect, operation)) std::rethrow_exception(failure);
   for (auto& [name, tensor] : weights) {
     if (tensor.is_meta() && collect) tensor = values.at(tensor.unsafeGetTensorImpl());
   }

@@ -5,6 +5,7 @@
 #include <exception>
 #include <functional>
 #include <optional>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -52,8 +53,9 @@ class StreamedWeights {
   /// \param write  On rank 0, a function that writes with the values of the placeholders; unset on other ranks.
   /// \returns the exception of `write`. The other parameters are gathered nevertheless, because the other ranks take
   ///   part in all gathers.
-  /// \throws Error (peer) if a gather fails.
-  [[nodiscard]] std::exception_ptr run(const std::vector<at::Tensor>& order, const Write& write);
+  /// \throws Error (peer) if a gather fails. The error names the user's call `operation`.
+  [[nodiscard]] std::exception_ptr run(const std::vector<at::Tensor>& order, const Write& write,
+                                       std::string_view operation);
 
  private:
   struct Source {
@@ -67,7 +69,8 @@ class StreamedWeights {
 /// Replaces sharded parameters by whole tensors in the memory of the host, on rank 0 of the data parallel group, over
 /// which it is collective. Parts of tensor parallel layers stay parts.
 /// \returns false on other ranks if parameters are sharded; `weights` is empty then.
-[[nodiscard]] bool gather_on_rank_0(const ModelCore& model, checkpoint::NamedTensors& weights);
+[[nodiscard]] bool gather_on_rank_0(const ModelCore& model, checkpoint::NamedTensors& weights,
+                                    std::string_view operation);
 
 /// Replaces sharded parameters by their whole values.
 void replace_sharded(checkpoint::NamedTensors& weights, const WholeWeights& whole);

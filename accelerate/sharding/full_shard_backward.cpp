@@ -23,8 +23,11 @@ constexpr int64_t kBitsPerWord = 62;
 // What a rank sends before a step: these words, and a bit for each parameter that has a gradient.
 constexpr int64_t kOrder = 0, kReductionOrder = 1, kReplica = 2, kHasProblem = 3, kFirstBits = 4;
 
-auto not_reduced(const ShardedUnit& unit) {
-  return [&unit] { return fmt::format("the gradients of {} are not reduced", unit.name()); };
+/// Errors of the collective name the unit.
+template <typename Collective>
+void reduce_for(const ShardedUnit& unit, const RankContext& place, const Collective& collective) {
+  const auto problem = [&unit] { return fmt::format("the gradients of {} are not reduced", unit.name()); };
+  comm::with_operation_context("backward", problem, place, collective);
 }
 
 }  // namespace
@@ -84,9 +87,7 @@ void FullyShardedParameters::Core::arrived(ShardedUnit& unit, size_t member) {
   const std::lock_guard lock(mutex);
   const at::NoGradGuard no_grad;
   begin_backward();
-  if (unit.is_reducing()) {  // reached again by a nested backward
-    comm::with_operation_context("backward", not_reduced(unit), mesh.world.place(), [&] { finish_reduction(unit); });
-  }
+  if (unit.is_reducing()) finish_reduction(unit);  // reached again by a nested backward
   at::Tensor& gradient = unit.members()[member].parameter.mutable_grad();
   if (gradient.defined()) {  // a custom function may return none
     unit.add_gradient(member, gradient, share_);
@@ -124,11 +125,9 @@ void FullyShardedParameters::Core::reduce_in_order(bool all) {
 }
 
 void FullyShardedParameters::Core::reduce(ShardedUnit& unit) {
-  comm::with_operation_context("backward", not_reduced(unit), mesh.world.place(), [&] {
-    unit.start_reduction(mesh.shard);
-    order_.record_reduction(unit.index());
-    advance_reductions(&unit);
-  });
+  reduce_for(unit, mesh.world.place(), [&] { unit.start_reduction(mesh.shard); });
+  order_.record_reduction(unit.index());
+  advance_reductions(&unit);
   unit.is_reduced_in_forward = true;
 }
 
@@ -138,16 +137,21 @@ void FullyShardedParameters::Core::advance_reductions(const ShardedUnit* newest)
   for (const auto& unit : units) {
     if (unit.get() == newest || !unit->is_reducing()) continue;
     if (!mesh.has_replicas()) {
-      unit->finish_reduction();
-    } else if (unit->is_scattering()) {
-      unit->start_replica_reduction(mesh.replicate);
+      finish_reduction(*unit);
+    } else {
+      sum_over_replicas(*unit);
     }
   }
 }
 
+void FullyShardedParameters::Core::sum_over_replicas(ShardedUnit& unit) {
+  if (!unit.is_scattering()) return;
+  reduce_for(unit, mesh.world.place(), [&] { unit.start_replica_reduction(mesh.replicate); });
+}
+
 void FullyShardedParameters::Core::finish_reduction(ShardedUnit& unit) {
-  if (mesh.has_replicas() && unit.is_scattering()) unit.start_replica_reduction(mesh.replicate);
-  unit.finish_reduction();
+  if (mesh.has_replicas()) sum_over_replicas(unit);
+  reduce_for(unit, mesh.world.place(), [&] { unit.finish_reduction(); });
 }
 
 void FullyShardedParameters::Core::finish_backward() {
@@ -160,12 +164,10 @@ void FullyShardedParameters::Core::finish_backward() {
       for (const auto& unit : units) {  // which nested backwards reached again
         if (sync && unit->has_local_gradient() && !unit->is_reducing()) reduce(*unit);
       }
-      comm::with_operation_context("backward", "the gradients are not reduced", mesh.world.place(), [&] {
-        advance_reductions(nullptr);
-        for (const auto& unit : units) {
-          if (unit->is_reducing()) unit->finish_reduction();
-        }
-      });
+      advance_reductions(nullptr);
+      for (const auto& unit : units) {
+        if (unit->is_reducing()) finish_reduction(*unit);
+      }
     } catch (...) {
       abort_failed_backward();
       throw;

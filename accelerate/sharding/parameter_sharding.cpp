@@ -196,15 +196,18 @@ void ParameterSharding::release_whole_units() {
   }
 }
 
-at::Tensor ParameterSharding::gather_to_rank_0(const void* key, const at::Tensor& part) const {
+at::Tensor ParameterSharding::gather_to_rank_0(const void* key, const at::Tensor& part,
+                                               std::string_view operation) const {
   if (mesh_.replica != 0) return {};
   const at::NoGradGuard no_grad;
-  const at::Tensor& value = parameters_[index_of_.at(key)].value;
+  const state::ParameterShard& parameter = parameters_[index_of_.at(key)];
+  const at::Tensor& value = parameter.value;
   // One device on all ranks, because it decides on the connection.
   const auto options = value.options().requires_grad(false).device(part_device(value));
   const at::Tensor mine = part.defined() ? part.to(options.device()) : at::empty({0}, options);
-  const auto parts = comm::with_operation_context("save_state", "the sharded state is not gathered", group().place(),
-                                                  [&] { return group().gather(mine); });
+  const auto problem = [&] { return fmt::format("the parts of parameter {} are not gathered", parameter.name); };
+  const auto parts =
+      comm::with_operation_context(operation, problem, group().place(), [&] { return group().gather(mine); });
   if (group().rank() != 0) return {};
   // The ranges of a parameter ascend with the rank.
   const at::Tensor whole = at::cat(parts);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -64,7 +65,8 @@ class ParameterSharding {
   /// Returns the whole tensor of a parameter's shape from the ranks' ranges on rank 0, in the memory of the host;
   /// undefined on the other ranks. With hybrid sharding only the replica of rank 0 sends its ranges. Collective.
   /// \param part  [end - begin] elements of this rank; undefined counts as no elements.
-  [[nodiscard]] at::Tensor gather_to_rank_0(const void* key, const at::Tensor& part) const;
+  /// \param operation  The user's call, which errors name beside the parameter.
+  [[nodiscard]] at::Tensor gather_to_rank_0(const void* key, const at::Tensor& part, std::string_view operation) const;
 
   /// The managed parameters in the order of the model, without gradients.
   [[nodiscard]] const std::vector<state::ParameterShard>& parameters() const { return parameters_; }

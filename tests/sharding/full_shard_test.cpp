@@ -927,3 +927,54 @@ TEST_CASE("a rank that leaves in a forward is named with the unit") {
       },
       std::chrono::seconds(5));
 }
+
+TEST_CASE("a rank that leaves in a backward is named with the unit whose gradients it does not reduce") {
+  accelerate::comm::run_threads(
+      2,
+      [](const accelerate::comm::Group& group) {
+        Accelerator accelerator(group, fully_sharded());
+        Sharded it(accelerator);
+        it.train(plain_loss);
+        bool leaves = false;
+        it.net->run = [&, list = it.net->parameters()](torch::Tensor x) {
+          for (size_t layer = 0; layer < 3; ++layer) {
+            if (leaves && layer == 2) x.register_hook([](const torch::Tensor&) { throw std::runtime_error("leaves"); });
+            x = at::linear(x, list[2 * layer], list[2 * layer + 1]).tanh();
+          }
+          return x;
+        };
+        leaves = group.rank() == 1;
+        const auto loss = loss_of(it.model(batch()));
+        if (leaves) {
+          CHECK_THROWS_AS(accelerator.backward(loss), std::runtime_error);
+          return;
+        }
+        const auto text = refusal([&] { accelerator.backward(loss); });
+        // Unit 0 starts its reduction before rank 0 waits for that of unit 1.
+        CHECK_MESSAGE(text.find("backward: the gradients of unit 1 (layers.2.weight and 1 more) are not reduced: ") !=
+                          std::string::npos,
+                      text);
+        CHECK_MESSAGE(text.find("rank 1") != std::string::npos, text);
+      },
+      std::chrono::seconds(5));
+}
+
+TEST_CASE("a rank that leaves before it gathers a unit is named by the one that gathered ahead and needs it no more") {
+  accelerate::comm::run_threads(
+      2,
+      [](const accelerate::comm::Group& group) {
+        auto options = fully_sharded();
+        options.fsdp_plugin.forward_prefetch = group.rank() == 0;
+        Accelerator accelerator(group, options);
+        Sharded it(accelerator);
+        it.train(plain_loss);
+        it.net->run = [list = it.net->parameters()](const torch::Tensor& x) { return at::linear(x, list[0], list[1]); };
+        (void)it.model(batch());
+        if (group.rank() == 1) return;
+        const auto text = refusal([&] { (void)it.model(batch()); });
+        CHECK_MESSAGE(text.find("forward: unit 1 (layers.2.weight and 1 more) is not gathered: ") != std::string::npos,
+                      text);
+        CHECK_MESSAGE(text.find("rank 1") != std::string::npos, text);
+      },
+      std::chrono::seconds(5));
+}

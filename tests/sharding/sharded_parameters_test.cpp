@@ -73,7 +73,7 @@ TEST_CASE("gather_to_rank_0() puts the parts together in the shape of the parame
     ShardedParameters sharded(group, {whole_parameter("turned", turned)}, 1 << 20);
     const auto shards = sharded.shards(keys_of({turned}));
     const auto part = shards.empty() ? torch::Tensor() : shards[0].value.detach();
-    const auto whole = sharded.gather_to_rank_0(turned.unsafeGetTensorImpl(), part);
+    const auto whole = sharded.gather_to_rank_0(turned.unsafeGetTensorImpl(), part, "save_model");
     CHECK(whole.defined() == (group.rank() == 0));
     if (group.rank() == 0) CHECK(whole.equal(count_from(0, {3, 4, 2, 2})));
   });
@@ -104,11 +104,11 @@ TEST_CASE("a rank that leaves is named by the exchange after a step and by the o
           a.mutable_grad() = torch::zeros({20});
           const auto text = testing::refusal([&] {
             in_step ? sharded.after_step(keys_of({a}))
-                    : void(sharded.gather_to_rank_0(a.unsafeGetTensorImpl(), torch::zeros({16})));
+                    : void(sharded.gather_to_rank_0(a.unsafeGetTensorImpl(), torch::zeros({16}), "save_model"));
           });
           CHECK_MESSAGE(
               text.find(in_step ? "optimizer.step: the parameters that the ranks stepped on are not exchanged: "
-                                : "save_state: the sharded state is not gathered: ") != std::string::npos,
+                                : "save_model: the parts of parameter a are not gathered: ") != std::string::npos,
               text);
           CHECK_MESSAGE(text.find("rank 1") != std::string::npos, text);
         },
