@@ -785,10 +785,6 @@ TEST_CASE("calls that need whole parameters or whole optimizer state on a rank a
     ends(refusal([&] { (void)accelerator.local_sgd(model, 2); }),
          "local_sgd: with sharding shard_optim_op it is not supported, because ranks step alone between two averages, "
          "while each has the optimizer state of a part only; use no_shard");
-    ends(
-        refusal([&] { (void)accelerator.join_uneven_inputs(model); }),
-        "join_uneven_inputs: with sharding shard_optim_op it is not supported, because a rank without batches does not "
-        "join the other ranks' optimizer steps; use no_shard");
     ends(refusal([&] { accelerator.save_state("/nowhere", {.share_work = true}); }),
          "save_state with share_work: with sharding shard_optim_op it is not supported, because each rank writes "
          "its parts, and rank 0 everything else; use no_shard");
@@ -819,6 +815,25 @@ TEST_CASE("calls that need whole parameters or whole optimizer state on a rank a
     auto again = accelerator.prepare(frozen, all);  // the first division
     step(accelerator, std::get<0>(again), std::get<1>(again), model_cases()[0].inputs(0));
   });
+}
+
+TEST_CASE("join_uneven_inputs is refused with every strategy, on every rank") {
+  using enum ShardingStrategy;
+  for (const auto strategy : {shard_optim_op, shard_grad_op, full_shard, hybrid_shard, hybrid_shard_zero2}) {
+    with_sharded_ranks(sharded(strategy), [&](Accelerator& accelerator) {
+      if (accelerator.num_processes() == 1) return;
+      const auto net = mlp();
+      torch::optim::SGD sgd(net->parameters(), 1e-2);
+      auto [model, optimizer] = accelerator.prepare(net, sgd);
+      const auto text = refusal([&] { (void)accelerator.join_uneven_inputs(model); });
+      CHECK_MESSAGE(text.ends_with(fmt::format("] join_uneven_inputs: with sharding {} it is not supported, because a "
+                                               "rank without batches does not join the other ranks' optimizer steps; "
+                                               "use no_shard",
+                                               strategy_name(strategy))),
+                    text);
+      step(accelerator, model, optimizer, model_cases()[0].inputs(0));  // the refusal changed nothing
+    });
+  }
 }
 
 TEST_CASE("parameters and gradients that cannot be divided are refused and not changed") {
