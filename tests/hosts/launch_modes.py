@@ -118,6 +118,19 @@ def launcher_mpirun(hosts, command, options=(), **variables):
     return on_host1(hosts, [LAUNCHER, "--cpu", "--mpirun_hostfile", hostfile, *options], command, {**root, **variables})
 
 
+def launcher_on_one_host_gloo(hosts, command, **variables):
+    return on_host1(hosts, [LAUNCHER, "--cpu", "--num_processes", 2, "--backend", "gloo"], command, variables)
+
+
+def launcher_on_one_host_mpi(hosts, command, **variables):
+    return on_host1(hosts, [LAUNCHER, "--cpu", "--num_processes", 2, "--backend", "mpi"], command, variables)
+
+
+def mpirun_on_one_host(hosts, command, **variables):
+    words = ["mpirun", "--allow-run-as-root", "--bind-to", "none", "--oversubscribe", "-n", 2]
+    return on_host1(hosts, words, command, variables)
+
+
 def launcher_per_node(hosts, command, **variables):
     words = ["srun", "-N", hosts.count, "-n", hosts.count, "--mpi=none", LAUNCHER, "--backend", "gloo", "--num_processes", hosts.count]
     return on_host1(hosts, words, command, variables)
@@ -173,7 +186,8 @@ def launcher_sbatch_pmix_labels(hosts, command, **variables):
     return launcher_sbatch(hosts, command, options=("--backend", "mpi", "--label", "--log_dir", logs), **variables)
 
 
-RANKS_PER_HOST = {launcher_per_task: 2, launcher_per_task_pmix: 2, launcher_sbatch_ntasks_per_node: 2}
+RANKS_PER_HOST = {launcher_per_task: 2, launcher_per_task_pmix: 2, launcher_sbatch_ntasks_per_node: 2,
+                  launcher_on_one_host_gloo: 2, launcher_on_one_host_mpi: 2, mpirun_on_one_host: 2}
 SERVICES = {launcher_ssh: {"ssh": True}, launcher_mpirun: {"ssh": True}, mpirun: {"ssh": True}, mpirun_gloo: {"ssh": True},
             **{way: {"slurm": True} for way in (srun, srun_pmix, srun_pmix_gloo, launcher_per_node, launcher_ntasks_per_node, launcher_per_task,
                                                 launcher_per_task_pmix, launcher_salloc, launcher_sbatch, launcher_sbatch_nodes,
