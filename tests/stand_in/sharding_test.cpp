@@ -24,6 +24,19 @@ struct UnnormalizedNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(UnnormalizedNet);
 
+/// Its backward throws on request, after it started to reduce the gradients of `last`.
+struct ThrowingNetImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& images) {
+    const auto x = torch::relu(hidden(images.flatten(1)));
+    if (throws) x.register_hook([](const at::Tensor&) { throw std::runtime_error("in backward"); });
+    return last(x);
+  }
+  torch::nn::Linear hidden = register_module("hidden", torch::nn::Linear(36, 16));
+  torch::nn::Linear last = register_module("last", torch::nn::Linear(16, 5));
+  bool throws = false;
+};
+TORCH_MODULE(ThrowingNet);
+
 /// Has no memory before prepare() moves it to the device.
 struct DeferredNet : stand_in::SmallNet {
   DeferredNet() : SmallNet(accelerate::init_empty_weights([] { return stand_in::SmallNet(); })) {}
@@ -206,4 +219,25 @@ TEST_CASE("the stream of a step waits for the parameters, although another strea
         return stand_in::to_cpu(found);
       },
       sharded(ShardingStrategy::shard_optim_op), {2}, 500);
+}
+
+TEST_CASE("after a backward that threw during a reduction, the next step does not disturb it") {
+  for (const auto strategy : {ShardingStrategy::shard_grad_op, ShardingStrategy::full_shard}) {
+    CAPTURE(strategy_name(strategy));
+    same_as_on_cpu(
+        [](Accelerator& accelerator) -> Tensors {
+          stand_in::Job<ThrowingNet, torch::optim::AdamW> job(accelerator, torch::optim::AdamWOptions(1e-2));
+          auto& [model, optimizer, loader] = job.prepared;
+          for (auto& [images, labels] : loader) {
+            job.net->throws = true;
+            CHECK_THROWS_AS(stand_in::backward_on(accelerator, model, optimizer, images, labels), std::runtime_error);
+            job.net->throws = false;
+            stand_in::backward_on(accelerator, model, optimizer, images, labels);
+            optimizer.step();
+          }
+          const auto whole = Accelerator::summon_full_params(model);
+          return stand_in::to_cpu(stand_in::state_of(model));
+        },
+        sharded(strategy), {2}, 500);
+  }
 }
