@@ -77,7 +77,7 @@ std::vector<std::optional<checkpoint::CustomState>> gather_customs(AcceleratorSt
       }
       const auto& [model, parameter] = found->second;
       if (!saves_parts(shared) || !has_parts(parameter)) {
-        const at::Tensor whole = model->gather_to_rank_0(shard.key, shard.value);
+        const at::Tensor whole = model->gather_to_rank_0(shard.key, shard.value, "save_state");
         tensors.emplace_back(shard.name, whole.defined() ? whole : at::empty({0}, shard.value.options()));
       } else if (model->mesh().replica == 0 && shard.value.numel() > 0) {
         parts.push_back({"custom", static_cast<int64_t>(i), shard.name, shard.sizes, shard.begin, shard.value});
