@@ -5,6 +5,7 @@
 #include "accelerate/tensor_parallel/group_functions.hpp"
 #include "accelerate/tensor_parallel/layer_norm.hpp"
 #include "accelerate/tensor_parallel/linear.hpp"
+#include "tests/checkpoint/folder.hpp"
 #include "tests/stand_in/ranks.hpp"
 
 using accelerate::Accelerator;
@@ -38,6 +39,45 @@ Tensors pipeline_on(const std::vector<at::Device>& devices) {
   net.eval();
   all.push_back(net.forward(rows.to(devices.front())));
   return stand_in::to_cpu(all);
+}
+
+/// A prepared Pipeline on the devices, whose checkpoint another one continues.
+Tensors prepared_on(const std::vector<at::Device>& devices) {
+  accelerate::AcceleratorOptions options;
+  options.device = devices.front().str();
+  Accelerator accelerator(options);
+  const testing::SharedFolder folder;
+  Tensors all;
+  for (const bool is_loaded : {false, true}) {
+    auto net = std::make_shared<Pipeline>(devices, stand_in::made_equal([] {
+                                            return Sequential(torch::nn::Flatten(), torch::nn::Linear(36, 16),
+                                                              torch::nn::ReLU(), torch::nn::Linear(16, 5));
+                                          }),
+                                          accelerate::PipelineOptions{.micro_batches = 2, .layers_per_stage = {3, 1}});
+    torch::optim::AdamW adam(net->parameters(), 1e-2);
+    auto [model, optimizer, loader] = accelerator.prepare(net, adam, stand_in::small_loader(24, 4));
+    if (is_loaded) accelerator.load_state(folder.path / "c");
+    for (auto& [images, labels] : loader) {
+      optimizer.zero_grad();
+      all.push_back(model->train_step(images, labels.to(devices.back()), stand_in::loss_of));
+      all.push_back(accelerator.clip_grad_norm_(model, 0.5));
+      optimizer.step();
+    }
+    if (!is_loaded) accelerator.save_state(folder.path / "c");
+    for (const at::Tensor& parameter : net->parameters()) all.push_back(parameter);
+    CHECK(net->parameters().front().device() == devices.front());
+    CHECK(net->parameters().back().device() == devices.back());
+    accelerator.free_memory();
+  }
+  return stand_in::to_cpu(all);
+}
+
+void check_same_bits(const Tensors& found, const Tensors& expected) {
+  REQUIRE(found.size() == expected.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    CAPTURE(i);
+    CHECK(at::equal(found[i], expected[i]));
+  }
 }
 
 /// An embedding and a block; with `splits_sequence` the norm has a part of the sequence.
@@ -90,14 +130,13 @@ Tensors trained(Accelerator& accelerator, bool splits_sequence) {
 
 TEST_CASE("stages on two devices of one process train to the CPU's bits" * stand_in::needs_stand_in()) {
   const Tensors expected = pipeline_on({at::kCPU, at::kCPU});
-  stand_in::at_every_pace([&] {
-    const Tensors found = pipeline_on({stand_in::device(0), stand_in::device(1)});
-    REQUIRE(found.size() == expected.size());
-    for (size_t i = 0; i < found.size(); ++i) {
-      CAPTURE(i);
-      CHECK(at::equal(found[i], expected[i]));
-    }
-  });
+  stand_in::at_every_pace([&] { check_same_bits(pipeline_on({stand_in::device(0), stand_in::device(1)}), expected); });
+}
+
+TEST_CASE("prepared stages on two devices of one process train and resume to the CPU's bits" *
+          stand_in::needs_stand_in()) {
+  const Tensors expected = prepared_on({at::kCPU, at::kCPU});
+  stand_in::at_every_pace([&] { check_same_bits(prepared_on({stand_in::device(0), stand_in::device(1)}), expected); });
 }
 
 TEST_CASE("tensor parallel layers train on the device as on the CPU" * stand_in::needs_stand_in()) {
