@@ -59,7 +59,7 @@ Tensors prepared_on(const std::vector<at::Device>& devices) {
     if (is_loaded) accelerator.load_state(folder.path / "c");
     for (auto& [images, labels] : loader) {
       optimizer.zero_grad();
-      all.push_back(model->train_step(images, labels.to(devices.back()), stand_in::loss_of));
+      all.push_back(model->train_step(images, labels, stand_in::loss_of));
       all.push_back(accelerator.clip_grad_norm_(model, 0.5));
       optimizer.step();
     }
