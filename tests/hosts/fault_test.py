@@ -95,13 +95,13 @@ class Faults(unittest.TestCase):
                 break
             job.go_on_to(step)
         if in_a_transfer:
-            self.begin_transfer(job, step, victim)
+            self.begin_transfer(job, step, victim, is_sharded)
         job.signal(victim, "KILL") if fault == "killed" else getattr(hosts[victim], FAULTS[fault])()
         if not in_a_transfer:
             job.go_on_to(step)
         return job
 
-    def begin_transfer(self, job, step, victim):
+    def begin_transfer(self, job, step, victim, is_sharded):
         if job.per_host > 1:  # through memory, in a moment: the other ranks wait for one that is stopped
             job.signal(victim, "STOP")
             job.go_on_to(step)
@@ -110,7 +110,7 @@ class Faults(unittest.TestCase):
             return
         # A slow network and a large tensor, so that the collective has begun and has not ended.
         for host in job.hosts:
-            host.rate("100mbit")
+            host.rate("20mbit" if is_sharded else "100mbit")  # a rank sends half of it, and a kill takes time
         before = [host.bytes_sent() for host in job.hosts]
         job.go_on_to(step)
         sent = lambda: [host.bytes_sent() > was + 4e6 for host, was in zip(job.hosts, before)]  # noqa: E731
