@@ -50,7 +50,7 @@ std::vector<int64_t> sizes_of_first_rank(const comm::Group& group, const std::ve
 std::vector<int64_t> divide_layers(const torch::nn::Sequential& layers, int64_t stages, const PipelineOptions& options,
                                    const std::optional<comm::Group>& group) {
   const RankContext place = group ? group->place() : RankContext();
-  if (layers.is_empty()) base::fail(ErrorKind::usage, place, "Pipeline", "the model is empty");
+  if (layers.is_empty() || layers->is_empty()) base::fail(ErrorKind::usage, place, "Pipeline", "the model is empty");
   const auto count = static_cast<int64_t>(layers->size());
   std::vector<int64_t> sizes = options.layers_per_stage;
   if (!sizes.empty()) {

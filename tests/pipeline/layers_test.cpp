@@ -122,7 +122,7 @@ TEST_CASE("a Sequential in a list is one layer, whose names begin with its posit
   const auto names = names_of(list);
   CHECK(names[0] == "0.0.weight");
   CHECK(names[1] == "0.1.norm.weight");
-  CHECK(names[5] == "1.block.norm.weight");
+  CHECK(names[6] == "1.block.norm.weight");
   CHECK(names.back() == "2.bias");
 
   const Sequential alone(torch::nn::Linear(2, 2), torch::nn::Linear(2, 2));
