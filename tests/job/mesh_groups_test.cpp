@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <atomic>
 #include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "accelerate/comm/group.hpp"
@@ -54,12 +56,18 @@ TEST_CASE("errors of the groups of a mesh name their dimension") {
 }
 
 TEST_CASE("errors of all ranks of the job name no dimension") {
-  run_threads(2, [](const Group& world) {
+  std::atomic<bool> failed = false;
+  run_threads(2, [&](const Group& world) {
     const MeshGroups mesh = make_mesh_groups(world, {});
-    if (world.rank() == 0) {
-      auto pending = mesh.data.all_reduce_async(torch::ones({1}));
-      const auto text = testing::refusal_of_any_rank([&] { pending.wait(std::chrono::milliseconds(100)); });
-      CHECK(text.ends_with(" ([1] float32); rank 1 did not join."));
+    if (world.rank() == 1) {
+      while (!failed) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      return;
     }
+    auto pending = mesh.data.all_reduce_async(torch::ones({1}));
+    const auto text = testing::refusal_of_any_rank([&] { pending.wait(std::chrono::milliseconds(100)); });
+    CAPTURE(text);
+    CHECK(text.starts_with("all_reduce: waited 0.1 s in operation "));
+    CHECK(text.ends_with(" ([1] float32); rank 1 did not join."));
+    failed = true;
   });
 }
