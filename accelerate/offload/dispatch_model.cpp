@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "accelerate/offload/dispatch_model.hpp"
-
 #include <fmt/ranges.h>
 #include <torch/nn/module.h>
 
@@ -16,6 +14,7 @@
 #include "accelerate/deferred/deferred_tensor.hpp"
 #include "accelerate/deferred/init_empty_weights.hpp"
 #include "accelerate/offload/absent_tensor.hpp"
+#include "accelerate/offload/dispatch_model.hpp"
 #include "accelerate/offload/module_items.hpp"
 #include "accelerate/offload/offloaded_units.hpp"
 #include "accelerate/offload/resident_tensor.hpp"
@@ -214,7 +213,7 @@ DeviceMap load_checkpoint_and_dispatch(torch::nn::Module& module, const std::fil
   const auto limits = strategy == DeviceMapStrategy::sequential
                           ? get_max_memory(map.max_memory)
                           : get_balanced_memory(module, map.max_memory, map.no_split_module_classes, map.dtype,
-                                                strategy == DeviceMapStrategy::balanced_low_0);
+                                                map.special_dtypes, strategy == DeviceMapStrategy::balanced_low_0);
   DeviceMap device_map = infer_auto_device_map(module, limits, map);
   load_checkpoint_and_dispatch(module, checkpoint, device_map, options);
   return device_map;

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "accelerate/base/log.hpp"
 #include "accelerate/offload/device_map.hpp"
 #include "accelerate/offload/module_items.hpp"
 
@@ -67,6 +68,7 @@ class Placement {
       place(item);
     }
     if (options_.clean_result) clean_device_map(map_, "");
+    report_buffers();
     return std::move(map_);
   }
 
@@ -104,24 +106,29 @@ class Placement {
 
   // Parameters that the item does not select and that are tied to one that it selects, with the remaining items that
   // contain them.
-  [[nodiscard]] std::vector<TiedItem> ties_of(const std::string& name) const {
+  [[nodiscard]] std::vector<TiedItem> ties_of(const std::string& name, const std::vector<ModuleItem>& items) const {
     std::vector<TiedItem> found;
     for (const auto& group : ties_) {
       if (std::ranges::none_of(group, [&](const auto& other) { return selects(name, other); })) continue;
       for (const std::string& parameter : group) {
         if (selects(name, parameter)) continue;
-        const auto item = std::ranges::find_if(items_, [&](const auto& i) { return is_inside(parameter, i.name); });
-        if (item != items_.end()) found.push_back({parameter, *item});
+        const auto item = std::ranges::find_if(items, [&](const auto& i) { return is_inside(parameter, i.name); });
+        if (item != items.end()) found.push_back({parameter, *item});
       }
     }
     return found;
   }
 
+  [[nodiscard]] int64_t size_with(const std::string& name, const std::vector<TiedItem>& ties) const {
+    int64_t size = size_of(name);
+    for (const TiedItem& tie : ties) size += size_of(tie.item.name) - size_of(tie.parameter);
+    return size;
+  }
+
   void place(const ModuleItem& item) {
     const int64_t own = size_of(item.name);
-    const auto ties = ties_of(item.name);
-    int64_t with_ties = own;
-    for (const TiedItem& tie : ties) with_ties += size_of(tie.item.name) - size_of(tie.parameter);
+    const auto ties = ties_of(item.name, items_);
+    const int64_t with_ties = size_with(item.name, ties);
     int64_t& used = used_[device()];
     if (is_disk() || used + with_ties <= limit()) {
       used += with_ties;
@@ -129,12 +136,59 @@ class Placement {
     }
     if (!ties.empty() && used + own <= limit() && split_tied(item, ties)) return;
     if (used + own >= limit() && offload::can_be_split(item, options_.no_split_module_classes)) return split(item);
+    if (used == 0 && options_.fallback_allocation && find_fallback(item, with_ties)) return;
+    if (used == 0) {
+      log_decision(base::LogLevel::info, "no part fits on {}, which needs at least {} bytes for {}", device(),
+                   with_ties + reserved(), item.name);
+    }
     used += reserved();
     ++current_;
+    fallbacks_.clear();
     items_.insert(items_.begin(), item);
   }
 
+  // Puts the first remaining part that fits beside the largest layer and the item before the item.
+  bool find_fallback(const ModuleItem& item, int64_t with_ties) {
+    const int64_t space = devices_[current_].second - std::max(largest_.bytes, with_ties);
+    std::vector<ModuleItem> rest = items_;
+    while (!rest.empty()) {
+      const ModuleItem part = rest.front();
+      rest.erase(rest.begin());
+      if (size_with(part.name, ties_of(part.name, rest)) > space) {
+        if (!offload::can_be_split(part, options_.no_split_module_classes)) continue;
+        const auto parts = offload::parts_of(*part.module, part.name);
+        rest.insert(rest.begin(), parts.begin(), parts.end());
+        continue;
+      }
+      // A part that is tied to the item or to an earlier part may not fit after all.
+      if (!fallbacks_.insert(part.name).second) return false;
+      take_out(part.name);
+      items_.insert(items_.begin(), {part, item});
+      return true;
+    }
+    return false;
+  }
+
+  // Removes a part from the remaining items, after the modules that contain it are divided.
+  void take_out(const std::string& name) {
+    for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
+      const auto owner = find_item(name.substr(0, dot));
+      if (owner == items_.end()) continue;
+      const auto parts = offload::parts_of(*owner->module, owner->name);
+      items_.insert(items_.erase(owner), parts.begin(), parts.end());
+    }
+    items_.erase(find_item(name));
+  }
+
+  [[nodiscard]] std::vector<ModuleItem>::iterator find_item(const std::string& name) {
+    return std::ranges::find_if(items_, [&](const ModuleItem& item) { return item.name == name; });
+  }
+
   void put(const ModuleItem& item, const std::vector<TiedItem>& ties) {
+    log_decision(base::LogLevel::debug, "{} is on {}, which then has {} bytes", item.name, device(), used_[device()]);
+    if (item.module != nullptr) {
+      buffers_[device()] += compute_module_sizes(*item.module, options_.dtype, options_.special_dtypes, true).at("");
+    }
     map_[item.name] = device();
     for (const TiedItem& tie : ties) {
       map_[tie.item.name] = device();
@@ -143,6 +197,7 @@ class Placement {
   }
 
   void split(const ModuleItem& item) {
+    log_decision(base::LogLevel::debug, "{} does not fit on {} and is divided", item.name, device());
     const auto parts = offload::parts_of(*item.module, item.name);
     items_.insert(items_.begin(), parts.begin(), parts.end());
     find_largest();
@@ -151,7 +206,9 @@ class Placement {
   bool split_tied(const ModuleItem& item, const std::vector<TiedItem>& ties) {
     for (const TiedItem& tie : ties) {
       if (!offload::can_be_split(tie.item, options_.no_split_module_classes)) continue;
-      const auto position = std::ranges::find_if(items_, [&](const auto& i) { return i.name == tie.item.name; });
+      log_decision(base::LogLevel::debug, "{}, which is tied to {}, does not fit on {} and is divided", tie.item.name,
+                   item.name, device());
+      const auto position = find_item(tie.item.name);
       const auto parts = offload::parts_of(*tie.item.module, tie.item.name);
       items_.insert(items_.erase(position), parts.begin(), parts.end());
       items_.insert(items_.begin(), item);
@@ -159,6 +216,27 @@ class Placement {
       return true;
     }
     return false;
+  }
+
+  // Buffers of parts on the CPU and the disk are on an accelerator device.
+  void report_buffers() {
+    const int64_t bytes = buffers_["cpu"] + buffers_["disk"];
+    if (options_.offload_buffers || bytes == 0) return;
+    const auto is_accelerator = [](const auto& limit) { return limit.first != "cpu" && limit.first != "disk"; };
+    const auto has_space = [&](const auto& limit) {
+      return is_accelerator(limit) && limit.second >= used_[limit.first] + bytes;
+    };
+    if (std::ranges::none_of(devices_, is_accelerator) || std::ranges::any_of(devices_, has_space)) return;
+    log_decision(base::LogLevel::warning,
+                 "the buffers of parts on the CPU and the disk have {} bytes, which no accelerator device has left in "
+                 "its limit; set offload_buffers to copy them while they are used",
+                 bytes);
+  }
+
+  template <typename... Args>
+  static void log_decision(base::LogLevel level, fmt::format_string<Args...> format, Args&&... args) {
+    if (level < base::log_level()) return;
+    base::log(level, {}, "infer_auto_device_map: {}", fmt::format(format, std::forward<Args>(args)...));
   }
 
   const DeviceMapOptions& options_;
@@ -169,6 +247,8 @@ class Placement {
   offload::LargestLayers largest_{};
   size_t current_ = 0;
   std::map<std::string, int64_t> used_{};
+  std::map<std::string, int64_t> buffers_{};  // bytes by device
+  std::set<std::string> fallbacks_{};         // of the current device
   DeviceMap map_{};
 };
 

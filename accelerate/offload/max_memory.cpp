@@ -14,7 +14,6 @@
 #include "accelerate/base/log.hpp"
 #include "accelerate/checkpoint/weights.hpp"
 #include "accelerate/offload/module_items.hpp"
-#include "accelerate/offload/module_sizes.hpp"
 
 namespace accelerate {
 namespace {
@@ -126,7 +125,8 @@ MemoryList get_max_memory(const MaxMemory& max_memory) {
 
 MemoryList get_balanced_memory(const torch::nn::Module& module, const MaxMemory& max_memory,
                                const std::vector<std::string>& no_split_module_classes,
-                               std::optional<c10::ScalarType> dtype, bool low_zero) {
+                               std::optional<c10::ScalarType> dtype, const SpecialDtypes& special_dtypes,
+                               bool low_zero) {
   MemoryList list = get_max_memory(max_memory);
   std::vector<int64_t*> limits;  // of the accelerator devices with memory
   for (auto& [device, bytes] : list) {
@@ -139,7 +139,7 @@ MemoryList get_balanced_memory(const torch::nn::Module& module, const MaxMemory&
     // The rest is for activations.
     if (max_memory.empty()) *limits[0] = static_cast<int64_t>(static_cast<double>(*limits[0]) * 0.9);
   }
-  const auto sizes = compute_module_sizes(module, dtype);
+  const auto sizes = compute_module_sizes(module, dtype, special_dtypes);
   const auto modules = modules_with_tensors(module);
   const int64_t block = first_blocks(modules, sizes, no_split_module_classes);
   const auto buffer =

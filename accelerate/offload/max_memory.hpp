@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "accelerate/offload/module_sizes.hpp"
+
 namespace torch::nn {
 class Module;
 }
@@ -45,10 +47,11 @@ using MemoryList = std::vector<std::pair<std::string, int64_t>>;
 /// Returns limits by which infer_auto_device_map() gives all accelerator devices about equal parts of the model.
 /// \param no_split_module_classes  As in DeviceMapOptions.
 /// \param dtype                    As in DeviceMapOptions.
+/// \param special_dtypes           As in DeviceMapOptions.
 /// \param low_zero                 If true, device 0 gets as little as possible.
 [[nodiscard]] MemoryList get_balanced_memory(const torch::nn::Module& module, const MaxMemory& max_memory = {},
                                              const std::vector<std::string>& no_split_module_classes = {},
                                              std::optional<c10::ScalarType> dtype = std::nullopt,
-                                             bool low_zero = false);
+                                             const SpecialDtypes& special_dtypes = {}, bool low_zero = false);
 
 }  // namespace accelerate

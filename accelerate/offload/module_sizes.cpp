@@ -38,9 +38,10 @@ std::vector<std::vector<std::string>> find_tied_parameters(const torch::nn::Modu
 
 std::map<std::string, int64_t> compute_module_sizes(const torch::nn::Module& module,
                                                     std::optional<c10::ScalarType> dtype,
-                                                    const SpecialDtypes& special_dtypes) {
+                                                    const SpecialDtypes& special_dtypes, bool buffers_only) {
   std::map<std::string, int64_t> sizes{{"", 0}};
-  for (const auto& [name, tensor] : offload::distinct_tensors(module)) {
+  const auto tensors = buffers_only ? offload::distinct_buffers(module) : offload::distinct_tensors(module);
+  for (const auto& [name, tensor] : tensors) {
     const int64_t bytes = tensor_size(name, tensor, dtype, special_dtypes);
     sizes[""] += bytes;
     for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {

@@ -24,9 +24,11 @@ using SpecialDtypes = std::map<std::string, c10::ScalarType>;
 
 /// Returns the bytes of each submodule, parameter and buffer by name; "" is the whole module. A tied parameter counts
 /// under its first name only. A bool counts one byte.
-/// \param dtype  If set, wider floating-point tensors count as if converted to it.
+/// \param dtype         If set, wider floating-point tensors count as if converted to it.
+/// \param buffers_only  If true, parameters do not count.
 [[nodiscard]] std::map<std::string, int64_t> compute_module_sizes(const torch::nn::Module& module,
                                                                   std::optional<c10::ScalarType> dtype = std::nullopt,
-                                                                  const SpecialDtypes& special_dtypes = {});
+                                                                  const SpecialDtypes& special_dtypes = {},
+                                                                  bool buffers_only = false);
 
 }  // namespace accelerate

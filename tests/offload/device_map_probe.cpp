@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "accelerate/accelerate.hpp"
 
@@ -41,6 +42,12 @@ json as_json(const accelerate::MemoryList& limits) {
   return map;
 }
 
+accelerate::SpecialDtypes dtypes_of(const json& names) {
+  accelerate::SpecialDtypes dtypes;
+  for (const auto& [name, half] : names.items()) dtypes.emplace(name, half.get<bool>() ? torch::kHalf : torch::kFloat);
+  return dtypes;
+}
+
 json answer(const json& task) {
   Shared shared;
   const auto model = build(task.at("model"), shared);
@@ -51,12 +58,22 @@ json answer(const json& task) {
   options.no_split_module_classes = task.at("no_split").get<std::vector<std::string>>();
   if (task.at("half").get<bool>()) options.dtype = torch::kHalf;
   options.clean_result = task.at("clean").get<bool>();
+  options.special_dtypes = dtypes_of(task.at("special"));
+  options.offload_buffers = task.at("offload_buffers").get<bool>();
+  options.fallback_allocation = task.at("fallback").get<bool>();
   const bool low_zero = task.at("low_zero").get<bool>();
-  return {{"tied", accelerate::find_tied_parameters(*model)},
-          {"sizes", accelerate::compute_module_sizes(*model, options.dtype)},
-          {"map", accelerate::infer_auto_device_map(*model, options)},
-          {"balanced", as_json(accelerate::get_balanced_memory(
-                           *model, options.max_memory, options.no_split_module_classes, options.dtype, low_zero))}};
+  int64_t warnings = 0;
+  const auto before = accelerate::base::set_log_handler([&](auto, std::string_view) { ++warnings; });
+  const auto map = accelerate::infer_auto_device_map(*model, options);
+  accelerate::base::set_log_handler(before);
+  return {
+      {"tied", accelerate::find_tied_parameters(*model)},
+      {"sizes", accelerate::compute_module_sizes(*model, options.dtype, options.special_dtypes)},
+      {"buffers", accelerate::compute_module_sizes(*model, options.dtype, options.special_dtypes, true).at("")},
+      {"map", map},
+      {"warnings", warnings},
+      {"balanced", as_json(accelerate::get_balanced_memory(*model, options.max_memory, options.no_split_module_classes,
+                                                           options.dtype, options.special_dtypes, low_zero))}};
 }
 
 }  // namespace
