@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "accelerate/offload/dispatch_model.hpp"
+
 #include <fmt/ranges.h>
 #include <torch/nn/module.h>
 
@@ -11,10 +13,8 @@
 #include "accelerate/base/error.hpp"
 #include "accelerate/base/log.hpp"
 #include "accelerate/checkpoint/weights.hpp"
-#include "accelerate/deferred/deferred_tensor.hpp"
 #include "accelerate/deferred/init_empty_weights.hpp"
 #include "accelerate/offload/absent_tensor.hpp"
-#include "accelerate/offload/dispatch_model.hpp"
 #include "accelerate/offload/module_items.hpp"
 #include "accelerate/offload/offloaded_units.hpp"
 #include "accelerate/offload/resident_tensor.hpp"
@@ -26,7 +26,11 @@ namespace {
 
 using offload::NamedTensors;
 using offload::OffloadedParameter;
+using offload::SavedValues;
+using offload::TensorItem;
 using offload::WeightSource;
+
+constexpr std::string_view kLoad = "load_checkpoint_and_dispatch";
 
 struct Places {
   std::map<std::string, c10::Device> devices{};  // by the texts of the map, without "disk"
@@ -75,34 +79,36 @@ std::vector<std::string> disk_modules(const DeviceMap& device_map) {
 class Dispatcher {
  public:
   Dispatcher(torch::nn::Module& module, const DeviceMap& device_map, const DispatchOptions& options)
-      : module_(module), map_(device_map), options_(options), places_(find_places(device_map, options)) {}
+      : module_(module),
+        map_(device_map),
+        options_(options),
+        places_(find_places(device_map, options)),
+        units_(offload::without_classes(module, options.units, "dispatch_model")) {}
 
-  /// \param disk_source  Returns the source of a parameter on the disk.
-  void run(const std::function<WeightSource(const std::string&, const at::Tensor&)>& disk_source) {
+  /// \param disk_source  Returns the source of a tensor on the disk, unset for a buffer that the files lack.
+  void run(const std::function<std::optional<WeightSource>(const TensorItem&)>& disk_source) {
     std::vector<OffloadedParameter> offloaded;
-    for (const auto& [name, parameter] : offload::distinct_parameters(module_)) {
-      const std::string& place = *offload::device_of(name, map_);
-      if (place == "disk") {
-        offloaded.push_back({.name = name, .parameter = parameter, .source = disk_source(name, parameter)});
-      } else if (const auto device = places_.devices.at(place); device.is_cpu() && !places_.main.is_cpu()) {
-        deferred::materialize_tensor(parameter);
-        const at::Tensor values = parameter.detach().cpu().contiguous();
-        offloaded.push_back({.name = name, .parameter = parameter, .source = {.tensor = values}});
+    for (const TensorItem& item : offload::tensors_by_module(module_)) {
+      const std::string& place = *offload::device_of(item.name, map_);
+      const bool is_on_disk = place == "disk";
+      const auto device = is_on_disk ? places_.main : places_.devices.at(place);
+      const bool is_elsewhere = is_on_disk || (device.is_cpu() && !places_.main.is_cpu());
+      if (!is_elsewhere) {
+        place_on(item.name, item.tensor, device);
+      } else if (item.is_buffer && !options_.offload_buffers) {
+        place_on(item.name, item.tensor, places_.main);
       } else {
-        place_on(name, parameter, device);
+        auto source = is_on_disk ? disk_source(item) : std::nullopt;
+        if (!source) source = offload::values_on_cpu(item.tensor);
+        offloaded.push_back({item.name, item.tensor, *std::move(source), item.is_buffer});
       }
     }
-    for (const auto& [name, buffer] : offload::distinct_buffers(module_)) {
-      const std::string& place = *offload::device_of(name, map_);
-      const bool is_offloaded = place == "disk" || places_.devices.at(place).is_cpu();
-      place_on(name, buffer, is_offloaded ? places_.main : places_.devices.at(place));
-    }
-    offload::OffloadedUnits::create(std::move(offloaded), places_.main, options_.units, options_.prefetch);
+    offload::OffloadedUnits::create(std::move(offloaded), places_.main, units_, options_.prefetch);
   }
 
  private:
   void place_on(const std::string& name, const at::Tensor& tensor, c10::Device device) const {
-    if (places_.has_one_device()) {
+    if (places_.has_one_device() && !options_.force_hooks) {
       offload::move_to_device(tensor, device);
     } else {
       offload::keep_on_device(name, tensor, device);
@@ -113,6 +119,7 @@ class Dispatcher {
   const DeviceMap& map_;
   const DispatchOptions& options_;
   Places places_;
+  units::UnitOptions units_;
 };
 
 [[noreturn]] void fail_without_folder(const DeviceMap& device_map, std::string_view operation) {
@@ -125,38 +132,77 @@ void check_dispatch(const torch::nn::Module& module, const DeviceMap& device_map
   offload::check_without_owner(offload::distinct_tensors(module), operation);
 }
 
-// Loads the tensors that are not read from the disk later.
-void load_values(torch::nn::Module& module, const DeviceMap& device_map, const offload::SavedValues& saved,
-                 const std::map<std::string, std::vector<std::string>>& names) {
-  const auto load = [&](const at::Tensor& tensor, const WeightSource& source) {
-    offload::set_values(tensor, offload::read_source(source, tensor));
-  };
-  for (const auto& [name, parameter] : offload::distinct_parameters(module)) {
-    const WeightSource source = saved.require(names.at(name), parameter);
-    if (*offload::device_of(name, device_map) != "disk") load(parameter, source);
+using NamesOfTensors = std::map<std::string, std::vector<std::string>>;
+
+/// A tensor, its source, and its dtype after the load.
+struct LoadedTensor {
+  TensorItem item{};
+  std::optional<WeightSource> source{};  // unset for a buffer that the checkpoint lacks
+  c10::ScalarType dtype = c10::ScalarType::Float;
+};
+
+c10::ScalarType dtype_after_load(const TensorItem& item, std::optional<c10::ScalarType> dtype,
+                                 const SpecialDtypes& special_dtypes) {
+  const c10::ScalarType own = item.tensor.scalar_type();
+  const auto special = special_dtypes.find(item.name);
+  if (special != special_dtypes.end()) return special->second;
+  return c10::isFloatingType(own) ? dtype.value_or(own) : own;
+}
+
+void check_dtypes(const torch::nn::Module& module, const LoadDispatchOptions& options) {
+  if (options.dtype && !c10::isFloatingType(*options.dtype)) {
+    base::fail(ErrorKind::usage, {}, kLoad, "dtype is {}, must be a floating-point dtype",
+               c10::toString(*options.dtype));
   }
-  for (const auto& [name, buffer] : offload::distinct_buffers(module)) {
-    if (const auto source = saved.find(names.at(name), buffer)) load(buffer, *source);
+  std::map<std::string, at::Tensor> tensors;
+  for (const TensorItem& item : offload::tensors_by_module(module)) tensors.emplace(item.name, item.tensor);
+  for (const auto& [name, dtype] : options.special_dtypes) {
+    const auto tensor = tensors.find(name);
+    if (tensor == tensors.end()) {
+      base::fail(ErrorKind::usage, {}, kLoad,
+                 "special_dtypes has {}, which is no parameter or buffer of the model, or not the first name of one",
+                 name);
+    }
+    if (tensor->second.requires_grad() && !c10::isFloatingType(dtype) && !c10::isComplexType(dtype)) {
+      base::fail(ErrorKind::usage, {}, kLoad,
+                 "special_dtypes has {} for {}, which requires a gradient and must have a floating-point dtype",
+                 c10::toString(dtype), name);
+    }
   }
 }
 
-// Sizes are counted in the dtypes of the options, but nothing is converted, so limits would be exceeded.
-void check_dtypes(const torch::nn::Module& module, const DeviceMapOptions& map) {
-  for (const auto& [name, tensor] : offload::distinct_tensors(module)) {
-    const c10::ScalarType own = tensor.scalar_type();
-    const auto special = map.special_dtypes.find(name);
-    const auto other = c10::isIntegralType(own, /*includeBool=*/true) ? own : map.dtype.value_or(own);
-    const c10::ScalarType counted = special != map.special_dtypes.end() ? special->second : other;
-    if (counted == own) continue;
-    base::fail(ErrorKind::usage, {}, "load_checkpoint_and_dispatch",
-               "the dtype of {} is {} in the options of the device map and {} in the model, and weights are not "
-               "converted; leave it unset, or build the model with the dtype and load a checkpoint that has it",
-               name, c10::toString(counted), c10::toString(own));
+// Compares the checkpoint with the model before anything is changed.
+std::vector<LoadedTensor> find_values(const torch::nn::Module& module, const SavedValues& saved,
+                                      const NamesOfTensors& names, const LoadDispatchOptions& options) {
+  std::vector<LoadedTensor> tensors;
+  std::vector<std::string> missing;
+  for (TensorItem& item : offload::tensors_by_module(module)) {
+    const auto& all = names.at(item.name);
+    auto source = item.is_buffer ? saved.find(all, item.tensor) : saved.require(all, item.tensor);
+    if (!source) missing.push_back(item.name);
+    const auto dtype =
+        source ? dtype_after_load(item, options.dtype, options.special_dtypes) : item.tensor.scalar_type();
+    tensors.push_back({std::move(item), std::move(source), dtype});
+  }
+  if (options.strict && !missing.empty()) {
+    base::fail(ErrorKind::data, {}, kLoad, "the checkpoint lacks {} buffers of the model: {}", missing.size(),
+               fmt::join(missing, ", "));
+  }
+  return tensors;
+}
+
+// Reads the tensors that are not read from the disk later.
+void load_values(const std::vector<LoadedTensor>& tensors, const DeviceMap& device_map, bool offload_buffers) {
+  for (const auto& [item, source, dtype] : tensors) {
+    if (!source) continue;
+    if (dtype != item.tensor.scalar_type()) offload::take_memory(item.tensor, dtype);
+    const bool stays_on_disk = *offload::device_of(item.name, device_map) == "disk";
+    if (stays_on_disk && (offload_buffers || !item.is_buffer)) continue;
+    offload::set_values(item.tensor, offload::read_source(*source, item.tensor));
   }
 }
 
-void report_unexpected(const offload::SavedValues& saved, const std::map<std::string, std::vector<std::string>>& names,
-                       bool strict) {
+void report_unexpected(const SavedValues& saved, const NamesOfTensors& names, bool strict) {
   std::set<std::string> known;
   for (const auto& [first, all] : names) known.insert(all.begin(), all.end());
   std::vector<std::string> unexpected = saved.names();
@@ -164,8 +210,18 @@ void report_unexpected(const offload::SavedValues& saved, const std::map<std::st
   if (unexpected.empty()) return;
   const auto text = fmt::format("the checkpoint has {} tensors that the model lacks: {}", unexpected.size(),
                                 fmt::join(unexpected, ", "));
-  if (strict) base::fail(ErrorKind::data, {}, "load_checkpoint_and_dispatch", "{}", text);
-  base::log(base::LogLevel::warning, {}, "load_checkpoint_and_dispatch: {}", text);
+  if (strict) base::fail(ErrorKind::data, {}, kLoad, "{}", text);
+  base::log(base::LogLevel::warning, {}, "{}: {}", kLoad, text);
+}
+
+// Dtypes that are wider than those of the model count, too, which `dtype` alone does not cause.
+SpecialDtypes widened(const torch::nn::Module& module, const LoadDispatchOptions& options) {
+  SpecialDtypes dtypes = options.special_dtypes;
+  for (const TensorItem& item : offload::tensors_by_module(module)) {
+    const auto dtype = dtype_after_load(item, options.dtype, options.special_dtypes);
+    if (c10::elementSize(dtype) > item.tensor.element_size()) dtypes.emplace(item.name, dtype);
+  }
+  return dtypes;
 }
 
 }  // namespace
@@ -173,49 +229,67 @@ void report_unexpected(const offload::SavedValues& saved, const std::map<std::st
 void dispatch_model(torch::nn::Module& module, const DeviceMap& device_map, const DispatchOptions& options) {
   check_dispatch(module, device_map, "dispatch_model");
   Dispatcher dispatcher(module, device_map, options);
-  const auto is_on_disk = [&](const auto& tensor) { return *offload::device_of(tensor.first, device_map) == "disk"; };
-  NamedTensors on_disk = offload::distinct_parameters(module);
-  std::erase_if(on_disk, [&](const auto& tensor) { return !is_on_disk(tensor); });
+  NamedTensors on_disk =
+      options.offload_buffers ? offload::distinct_tensors(module) : offload::distinct_parameters(module);
+  std::erase_if(on_disk, [&](const auto& tensor) { return *offload::device_of(tensor.first, device_map) != "disk"; });
   if (on_disk.empty()) return dispatcher.run({});
   if (options.offload_dir.empty()) fail_without_folder(device_map, "dispatch_model");
   if (!offload::has_safetensors(options.offload_dir)) {
     materialize(module);
     checkpoint::save_file(options.offload_dir / "model.safetensors", on_disk, "dispatch_model");
   }
-  const offload::SavedValues saved(options.offload_dir, "dispatch_model");
+  const SavedValues saved(options.offload_dir, "dispatch_model");
   const auto names = offload::names_of_tensors(module);
-  for (const auto& [name, parameter] : on_disk) (void)saved.require(names.at(name), parameter);
-  dispatcher.run(
-      [&](const std::string& name, const at::Tensor& tensor) { return saved.require(names.at(name), tensor); });
+  const auto source_of = [&](const TensorItem& item) {
+    return item.is_buffer ? saved.find(names.at(item.name), item.tensor)
+                          : saved.require(names.at(item.name), item.tensor);
+  };
+  for (const TensorItem& item : offload::tensors_by_module(module)) {
+    if (!item.is_buffer && *offload::device_of(item.name, device_map) == "disk") (void)source_of(item);
+  }
+  dispatcher.run(source_of);
 }
 
 void load_checkpoint_and_dispatch(torch::nn::Module& module, const std::filesystem::path& checkpoint,
                                   const DeviceMap& device_map, const LoadDispatchOptions& options) {
-  constexpr std::string_view operation = "load_checkpoint_and_dispatch";
-  check_dispatch(module, device_map, operation);
+  check_dispatch(module, device_map, kLoad);
+  check_dtypes(module, options);
   Dispatcher dispatcher(module, device_map, options.dispatch);
-  offload::SavedValues saved(checkpoint, operation);
+  SavedValues saved(checkpoint, kLoad);
   const auto names = offload::names_of_tensors(module);
   report_unexpected(saved, names, options.strict);
   if (!disk_modules(device_map).empty() && !offload::has_safetensors(checkpoint)) {
-    if (options.dispatch.offload_dir.empty()) fail_without_folder(device_map, operation);
+    if (options.dispatch.offload_dir.empty()) fail_without_folder(device_map, kLoad);
     saved.ensure_files(options.dispatch.offload_dir);
   }
-  load_values(module, device_map, saved, names);
-  dispatcher.run(
-      [&](const std::string& name, const at::Tensor& tensor) { return saved.require(names.at(name), tensor); });
+  const auto tensors = find_values(module, saved, names, options);
+  load_values(tensors, device_map, options.dispatch.offload_buffers);
+  dispatcher.run([&](const TensorItem& item) { return saved.find(names.at(item.name), item.tensor); });
 }
 
 DeviceMap load_checkpoint_and_dispatch(torch::nn::Module& module, const std::filesystem::path& checkpoint,
                                        DeviceMapStrategy strategy, const DeviceMapOptions& map,
                                        const LoadDispatchOptions& options) {
-  check_dtypes(module, map);
+  LoadDispatchOptions loading = options;
+  if (options.dtype && map.dtype && *options.dtype != *map.dtype) {
+    base::fail(ErrorKind::usage, {}, kLoad,
+               "dtype is {} in the options of the device map and {} in those of the load; set one of them",
+               c10::toString(*map.dtype), c10::toString(*options.dtype));
+  }
+  if (!loading.dtype) loading.dtype = map.dtype;
+  loading.special_dtypes.insert(map.special_dtypes.begin(), map.special_dtypes.end());
+  loading.dispatch.offload_buffers = loading.dispatch.offload_buffers || map.offload_buffers;
+  check_dtypes(module, loading);
+  DeviceMapOptions counted = map;
+  counted.dtype = loading.dtype;
+  counted.special_dtypes = widened(module, loading);
+  counted.offload_buffers = loading.dispatch.offload_buffers;
   const auto limits = strategy == DeviceMapStrategy::sequential
                           ? get_max_memory(map.max_memory)
-                          : get_balanced_memory(module, map.max_memory, map.no_split_module_classes, map.dtype,
-                                                map.special_dtypes, strategy == DeviceMapStrategy::balanced_low_0);
-  DeviceMap device_map = infer_auto_device_map(module, limits, map);
-  load_checkpoint_and_dispatch(module, checkpoint, device_map, options);
+                          : get_balanced_memory(module, map.max_memory, map.no_split_module_classes, counted.dtype,
+                                                counted.special_dtypes, strategy == DeviceMapStrategy::balanced_low_0);
+  DeviceMap device_map = infer_auto_device_map(module, limits, counted);
+  load_checkpoint_and_dispatch(module, checkpoint, device_map, loading);
   return device_map;
 }
 

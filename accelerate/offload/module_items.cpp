@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "accelerate/offload/module_items.hpp"
 
+#include <fmt/ranges.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <functional>
+#include <set>
 #include <unordered_set>
 
+#include "accelerate/base/error.hpp"
 #include "accelerate/units/class_name.hpp"
 
 namespace accelerate::offload {
@@ -50,6 +54,25 @@ NamedTensors distinct_tensors(const torch::nn::Module& module) {
   return tensors;
 }
 
+std::vector<TensorItem> tensors_by_module(const torch::nn::Module& module) {
+  std::vector<TensorItem> items;
+  std::unordered_set<const void*> parameters, seen;
+  for (const at::Tensor& parameter : module.parameters()) parameters.insert(parameter.unsafeGetTensorImpl());
+  const auto add_direct = [&](const torch::nn::Module& part, const std::string& prefix) {
+    for (const bool is_buffer : {false, true}) {
+      for (const auto& tensor : is_buffer ? part.named_buffers(false) : part.named_parameters(false)) {
+        const void* const impl = tensor.value().unsafeGetTensorImpl();
+        if (is_buffer && parameters.contains(impl)) continue;  // has the name of the parameter
+        if (!tensor.value().defined() || !seen.insert(impl).second) continue;
+        items.push_back({.name = prefix + tensor.key(), .tensor = tensor.value(), .is_buffer = is_buffer});
+      }
+    }
+  };
+  add_direct(module, "");
+  for (const auto& part : module.named_modules("", /*include_self=*/false)) add_direct(*part.value(), part.key() + ".");
+  return items;
+}
+
 std::vector<ModuleItem> parts_of(const torch::nn::Module& module, const std::string& name) {
   const std::string prefix = name.empty() ? "" : name + ".";
   std::vector<ModuleItem> parts;
@@ -71,6 +94,31 @@ bool is_of_class(const torch::nn::Module& module, std::span<const std::string> c
 bool can_be_split(const ModuleItem& item, std::span<const std::string> no_split_module_classes) {
   return item.module != nullptr && !item.module->children().empty() &&
          !is_of_class(*item.module, no_split_module_classes);
+}
+
+units::UnitOptions without_classes(const torch::nn::Module& module, units::UnitOptions units,
+                                   std::string_view operation) {
+  if (units.classes.empty()) return units;
+  const auto modules = module.named_modules("", /*include_self=*/false);
+  std::vector<std::string> found;
+  for (const std::string& wanted : units.classes) {
+    const size_t before = found.size();
+    for (const auto& part : modules) {
+      if (units::is_class_named(part.value()->name(), wanted)) found.push_back(part.key());
+    }
+    if (found.size() > before) continue;
+    std::set<std::string> all;
+    for (const auto& part : modules) all.emplace(units::short_class_name(part.value()->name()));
+    base::fail(ErrorKind::usage, {}, operation,
+               "units.classes has {}, but no module within the model is of this class; its classes are {}", wanted,
+               fmt::join(all, ", "));
+  }
+  // The first match of a parameter counts, which is then the innermost module.
+  const auto depth = [](const std::string& name) { return std::ranges::count(name, '.'); };
+  std::ranges::stable_sort(found, std::greater<>(), depth);
+  units.units.insert(units.units.begin(), found.begin(), found.end());
+  units.classes.clear();
+  return units;
 }
 
 bool is_inside(const std::string& name, const std::string& module) {

@@ -58,8 +58,10 @@ void OffloadedUnits::add_unit(std::vector<OffloadedParameter> parameters) {
   unit.content = std::make_unique<UnitContent>();
   for (OffloadedParameter& offloaded : parameters) {
     const at::Tensor& parameter = offloaded.parameter;
-    unit.content->parts.push_back(
-        {.source = std::move(offloaded.source), .offset = unit.content->bytes, .bytes = parameter.nbytes()});
+    unit.content->parts.push_back({.source = std::move(offloaded.source),
+                                   .offset = unit.content->bytes,
+                                   .bytes = parameter.nbytes(),
+                                   .dtype = parameter.scalar_type()});
     unit.content->bytes += (parameter.nbytes() + kAlignment - 1) / kAlignment * kAlignment;
   }
   copies_.pin(*unit.content);
@@ -74,6 +76,7 @@ void OffloadedUnits::add_unit(std::vector<OffloadedParameter> parameters) {
     member->name = parameters[i].name;
     member->offset = unit.content->parts[i].offset;
     member->learns = parameter.requires_grad();
+    member->is_buffer = parameters[i].is_buffer;
     set_memory(*member, nullptr);
     unit.members.push_back(std::move(member));
   }
@@ -105,6 +108,12 @@ void OffloadedUnits::set_memory(const Member& member, void* memory) {
 }
 
 void OffloadedUnits::use(Member& member, const std::string& name, bool writes) {
+  if (writes && member.is_buffer) {
+    base::fail(ErrorKind::usage, {}, "offload",
+               "an operator writes to buffer {}, which is offloaded, so the values would be lost; call eval(), or "
+               "leave offload_buffers unset",
+               name);
+  }
   if (writes) {
     base::fail(ErrorKind::usage, {}, "offload",
                "an operator writes to parameter {}, which is offloaded, so the values would be lost; change the "

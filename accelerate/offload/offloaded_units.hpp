@@ -22,11 +22,12 @@
 
 namespace accelerate::offload {
 
-/// A parameter, and where its values are.
+/// A parameter or buffer, and where its values are.
 struct OffloadedParameter {
   std::string name{};
   at::Tensor parameter{};
   WeightSource source{};
+  bool is_buffer = false;
 };
 
 /// The units of one model, which are copied to one device. It is owned by the memory of the parameters, so it exists
@@ -61,6 +62,7 @@ class OffloadedUnits : public std::enable_shared_from_this<OffloadedUnits> {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // the storage owns the units
     size_t offset = 0;                                  // in the memory of the unit
     bool learns = false;
+    bool is_buffer = false;
 
     explicit Member(const c10::Storage& of)
         : storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(of.unsafeGetStorageImpl())) {}

@@ -9,6 +9,7 @@
 
 #include "accelerate/base/error.hpp"
 #include "accelerate/checkpoint/weights.hpp"
+#include "accelerate/deferred/deferred_tensor.hpp"
 
 namespace accelerate::offload {
 
@@ -46,25 +47,20 @@ std::optional<WeightSource> SavedValues::find(const std::vector<std::string>& na
   for (const std::string& name : names) {
     WeightSource source;
     at::IntArrayRef sizes;
-    c10::ScalarType dtype{};
     const auto file = files_.find(name);
     const auto read = tensors_.find(name);
     if (file != files_.end()) {
-      source = {.file = file->second.file, .begin = file->second.begin};
+      source = {.file = file->second.file, .begin = file->second.begin, .dtype = file->second.dtype};
       sizes = file->second.sizes;
-      dtype = file->second.dtype;
     } else if (read != tensors_.end()) {
       source = {.tensor = read->second.contiguous()};
       sizes = read->second.sizes();
-      dtype = read->second.scalar_type();
     } else {
       continue;
     }
-    if (sizes != tensor.sizes() || dtype != tensor.scalar_type()) {
-      base::fail(ErrorKind::data, {}, operation_,
-                 "{} of {} is {} [{}], the model has {} [{}]; build the model as saved", name, path_.string(),
-                 c10::toString(dtype), fmt::join(sizes, ", "), c10::toString(tensor.scalar_type()),
-                 fmt::join(tensor.sizes(), ", "));
+    if (sizes != tensor.sizes()) {
+      base::fail(ErrorKind::data, {}, operation_, "{} of {} is [{}], the model has [{}]; build the model as saved",
+                 name, path_.string(), fmt::join(sizes, ", "), fmt::join(tensor.sizes(), ", "));
     }
     return source;
   }
@@ -83,10 +79,16 @@ std::vector<std::string> SavedValues::names() const {
   return names;
 }
 
+WeightSource values_on_cpu(const at::Tensor& tensor) {
+  deferred::materialize_tensor(tensor);
+  return {.tensor = tensor.detach().cpu().contiguous()};
+}
+
 at::Tensor read_source(const WeightSource& source, const at::Tensor& tensor) {
-  if (!source.file) return source.tensor.clone();
   at::Tensor values = at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()));
-  if (values.nbytes() > 0) source.file->read(source.begin, values.mutable_data_ptr(), values.nbytes());
+  if (values.nbytes() > 0) {
+    read_values(source, values.scalar_type(), values.mutable_data_ptr(), values.nbytes());
+  }
   return values;
 }
 

@@ -11,6 +11,7 @@
 #include "accelerate/offload/module_items.hpp"
 #include "accelerate/offload/offloaded_units.hpp"
 #include "accelerate/offload/weight_file.hpp"
+#include "accelerate/offload/weight_source.hpp"
 
 namespace torch::nn {
 class Module;
@@ -29,7 +30,7 @@ class SavedValues {
 
   /// \param names  All names of the tensor.
   /// \returns      The source, unset if the weights lack the tensor.
-  /// \throws Error (data) if it has another shape or dtype.
+  /// \throws Error (data) if it has another shape.
   [[nodiscard]] std::optional<WeightSource> find(const std::vector<std::string>& names, const at::Tensor& tensor) const;
   /// \throws Error (data) if the weights lack it, too.
   [[nodiscard]] WeightSource require(const std::vector<std::string>& names, const at::Tensor& tensor) const;
@@ -45,7 +46,10 @@ class SavedValues {
   std::map<std::string, at::Tensor> tensors_{};  // of a checkpoint in another format
 };
 
-/// Reads a source into new memory on the CPU.
+/// Returns the present values of a tensor of a module as a source.
+[[nodiscard]] WeightSource values_on_cpu(const at::Tensor& tensor);
+
+/// Reads a source into new memory on the CPU, converted to the dtype of the tensor.
 [[nodiscard]] at::Tensor read_source(const WeightSource& source, const at::Tensor& tensor);
 
 }  // namespace accelerate::offload

@@ -6,7 +6,6 @@
 #include <c10/core/StreamGuard.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "accelerate/device/streams.hpp"
 
@@ -18,12 +17,7 @@ at::TensorOptions bytes_on(c10::Device device) { return at::TensorOptions().dtyp
 void read_parts(const UnitContent& content, at::Tensor& bytes) {
   char* const to = static_cast<char*>(bytes.mutable_data_ptr());
   for (const UnitContent::Part& part : content.parts) {
-    if (part.bytes == 0) continue;
-    if (part.source.file) {
-      part.source.file->read(part.source.begin, to + part.offset, part.bytes);
-    } else {
-      std::memcpy(to + part.offset, part.source.tensor.const_data_ptr(), part.bytes);
-    }
+    read_values(part.source, part.dtype, to + part.offset, part.bytes);
   }
 }
 

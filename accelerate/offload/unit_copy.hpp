@@ -7,21 +7,12 @@
 #include <c10/core/Stream.h>
 
 #include <array>
-#include <cstdint>
-#include <memory>
 #include <optional>
 #include <vector>
 
-#include "accelerate/offload/weight_file.hpp"
+#include "accelerate/offload/weight_source.hpp"
 
 namespace accelerate::offload {
-
-/// The row-major values of a parameter: a tensor on the CPU, or a range of a file.
-struct WeightSource {
-  at::Tensor tensor{};  ///< undefined if `file` is set
-  std::shared_ptr<const WeightFile> file{};
-  uint64_t begin = 0;
-};
 
 /// Memory of a unit on the device, and the streams that use it.
 struct UnitMemory {
@@ -35,7 +26,8 @@ struct UnitMemory {
 struct UnitContent {
   struct Part {
     WeightSource source{};
-    size_t offset = 0, bytes = 0;
+    size_t offset = 0, bytes = 0;  // in the memory of the unit
+    c10::ScalarType dtype = c10::ScalarType::Float;
   };
   std::vector<Part> parts{};
   size_t bytes = 0;

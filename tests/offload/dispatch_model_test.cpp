@@ -2,7 +2,10 @@
 // Device maps with the CPU and the disk.
 #include "tests/testing.hpp"
 //
+#include <optional>
+
 #include "accelerate/accelerate.hpp"
+#include "accelerate/checkpoint/weights.hpp"
 #include "tests/offload/models.hpp"
 #include "tests/refusal.hpp"
 #include "tests/sharding/counting_allocator.hpp"
@@ -30,6 +33,36 @@ std::string log_of(const auto& call) {
   call();
   accelerate::base::set_log_handler(before);
   return lines;
+}
+
+void save(const torch::nn::Module& net, const std::filesystem::path& path) {
+  accelerate::checkpoint::NamedTensors tensors;
+  for (const auto& list : {net.named_parameters(), net.named_buffers()}) {
+    for (const auto& tensor : list) tensors.emplace_back(tensor.key(), tensor.value());
+  }
+  accelerate::checkpoint::save_file(path, tensors, "test");
+}
+
+DeepNet empty_net(c10::ScalarType dtype) {
+  return init_empty_weights([&] {
+    DeepNet net;
+    net->to(dtype);
+    return net;
+  });
+}
+
+bool same(const at::Tensor& found, const at::Tensor& expected) {
+  return found.dtype() == expected.dtype() && at::equal(found, expected);
+}
+
+void check_converted(const torch::nn::Module& loaded, const torch::nn::Module& saved, c10::ScalarType dtype) {
+  for (const bool buffers : {false, true}) {
+    const auto found = buffers ? loaded.named_buffers() : loaded.named_parameters();
+    for (const auto& tensor : buffers ? saved.named_buffers() : saved.named_parameters()) {
+      CAPTURE(tensor.key());
+      CHECK(same(found[tensor.key()], tensor.value().to(dtype)));
+    }
+  }
 }
 
 }  // namespace
@@ -74,23 +107,130 @@ TEST_CASE("loading needs memory for the parameters on the CPU and two units") {
   CHECK(memory.counts.peak - before < (4 + 2) * offload_testing::kUnitBytes);
 }
 
-TEST_CASE("a dtype that only the device map has is refused, because nothing is converted") {
+TEST_CASE("values are converted to the dtype of the model or the options, on the CPU and from the disk") {
   const TemporaryFolder folder;
-  accelerate::Accelerator accelerator({.cpu = true});
+  const torch::NoGradGuard no_grad;
   DeepNet net = deep_net();
-  accelerator.save_model(accelerator.prepare(net), folder.path);
-  const auto load = [&](const accelerate::DeviceMapOptions& options) {
-    DeepNet loaded = init_empty_weights([] { return DeepNet(); });
-    return refusal([&] { load_checkpoint_and_dispatch(*loaded, folder.path, DeviceMapStrategy::automatic, options); });
+  for (const auto saved : {torch::kFloat, torch::kDouble, torch::kHalf}) {
+    net->to(saved);
+    for (const std::string name : {"model.safetensors", "model.bin"}) {
+      const auto path = folder.path / name;
+      save(*net, path);
+      for (const auto built : {torch::kFloat, torch::kBFloat16}) {
+        for (const bool asks : {false, true}) {
+          const auto asked = asks ? std::optional(torch::kHalf) : std::nullopt;
+          CAPTURE(path);
+          CAPTURE(saved);
+          CAPTURE(built);
+          CAPTURE(asks);
+          DeepNet loaded = empty_net(built);
+          load_checkpoint_and_dispatch(
+              *loaded, path, kHalfOnDisk,
+              {.strict = true, .dtype = asked, .dispatch = {.offload_dir = folder.path / "offload"}});
+          check_converted(*loaded, *net, asked.value_or(built));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("offloaded buffers are converted, and a model is trained after a load with another dtype") {
+  const TemporaryFolder folder;
+  DeepNet net = deep_net(), loaded = empty_net(torch::kFloat), trained = empty_net(torch::kHalf);
+  save(*net, folder.path / "model.safetensors");
+  load_checkpoint_and_dispatch(*loaded, folder.path, {{"", "disk"}},
+                               {.dtype = torch::kHalf, .dispatch = {.offload_buffers = true}});
+  load_checkpoint_and_dispatch(*trained, folder.path, {{"", "cpu"}}, {.dtype = torch::kFloat});
+  {
+    const torch::NoGradGuard no_grad;
+    check_converted(*loaded, *net, torch::kHalf);
+  }
+  trained(offload_testing::input()).sum().backward();
+  net(offload_testing::input()).sum().backward();
+  CHECK(at::equal(trained->head->weight.grad(), net->head->weight.grad()));
+}
+
+TEST_CASE("integers keep their dtype, and special_dtypes have precedence") {
+  struct OddNetImpl : torch::nn::Module {
+    at::Tensor weight = register_parameter("weight", torch::randn({3}));
+    at::Tensor norm = register_parameter("norm", torch::randn({3}));
+    at::Tensor order = register_parameter("order", torch::zeros({3}, torch::kLong), /*requires_grad=*/false);
+    at::Tensor steps = register_buffer("steps", torch::zeros({2}, torch::kInt));
+    at::Tensor later = register_buffer("later", torch::ones({2}));
   };
-  const auto text = [](const std::string& name) {
-    return "load_checkpoint_and_dispatch: the dtype of " + name +
-           " is Half in the options of the device map and Float in the model, and weights are not converted; leave it "
-           "unset, or build the model with the dtype and load a checkpoint that has it";
+  const TemporaryFolder folder;
+  const auto path = folder.path / "model.safetensors";
+  const auto weight = torch::randn({3}, torch::kDouble), norm = torch::randn({3}, torch::kDouble);
+  accelerate::checkpoint::save_file(path,
+                                    {{"weight", weight},
+                                     {"norm", norm},
+                                     {"order", torch::tensor({2, 0, 1}, torch::kInt)},
+                                     {"steps", torch::tensor({1.0, -2.75})}},
+                                    "test");
+  for (const std::string place : {"cpu", "disk"}) {
+    CAPTURE(place);
+    OddNetImpl net;
+    load_checkpoint_and_dispatch(net, path, {{"", place}},
+                                 {.dtype = torch::kHalf, .special_dtypes = {{"norm", torch::kFloat}}});
+    const torch::NoGradGuard no_grad;
+    CHECK(same(net.weight, weight.to(torch::kHalf)));
+    CHECK(same(net.norm, norm.to(torch::kFloat)));
+    CHECK(same(net.order, torch::tensor({2, 0, 1}, torch::kLong)));
+    CHECK(same(net.steps, torch::tensor({1, -2}, torch::kInt)));
+    CHECK(same(net.later, torch::ones({2})));  // not in the checkpoint
+  }
+  OddNetImpl net;
+  CHECK(refusal([&] {
+          load_checkpoint_and_dispatch(net, path, {{"", "cpu"}}, {.strict = true});
+        }) == "load_checkpoint_and_dispatch: the checkpoint lacks 1 buffers of the model: later");
+  const auto refused = [&](const accelerate::LoadDispatchOptions& options) {
+    return refusal([&] { load_checkpoint_and_dispatch(net, path, {{"", "cpu"}}, options); });
   };
-  CHECK(load({.max_memory = {{"cpu", "8MB"}}, .dtype = torch::kHalf}) == text("first.weight"));
-  CHECK(load({.max_memory = {{"cpu", "8MB"}}, .special_dtypes = {{"head.bias", torch::kHalf}}}) == text("head.bias"));
-  CHECK(load({.max_memory = {{"cpu", "8MB"}}, .dtype = torch::kFloat}).empty());
+  CHECK(refused({.dtype = torch::kInt}) ==
+        "load_checkpoint_and_dispatch: dtype is Int, must be a floating-point dtype");
+  CHECK(refused({.special_dtypes = {{"norms", torch::kHalf}}}) ==
+        "load_checkpoint_and_dispatch: special_dtypes has norms, which is no parameter or buffer of the model, or not "
+        "the first name of one");
+  CHECK(refused({.special_dtypes = {{"norm", torch::kInt}}}) ==
+        "load_checkpoint_and_dispatch: special_dtypes has Int for norm, which requires a gradient and must have a "
+        "floating-point dtype");
+  CHECK(net.weight.dtype() == torch::kFloat);
+}
+
+TEST_CASE("a device map is computed from the sizes after the conversion") {
+  const TemporaryFolder folder;
+  DeepNet net = deep_net();
+  save(*net, folder.path / "model.safetensors");
+  const auto map = [&](c10::ScalarType built, const accelerate::DeviceMapOptions& options,
+                       const accelerate::LoadDispatchOptions& loading = {}) {
+    DeepNet loaded = empty_net(built);
+    return load_checkpoint_and_dispatch(*loaded, folder.path, DeviceMapStrategy::automatic, options, loading);
+  };
+  const accelerate::MaxMemory limit{{"cpu", 4 * offload_testing::kUnitBytes}};
+  const DeviceMap whole{{"", "cpu"}};
+  CHECK(map(torch::kFloat, {.max_memory = limit}).at("blocks.5") == "disk");
+  CHECK(map(torch::kFloat, {.max_memory = limit, .dtype = torch::kHalf}) == whole);
+  CHECK(map(torch::kFloat, {.max_memory = limit}, {.dtype = torch::kHalf}) == whole);
+  CHECK(map(torch::kHalf, {.max_memory = limit}) == whole);
+  // Hugging Face Accelerate counts the dtype of the model, which is narrower, and exceeds the limit.
+  CHECK(map(torch::kHalf, {.max_memory = limit, .dtype = torch::kFloat}).at("blocks.5") == "disk");
+  CHECK(refusal([&] { map(torch::kFloat, {.max_memory = limit, .dtype = torch::kHalf}, {.dtype = torch::kFloat}); }) ==
+        "load_checkpoint_and_dispatch: dtype is Half in the options of the device map and Float in those of the load; "
+        "set one of them");
+}
+
+TEST_CASE("a conversion from the disk needs little more memory than two units") {
+  const TemporaryFolder folder;
+  DeepNet net = deep_net();
+  net->to(torch::kDouble);
+  save(*net, folder.path / "model.safetensors");
+  const sharding_testing::CountedMemory memory;
+  const int64_t before = memory.counts.held;
+  DeepNet loaded = empty_net(torch::kFloat);
+  load_checkpoint_and_dispatch(*loaded, folder.path, {{"", "disk"}});
+  memory.counts.peak = memory.counts.held;
+  for (int i = 0; i < 2; ++i) output_of(loaded);
+  CHECK(memory.counts.peak - before < 2 * offload_testing::kUnitBytes + (int64_t{2} << 20) + 100000);
 }
 
 TEST_CASE("a model is dispatched to the CPU and a folder") {

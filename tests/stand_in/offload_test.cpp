@@ -112,6 +112,71 @@ TEST_CASE("the main device must be an accelerator if the map has one") {
   CHECK(text.ends_with("; leave main_device unset, or set it to an accelerator"));
 }
 
+TEST_CASE("force_hooks brings inputs to the single device of a model") {
+  DeepNet net = deep_net(), moved = deep_net(), forced = deep_net();
+  const torch::NoGradGuard no_grad;
+  dispatch_model(*moved, {{"", "0"}});
+  CHECK_THROWS(moved(input()));
+  dispatch_model(*forced, {{"", "0"}}, {.force_hooks = true});
+  const auto output = forced(input());
+  CHECK(output.device() == stand_in::device());
+  check_equal(output, net(input()));
+}
+
+TEST_CASE("offloaded buffers have the CPU's numbers at every pace") {
+  const TemporaryFolder folder;
+  DeepNet net = deep_net();
+  net->scale.fill_(0.75);
+  const auto expected = output_of(net);
+  stand_in::at_every_pace([&] {
+    for (const DeviceMap& map : {DeviceMap{{"", "0"}, {"scale", "cpu"}}, DeviceMap{{"", "0"}, {"scale", "disk"}},
+                                 DeviceMap{{"", "cpu"}, {"head", "0"}}}) {
+      DeepNet dispatched = deep_net();
+      dispatched->scale.fill_(0.75);
+      dispatch_model(*dispatched, map, {.offload_dir = folder.path, .offload_buffers = true});
+      CHECK(dispatched->scale.device() == stand_in::device());
+      for (int i = 0; i < 2; ++i) check_equal(output_of(dispatched), expected);
+    }
+    DeepNet offloaded = deep_net();
+    offloaded->scale.fill_(0.75);
+    cpu_offload(*offloaded, {.execution_device = stand_in::device(), .offload_buffers = true});
+    for (int i = 0; i < 2; ++i) check_equal(output_of(offloaded), expected);
+  });
+}
+
+TEST_CASE("offloaded buffers have no memory of the device while they are not used" * stand_in::needs_stand_in()) {
+  struct TableImpl : torch::nn::Module {
+    at::Tensor forward(const at::Tensor& x) { return linear(x) + table.mean(); }
+    torch::nn::Linear linear = register_module("linear", torch::nn::Linear(8, 3));
+    at::Tensor table = register_buffer("table", torch::ones({1 << 20}));  // 4 MiB
+  };
+  const torch::NoGradGuard no_grad;
+  TableImpl resident, offloaded;
+  const DeviceLimit limit(2 << 20);
+  CHECK_THROWS(cpu_offload(resident, kOnDevice));
+  cpu_offload(offloaded, {.execution_device = stand_in::device(), .offload_buffers = true});
+}
+
+TEST_CASE("values of another dtype are converted for each device") {
+  const TemporaryFolder folder;
+  DeepNet saved = deep_net();
+  saved->to(torch::kDouble);
+  const torch::NoGradGuard no_grad;
+  const auto expected = saved(input().to(torch::kDouble));
+  disk_offload(*saved, folder.path);  // writes the file
+  const DeviceMap map{{"", "0"}, {"blocks.3", "cpu"}, {"blocks.4", "disk"}};
+  stand_in::at_every_pace([&] {
+    DeepNet loaded = accelerate::init_empty_weights([] { return DeepNet(); });
+    accelerate::load_checkpoint_and_dispatch(*loaded, folder.path, map, {.dtype = torch::kDouble});
+    CHECK(loaded->head->weight.dtype() == torch::kDouble);
+    CHECK(at::allclose(loaded(input().to(torch::kDouble)).cpu(), expected, 1e-12, 1e-12));
+    DeepNet narrowed = accelerate::init_empty_weights([] { return DeepNet(); });
+    accelerate::load_checkpoint_and_dispatch(*narrowed, folder.path, map);
+    CHECK(narrowed->blocks[4]->as<torch::nn::Linear>()->weight.dtype() == torch::kFloat);
+    CHECK(at::allclose(narrowed(input()).cpu().to(torch::kDouble), expected, 1e-4, 1e-4));
+  });
+}
+
 TEST_CASE("an auto device map fills the devices of a machine") {
   DeepNet net = deep_net();
   const auto expected = output_of(net);
