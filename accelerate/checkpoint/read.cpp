@@ -123,17 +123,17 @@ class Reader {
     return saved;
   }
 
-  // Ranks saved their elements of the tensors that the object's file does not contain.
+  // Adds the tensors of which ranks saved their elements in files of their own. What the object's file contains decides
+  // over the manifest, because Python may have written it again.
   [[nodiscard]] CustomState custom(SavedRanges& ranges, int64_t index) const {
-    CustomState saved = custom(custom_file(index));
+    const std::string file = custom_file(index), prefix = fmt::format("custom.{}/", index);
+    CustomState saved = custom(file);
     auto* tensors = std::get_if<NamedTensors>(&saved);
     if (tensors == nullptr) return saved;
-    std::unordered_set<std::string> known;
-    for (const auto& [name, tensor] : *tensors) known.insert(name);
-    const std::string prefix = fmt::format("custom.{}/", index);
-    for (const std::string& name : ranges.names(prefix)) {
-      const std::string key = name.substr(prefix.size());
-      if (!known.contains(key)) tensors->emplace_back(key, ranges.tensor(name));
+    std::unordered_set<std::string_view> added;
+    for (const archive::ManifestRange& range : read_.manifest->ranges) {
+      if (range.file == file || !range.tensor.starts_with(prefix) || !added.insert(range.tensor).second) continue;
+      tensors->emplace_back(range.tensor.substr(prefix.size()), ranges.tensor(range.tensor));
     }
     return saved;
   }
