@@ -3,13 +3,17 @@
 # One check of several ranks on one GPU over NCCL. Each rank has an NCCL_HOSTID of its own, so NCCL treats the ranks as hosts
 # and uses its network transport over loopback. The kernels of the ranks take turns on the GPU, so no figure is a benchmark;
 # collectives, errors and timeouts are NCCL's.
-#   bench/ranks_on_one_gpu.sh cases
+#   bench/ranks_on_one_gpu.sh cases | parallel_cases    prints the names of all checks, or of those of sharded training and
+#     model parallelism
 #   bench/ranks_on_one_gpu.sh BIN_FOLDER MNIST_FOLDER nccl|gloo CASE
 # gloo runs the same check on the CPU, which tests this script on a machine without a GPU.
 # The exit code is 0 if the job ended as expected; otherwise the expectation is printed.
 set -euo pipefail
+parallel_cases="sharded_2 sharded_4 gpt2_2 gpt2_4 tensor_2 pipeline_2 context_2 mesh_4 kill_sharded"
 cases="rank_tests_2 rank_tests_3 rank_tests_4 mnist_2 mnist_3 mnist_4 mnist_bf16_2 mnist_bf16_4 kill stop exception leave shape overlap"
+cases+=" $parallel_cases"
 [ "${1-}" != cases ] || { printf '%s\n' $cases; exit; }
+[ "${1-}" != parallel_cases ] || { printf '%s\n' $parallel_cases; exit; }
 bin=$(realpath "$1") mnist=$(realpath "$2") backend=$3 case=$4
 [[ " $cases " == *" $case "* ]] || { echo "there is no case '$case'; the cases are $cases" >&2; exit 2; }
 
@@ -93,6 +97,17 @@ case $case in
   shape)
     start 2 --debug -- env ACCELERATE_TEST_DEVICE=$device "$bin/probe" shape 1
     expect 3 'this rank sends \[[45]\] float32, rank [01] sends \[[45]\] float32; they must be equal'
+    ;;
+  sharded_* | gpt2_* | tensor_* | pipeline_* | context_* | mesh_*)
+    # On 4 ranks the suites of model parallelism have the meshes of 2x2.
+    suite=${case%_*} ranks=${case##*_}
+    [ "$suite" != mesh ] || suite=tensor,pipeline,context
+    start "$ranks" -- "$bin/parallel_ranks" --test-suite="$suite"
+    expect 0 "^(${suite//,/|}): .* on $ranks ranks, .*$device"
+    ;;
+  kill_sharded)   # rank 1 is killed in a forward, while a unit is gathered
+    start 2 -- env ACCELERATE_TEST_DEVICE=$device "$bin/sharding_fault_ranks" forward
+    expect 137 'worker 1 .* ended first, signal 9 \(killed\)'
     ;;
   overlap)   # a trace of three training steps in which all-reduce runs while backward computes
     start 2 -- "$bin/tracking" "$folder/logs"

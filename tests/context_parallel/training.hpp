@@ -115,7 +115,7 @@ struct ContextTraining {
   std::vector<double> epochs(int64_t count) {
     auto& [model, optimizer, loader] = objects;
     const Group& group = accelerator.context_parallel_group();
-    const at::Tensor positions = accelerator.context_parallel_split(torch::arange(kTokens), 0);
+    const at::Tensor positions = accelerator.context_parallel_split(torch::arange(kTokens, accelerator.device()), 0);
     std::vector<double> seen;
     for (int64_t epoch = 0; epoch < count; ++epoch) {
       for (auto& batch : loader) {
@@ -132,9 +132,9 @@ struct ContextTraining {
     return seen;
   }
 
-  void check_same_state(const CausalGpt& stock) {
+  void check_same_state(const CausalGpt& stock, double tolerance = 1e-12) {
     const auto whole = Accelerator::summon_full_params(std::get<0>(objects));
-    tensor_parallel_testing::check_same_state(module, stock);
+    tensor_parallel_testing::check_same_state(module, stock, tolerance);
   }
 
   Accelerator& accelerator;

@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -28,16 +30,18 @@ inline std::vector<accelerate::ParallelismConfig> pipeline_meshes(int64_t ranks)
   return all;
 }
 
+/// Options without a device select the CPU.
+inline AcceleratorOptions with_device(AcceleratorOptions options) {
+  if (!options.device) options.cpu = true;
+  return options;
+}
 inline Accelerator on_mesh(const Group& world, const accelerate::ParallelismConfig& sizes,
                            AcceleratorOptions options = {}) {
-  options.cpu = true;
+  options = with_device(std::move(options));
   options.parallelism_config = sizes;
   return {world.duplicate(), options};
 }
-inline Accelerator alone(AcceleratorOptions options = {}) {
-  options.cpu = true;
-  return {Group(), options};
-}
+inline Accelerator alone(AcceleratorOptions options = {}) { return {Group(), with_device(std::move(options))}; }
 
 using Optimizer = std::unique_ptr<torch::optim::Optimizer>;
 using MakeOptimizer = std::function<Optimizer(const std::vector<torch::Tensor>&)>;
@@ -159,7 +163,10 @@ struct PipelineTraining {
 inline double largest_difference(const std::vector<double>& seen, const std::vector<double>& expected) {
   if (seen.size() != expected.size()) return std::numeric_limits<double>::infinity();
   double largest = 0;
-  for (size_t i = 0; i < seen.size(); ++i) largest = std::max(largest, std::abs(seen[i] - expected[i]));
+  for (size_t i = 0; i < seen.size(); ++i) {
+    const double difference = std::abs(seen[i] - expected[i]);
+    largest = std::max(largest, std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference);
+  }
   return largest;
 }
 

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "accelerate/accelerate.hpp"
+#include "tests/device.hpp"
 
 namespace {
 
@@ -53,8 +54,8 @@ int main(int count, char** arguments) {
   const std::string point = count > 1 ? arguments[1] : "", checkpoint = count > 2 ? arguments[2] : "";
   try {
     accelerate::Accelerator accelerator(
-        {.cpu = true,
-         .timeout = std::chrono::seconds(5),
+        {.timeout = std::chrono::seconds(5),
+         .device = testing::device().str(),
          .fsdp_plugin = {.sharding_strategy = accelerate::ShardingStrategy::full_shard, .min_num_params = 60}});
     const auto net = std::make_shared<Net>();
     if (point == "save_state") {
@@ -79,7 +80,7 @@ int main(int count, char** arguments) {
         net->is_victim = is_victim;
       }
       optimizer.zero_grad();
-      const auto loss = model(torch::ones({2, 8})).mean();
+      const auto loss = model(torch::ones({2, 8}, accelerator.device())).mean();
       if (step == 2 && point == "between" && is_victim) std::raise(SIGKILL);
       accelerator.backward(loss);
       if (step == 2 && point == "step" && is_victim) std::raise(SIGKILL);

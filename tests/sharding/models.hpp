@@ -6,7 +6,9 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -186,10 +188,13 @@ inline std::vector<torch::Tensor> once(const std::vector<torch::Tensor>& paramet
   return list;
 }
 
+/// Infinity for NaN, which std::max() would drop.
 inline double largest_difference(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
   double largest = 0;
   for (size_t i = 0; i < a.size(); ++i) {
-    if (a[i].numel() > 0) largest = std::max(largest, (a[i] - b[i]).detach().abs().max().item<double>());
+    if (a[i].numel() == 0) continue;
+    const double difference = (a[i] - b[i]).detach().abs().max().item<double>();
+    largest = std::max(largest, std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference);
   }
   return largest;
 }

@@ -102,7 +102,7 @@ TEST_CASE("the stages of a pipeline read the same batches") {
 
 TEST_CASE("a pipeline trains on a mesh with data parallelism like one process") {
   with_mesh_ranks([](const Group& world) {
-    if (world.size() == 1) return;
+    if (world.size() == 1 || world.device()) return;  // a pipeline moves its layers to the device of its group
     const auto make_layers = [] {
       return seeded([] {
         torch::nn::Sequential layers(torch::nn::Linear(6, 8), torch::nn::GELU(), torch::nn::Linear(8, 5));

@@ -48,10 +48,11 @@ inline std::vector<Mesh> meshes(int64_t ranks) {
   return all;
 }
 
-inline Accelerator on_mesh(const Group& world, const Mesh& mesh) {
-  return Accelerator(world.duplicate(), {.cpu = true, .parallelism_config = mesh.sizes, .sharding = mesh.sharding});
+inline Accelerator on_mesh(const Group& world, const Mesh& mesh, const std::string& device = "cpu") {
+  return Accelerator(world.duplicate(),
+                     {.device = device, .parallelism_config = mesh.sizes, .sharding = mesh.sharding});
 }
-inline Accelerator alone() { return Accelerator(Group(), {.cpu = true}); }
+inline Accelerator alone(const std::string& device = "cpu") { return Accelerator(Group(), {.device = device}); }
 
 /// Samples in an order that only the seed determines.
 inline accelerate::data::Loader samples(int64_t batch_size, int64_t count = 24) {
@@ -108,8 +109,9 @@ inline Training<SplitMlp> split(Accelerator& accelerator, uint64_t seed = 11) {
   return {accelerator, seeded([&] { return SplitMlp(accelerator.tensor_parallel_group()); }, seed)};
 }
 
-inline bool close(const std::vector<double>& seen, const std::vector<double>& expected) {
-  return tensor_parallel_testing::close(torch::tensor(seen, at::kDouble), torch::tensor(expected, at::kDouble));
+inline bool close(const std::vector<double>& seen, const std::vector<double>& expected, double tolerance = 1e-12) {
+  return tensor_parallel_testing::close(torch::tensor(seen, at::kDouble), torch::tensor(expected, at::kDouble),
+                                        tolerance);
 }
 
 }  // namespace mesh_testing

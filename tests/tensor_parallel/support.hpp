@@ -100,6 +100,27 @@ void check_same_gradients(const Split& split, const Stock& stock, double toleran
   }
 }
 
+/// Twenty steps of AdamW on both models: equal losses, and equal parameters afterwards.
+template <typename Split, typename Stock>
+void train_both(const Split& split, const Stock& stock, const auto& split_loss, const auto& stock_loss,
+                double tolerance = 1e-12) {
+  torch::optim::AdamW own(split->parameters(), torch::optim::AdamWOptions(1e-2));
+  torch::optim::AdamW reference(stock->parameters(), torch::optim::AdamWOptions(1e-2));
+  for (uint64_t step = 0; step < 20; ++step) {
+    CAPTURE(step);
+    own.zero_grad();
+    reference.zero_grad();
+    const at::Tensor seen = split_loss(step), expected = stock_loss(step);
+    seen.backward();
+    expected.backward();
+    CHECK(close(seen, expected, tolerance));
+    if (step == 0) check_same_gradients(split, stock, tolerance);
+    own.step();
+    reference.step();
+  }
+  check_same_state(split, stock, 10 * tolerance);
+}
+
 // Models with stock layers, and the same with split layers.
 
 struct StockMlpImpl : torch::nn::Module {

@@ -7,26 +7,6 @@
 
 namespace tensor_parallel_testing {
 
-/// Twenty steps of AdamW on both models: equal losses, and equal parameters afterwards.
-template <typename Split, typename Stock>
-void train_both(const Split& split, const Stock& stock, const auto& split_loss, const auto& stock_loss) {
-  torch::optim::AdamW own(split->parameters(), torch::optim::AdamWOptions(1e-2));
-  torch::optim::AdamW reference(stock->parameters(), torch::optim::AdamWOptions(1e-2));
-  for (uint64_t step = 0; step < 20; ++step) {
-    CAPTURE(step);
-    own.zero_grad();
-    reference.zero_grad();
-    const at::Tensor seen = split_loss(step), expected = stock_loss(step);
-    seen.backward();
-    expected.backward();
-    CHECK(close(seen, expected));
-    if (step == 0) check_same_gradients(split, stock);
-    own.step();
-    reference.step();
-  }
-  check_same_state(split, stock, 1e-11);
-}
-
 TEST_CASE("a pair of linear layers has the output and gradients of one process, for inputs of every kind") {
   with_tensor_parallel_ranks([](const Group& group) {
     auto stock = seeded([] { return StockMlp(); });
