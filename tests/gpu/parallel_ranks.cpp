@@ -39,11 +39,11 @@ bool on_gpu() { return world().device().has_value(); }
 
 at::Device device() { return world().device().value_or(at::kCPU); }
 
-/// Of float64 results. A GPU adds in another order for each shape, so its limit is that of the comparisons with PyTorch
-/// in bench/gpu.sh.
+/// Limit of differences of float64 results. A GPU adds in another order for each shape, so its limit is the one that
+/// bench/gpu.sh uses for comparisons with PyTorch.
 double tolerance() { return on_gpu() ? 1e-10 : 1e-12; }
 
-/// Prints a line on rank 0, for bench/ranks_on_one_gpu.sh. A rank whose difference is larger fails on its own.
+/// Checks the difference on each rank, and prints the largest one on rank 0, for bench/ranks_on_one_gpu.sh. Collective.
 void print_difference(const std::string& what, double largest) {
   CHECK(largest < tolerance());
   const auto all = world().all_gather(torch::tensor({largest}, at::kDouble));
@@ -57,7 +57,7 @@ double difference_of(const std::vector<double>& seen, const std::vector<double>&
   return pipeline_testing::largest_difference(seen, expected);
 }
 
-/// Of all elements of the whole parameters. Collective.
+/// Largest difference of the whole parameters. Collective.
 template <typename Split, typename Stock>
 double difference_of_whole(const Split& split, const Stock& stock) {
   const auto whole = accelerate::nn::whole_state_dict(*split);
@@ -140,8 +140,14 @@ TEST_SUITE_BEGIN("gpt2");
 
 namespace {
 
-constexpr double kLossLimit = 1e-2, kNormLimit = 1e-2, kUpdateLimit = 5e-2;
-constexpr int64_t kSmallTensors = 1 << 16;
+/// Largest relative differences of the losses, of the gradients' norms and of all updates together. They are between
+/// the differences of bf16 from float32, 2e-5, 1.2e-2 and 1.6e-2, and those of a rank that trains on its own sequences
+/// only, 3.5e-2, 0.41 and 0.93 (the small model, 2 ranks on the CPU, where full_shard differs by 0, 2e-6 and 0).
+constexpr double kLossLimit = 1e-2, kNormLimit = 5e-2, kUpdateLimit = 0.1;
+
+/// Bytes of other tensors that a rank may keep between steps: 12 on the CPU. No GPU has been measured; 1 MiB is 0.3 %
+/// of a rank's part on 4 ranks.
+int64_t most_small_tensors() { return on_gpu() ? 1 << 20 : 4096; }
 
 /// GPT-2 124M, and on the CPU a small model of the same form.
 bench::GpuSizes gpt2_sizes() {
@@ -242,7 +248,7 @@ TEST_CASE("GPT-2 in bf16 with full_shard trains like no_shard, and a rank holds 
   CHECK(of_update < kUpdateLimit);
 
   const int64_t ranks = world().size(), states = 3 * whole.parameter_bytes;  // parameters and two states of AdamW
-  const int64_t least = states / ranks, most = least + 3 * sharded.padding_bytes / ranks + kSmallTensors;
+  const int64_t least = states / ranks, most = least + 3 * sharded.padding_bytes / ranks + most_small_tensors();
   CHECK(sharded.held >= least);
   CHECK(sharded.held <= most);
   CHECK(whole.held >= states);
