@@ -11,18 +11,26 @@ namespace {
 // The CPU allocator has no exception type for this error.
 constexpr std::string_view kCpuAllocator = "DefaultCPUAllocator: can't allocate memory";
 
-/// Returns " (parameters 3.5 MiB, gradients 3.5 MiB, optimizer 7.0 MiB)" in the given order, or "" without kinds.
+struct KindSum {
+  std::string_view kind;
+  int64_t bytes = 0, whole_bytes = 0;
+};
+
+/// Returns " (parameters 3.5 MiB, gradients 3.5 MiB, optimizer 7.0 MiB)" in the given order, or "" without kinds. If a
+/// rank has a part: "parameters 3.5 MiB of 14 MiB on all ranks".
 std::string by_kind(const std::vector<MemoryEntry>& known) {
-  std::vector<std::pair<std::string_view, int64_t>> sums;
+  std::vector<KindSum> sums;
   for (const auto& tensor : known) {
     if (tensor.kind.empty()) continue;
-    auto found = std::ranges::find(sums, tensor.kind, [](const auto& sum) { return sum.first; });
-    if (found == sums.end()) found = sums.insert(found, {tensor.kind, 0});
-    found->second += tensor.bytes;
+    auto found = std::ranges::find(sums, tensor.kind, &KindSum::kind);
+    if (found == sums.end()) found = sums.insert(found, {tensor.kind});
+    found->bytes += tensor.bytes;
+    found->whole_bytes += tensor.whole_bytes > 0 ? tensor.whole_bytes : tensor.bytes;
   }
   std::string text;
-  for (const auto& [kind, bytes] : sums) {
+  for (const auto& [kind, bytes, whole_bytes] : sums) {
     text += fmt::format("{}{} {}", text.empty() ? " (" : ", ", kind, base::bytes_text(bytes));
+    if (whole_bytes != bytes) text += fmt::format(" of {} on all ranks", base::bytes_text(whole_bytes));
   }
   return text.empty() ? text : text + ")";
 }

@@ -20,6 +20,8 @@ struct MemoryEntry {
   std::string text{};  ///< "fc1.weight [128, 9216] float32"
   int64_t bytes = 0;
   std::string kind{};  ///< "parameters", "optimizer_1": category for totals
+  /// Bytes on all ranks together, if each has a part of the tensor; otherwise 0.
+  int64_t whole_bytes = 0;
 };
 using MemoryEntries = std::function<std::vector<MemoryEntry>()>;
 

@@ -52,6 +52,7 @@ void count_part(const ModelCore& model, const at::Tensor& parameter, device::Mem
   if (sharded == nullptr || !sharded->shards_parameters()) return;
   const auto range = sharded->range_of(parameter.unsafeGetTensorImpl());
   if (!range) return;
+  entry.whole_bytes = entry.bytes;
   entry.bytes = (range->end - range->begin) * parameter.element_size();
   entry.text += fmt::format(", {} of {} elements", range->end - range->begin, parameter.numel());
 }
@@ -63,7 +64,8 @@ void add_master_part(const ModelCore& model, const std::string& name, const at::
   all.push_back({.text = fmt::format("float32 master of {}, {} of {} elements", name, range->end - range->begin,
                                      parameter.numel()),
                  .bytes = 4 * (range->end - range->begin),
-                 .kind = "float32 masters"});
+                 .kind = "float32 masters",
+                 .whole_bytes = 4 * parameter.numel()});
 }
 
 void add_sharded_gradients(const ModelCore& model, MemoryEntries& all) {
@@ -75,6 +77,7 @@ void add_sharded_gradients(const ModelCore& model, MemoryEntries& all) {
   for (const at::Tensor& part : model.fully_sharded()->gradients(model.fully_sharded()->keys())) {
     entry.bytes += static_cast<int64_t>(part.nbytes());
   }
+  entry.whole_bytes = entry.bytes * model.fully_sharded()->group().size();
   if (entry.bytes > 0) all.push_back(std::move(entry));
 }
 
@@ -115,6 +118,7 @@ void add_state(OptimizerCore& core, const Names& names, const AcceleratorState& 
         if (tensor.device() != parameter.device() || tensor.dim() == 0) continue;
         all.push_back(known({fmt::format("{} of {}", what, name == names.end() ? core.name() : name->second), tensor},
                             core.name()));
+        if (core.state_range_of(parameter)) all.back().whole_bytes = tensor.element_size() * parameter.numel();
       }
     }
   }

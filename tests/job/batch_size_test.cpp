@@ -87,6 +87,17 @@ TEST_CASE("the error lists the known memory by kind, the largest tensors, and ot
       "batch, or call find_executable_batch_size()");
 }
 
+TEST_CASE("the error says how much all ranks have together, if this one has a part") {
+  const auto known = [] {
+    return std::vector<accelerate::device::MemoryEntry>{{"a [2] Float", 8, "parameters"},
+                                                        {"b [4] Float, 1 of 4 elements", 4, "parameters", 16},
+                                                        {"c [1] Float", 4, "gradients"}};
+  };
+  CHECK_THROWS_WITH(accelerate::device::with_out_of_memory_report(
+                        {}, "forward", [] { throw of_a_device(); }, known),
+                    doctest::Contains("(parameters 12 bytes of 24 bytes on all ranks, gradients 4 bytes)"));
+}
+
 namespace {
 
 // The address sanitizer aborts a program that allocates this much.
