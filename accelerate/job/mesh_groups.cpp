@@ -19,7 +19,7 @@ using env::MeshDimension;
 comm::Group split_by(const comm::Group& world, const env::ParallelismConfig& config,
                      std::span<const MeshDimension> dimensions, std::string_view ranks_name) {
   if (config.size(dimensions) == 1) return {};
-  if (config.size(dimensions) == world.size()) return world;
+  if (config.non_data_parallel_size() == 1) return world;  // the ranks of the job need no name
   return comm::with_operation_context("parallelism_config", "the groups of the mesh are not made", world.place(), [&] {
     return world.split(config.group(world.rank(), dimensions).front(), ranks_name);
   });

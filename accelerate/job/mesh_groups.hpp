@@ -13,8 +13,8 @@
 
 namespace accelerate::job {
 
-/// The mesh of a job, seen from one rank. A group of a dimension of size 1 has this rank only and no connection. Errors
-/// of a group of some of the ranks name its dimension: "... over the 2 tensor parallel ranks".
+/// The mesh of a job, seen from one rank. A group of a dimension of size 1 has this rank only and no connection. With
+/// model parallelism, errors of a group name its dimension: "... over the 2 tensor parallel ranks".
 struct MeshGroups {
   env::ParallelismConfig config{};     ///< completed: the product of the sizes is the number of ranks
   env::MeshCoordinates coordinates{};  ///< of this rank

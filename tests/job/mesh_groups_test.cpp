@@ -23,7 +23,7 @@ using accelerate::job::MeshGroups;
 
 namespace {
 
-/// Checks the error of the first rank of a group, whose other ranks do not join. Ranks are numbers of the job.
+/// Checks the error of the first rank of a group while the other ranks do not join. Ranks are numbers of the job.
 void check_error(const Group& group, const MeshGroups& mesh, const std::vector<MeshDimension>& dimensions,
                  const std::string& name) {
   if (group.rank() != 0) return;
@@ -55,7 +55,21 @@ TEST_CASE("errors of the groups of a mesh name their dimension") {
   });
 }
 
-TEST_CASE("errors of all ranks of the job name no dimension") {
+TEST_CASE("errors of a dimension over all ranks of the job name it, too") {
+  using enum MeshDimension;
+  run_threads(2, [](const Group& world) {
+    const MeshGroups tensor = make_mesh_groups(world, {.tp_size = 2});
+    check_error(tensor.tensor, tensor, {tp}, "tensor parallel");
+    const MeshGroups pipeline = make_mesh_groups(world, {.pp_size = 2});
+    check_error(pipeline.pipeline, pipeline, {pp}, "pipeline parallel");
+    const MeshGroups context = make_mesh_groups(world, {.cp_size = 2});
+    check_error(context.context, context, {cp}, "context parallel");
+    check_error(context.data_context, context, {dp_replicate, dp_shard, cp}, "data and context parallel");
+    world.barrier();
+  });
+}
+
+TEST_CASE("errors of a data parallel job name no dimension") {
   std::atomic<bool> failed = false;
   run_threads(2, [&](const Group& world) {
     const MeshGroups mesh = make_mesh_groups(world, {});
