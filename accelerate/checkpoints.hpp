@@ -83,9 +83,10 @@ class Checkpoints {
   /// schedulers, loaders and loss scales of this library that are not prepared. Shared pointers are shared and rvalues
   /// are owned; any other lvalue is kept by reference. An object with tensors of tensor parallel layers needs
   /// state_parameters(), which returns a parameter for each of them by the name in state_dict();
-  /// optim::ExponentialMovingAverage has it. An object of which each rank has only its elements, as the averages of
-  /// sharded weights, needs state_shards(), which returns them with the ranges and keys of the model's
-  /// parameter_shards(), and load_state_shards(); optim::ExponentialMovingAverage has both.
+  /// optim::ExponentialMovingAverage has it. An object with tensors of sharded weights needs
+  /// state_shards(), which returns this rank's elements with the ranges and keys of the model's parameter_shards(), and
+  /// load_state_shards(), which load_state() then calls in place of load_state_dict(). optim::ExponentialMovingAverage
+  /// has all of them.
   /// \throws Error (usage) if a shared pointer is null; nothing is registered then.
   template <typename... Objects>
   void register_for_checkpointing(Objects&&... objects) {

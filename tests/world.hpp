@@ -2,6 +2,8 @@
 // The group of all ranks for rank tests: connected once, from the environment, and closed by rank_main.cpp.
 #pragma once
 
+#include <functional>
+
 #include "accelerate/comm/group.hpp"
 #include "accelerate/env/process_env.hpp"
 
@@ -16,5 +18,9 @@ accelerate::comm::ConnectOptions connect_options();
 
 /// All ranks of the job. Every rank test runs the same cases in the same order, so they can share it.
 const accelerate::comm::Group& world();
+
+/// Runs a check of pipelines with all ranks, unless they have GPUs: the layers of a pipeline move to the device of its
+/// group, and these checks compare CPU tensors. tests/gpu/parallel_ranks.cpp trains pipelines on GPUs.
+void with_cpu_ranks(const std::function<void(const accelerate::comm::Group&)>& check);
 
 }  // namespace testing

@@ -149,6 +149,7 @@ class Group {
   /// \param ranks_name  Kind of the ranks for errors of the new group and its duplicates. With "tensor parallel" an
   ///   error contains "waited 60 s in operation 3 ([4] float32) over the 2 tensor parallel ranks". If empty, errors do
   ///   not name the group.
+  /// \throws Error (peer) if a rank does not join.
   [[nodiscard]] Group split(int64_t color, std::string_view ranks_name = {}) const;
   /// Returns the same ranks with a separate connection, and with the name that split() gave to them. Its operations
   /// need no particular order relative to those of this group. Collective.

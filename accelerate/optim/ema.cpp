@@ -315,12 +315,16 @@ torch::OrderedDict<std::string, at::Tensor> ExponentialMovingAverage::state_para
 
 void ExponentialMovingAverage::load_state_dict(const torch::OrderedDict<std::string, at::Tensor>& state) {
   check_whole("ExponentialMovingAverage.load_state_dict");
-  load_state_shards(state);
+  load(state, "ExponentialMovingAverage.load_state_dict");
 }
 
 void ExponentialMovingAverage::load_state_shards(const torch::OrderedDict<std::string, at::Tensor>& state) {
-  const auto refuse = [](const std::string& message) {
-    base::fail(ErrorKind::data, {}, "ExponentialMovingAverage.load_state_dict", "{}", message);
+  load(state, "ExponentialMovingAverage.load_state_shards");
+}
+
+void ExponentialMovingAverage::load(const torch::OrderedDict<std::string, at::Tensor>& state, const char* operation) {
+  const auto refuse = [operation](const std::string& message) {
+    base::fail(ErrorKind::data, {}, operation, "{}", message);
   };
   if (!state.contains("n_averaged"))
     refuse("n_averaged is missing among the " + std::to_string(state.size()) + " entries");

@@ -119,11 +119,12 @@ class ExponentialMovingAverage {
   /// \throws Error (data) if names or shapes differ from this model's; nothing is changed then.
   /// \throws Error (usage) if parameters are sharded.
   void load_state_dict(const torch::OrderedDict<std::string, at::Tensor>& state);
-  /// The parameters and buffers that are averaged, named as their averages in state_dict(). Of sharded parameters, this
-  /// rank's parts.
+  /// The parameters and buffers that are averaged, named as their averages in state_dict(). For sharded parameters they
+  /// are this rank's parts.
   [[nodiscard]] torch::OrderedDict<std::string, at::Tensor> state_parameters() const;
-  /// The entries of state_dict() without copies, also if parameters are sharded: `value` then has this rank's elements
-  /// of an average, and `key` is the TensorImpl of the parameter; `key` is null if `value` is whole.
+  /// The entries of state_dict(), also if parameters are sharded: `value` then has this rank's elements. It is the
+  /// average itself and changes with the next update(). `key` is the TensorImpl of the parameter, or null if the
+  /// parameter is not sharded.
   [[nodiscard]] std::vector<state::ParameterShard> state_shards() const;
   /// As load_state_dict(), but the tensors of sharded parameters have this rank's elements, as in state_shards().
   void load_state_shards(const torch::OrderedDict<std::string, at::Tensor>& state);
@@ -140,7 +141,7 @@ class ExponentialMovingAverage {
     at::Tensor average;
     bool is_copied;  // true for counts and masks, which are not averaged
     bool is_part;    // true if the weight is sharded
-    // Of the whole weight, and this rank's elements of it in memory order.
+    // Shape of the whole weight, and this rank's range of its elements in memory order.
     std::vector<int64_t> sizes;
     int64_t begin, end;
     void* key;
@@ -178,6 +179,7 @@ class ExponentialMovingAverage {
   void follow_masters();
   void add(const state::ParameterShard& param_shard);
   void check_whole(const char* operation) const;
+  void load(const torch::OrderedDict<std::string, at::Tensor>& state, const char* operation);
   void follow_moved_weights();
   void average(const std::vector<size_t>& kind, const std::optional<at::Tensor>& skip);
   at::Tensor weight_on_device(const at::Tensor& like, const std::optional<at::Tensor>& skip) const;

@@ -20,7 +20,7 @@ struct SequentialLayer : torch::nn::SequentialImpl {
 
 void append(torch::nn::Sequential& layers, torch::nn::AnyModule module) {
   if (module.is_empty() || !module.ptr()) {
-    base::fail(ErrorKind::usage, {}, "Pipeline", "layer {} of the list is null, must be a module", layers->size());
+    base::fail(ErrorKind::usage, {}, "layers", "layer {} is null, must be a module", layers->size());
   }
   layers->push_back(std::move(module));
 }

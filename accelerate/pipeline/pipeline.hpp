@@ -110,12 +110,10 @@ class Pipeline : public torch::nn::Module {
   /// Stages on the ranks of a group. Collective.
   ///
   /// \param group   Duplicated. If it has a device, this rank's layers are moved there.
-  /// \param layers  The whole model on every rank: a Sequential, a list of modules in braces, `{embedding, block,
-  /// head}`,
-  ///                or a std::vector<torch::nn::AnyModule>. Layers of other ranks are released: their memory is freed
-  ///                if the caller keeps no reference, so pass an rvalue. A parameter in several stages is tied: each of
-  ///                its ranks has a copy, which starts with the value of the first one, and gets the sum of the
-  ///                gradients.
+  /// \param layers  The whole model on every rank: a Sequential, a vector of torch::nn::AnyModule, or modules in
+  ///                braces. Layers of other ranks are released: their memory is freed if the caller keeps no reference,
+  ///                so pass an rvalue. A parameter in several stages is tied: each of its ranks has a copy, which
+  ///                starts with the value of the first one, and gets the sum of the gradients.
   /// \throws Error (usage) if a layer is null, if there are fewer layers than stages, or if an option is out of range;
   ///         Error (peer) if a rank does not join or has another number of layers.
   Pipeline(const comm::Group& group, const pipeline::Layers& layers, PipelineOptions options = {});
@@ -130,7 +128,7 @@ class Pipeline : public torch::nn::Module {
   ///
   /// \param input   [rows, ...], on any device. Used only on the rank of the first stage; elsewhere it may be
   ///                undefined.
-  /// \param target  [rows, ...]. Used only on the rank of the last stage.
+  /// \param target  [rows, ...], on any device. Used only on the rank of the last stage.
   /// \param loss    Called on the rank of the last stage for each micro-batch.
   /// \returns the mean loss over the rows of the batch, a float64 number on this rank's device. Undefined on ranks
   ///   without the last stage if `broadcast_loss` is false.

@@ -325,7 +325,7 @@ ValidatedLoad validate_content(AcceleratorState& shared, const std::vector<Custo
       if (const auto own = own_tensors(customs[i])) keep_own_stage(shared, *own, *tensors);
     }
     take_own_parts(customs[i], saved, fit.read.elements, shared.place);
-    take_own_elements(shared, customs[i], saved, fit.read.elements);
+    take_own_elements(shared, customs[i], i, saved, fit.read.elements);
     customs[i].check(saved);
   }
   if (fit.read.has_random_states) {

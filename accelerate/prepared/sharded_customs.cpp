@@ -29,9 +29,11 @@ struct ShardedParameter {
   at::Tensor parameter{};
 };
 
+using ShardedParameters = std::unordered_map<const void*, ShardedParameter>;
+
 /// Returns the parameters of which each rank keeps a part, by TensorImpl. The same on all ranks.
-std::unordered_map<const void*, ShardedParameter> sharded_parameters(AcceleratorState& shared) {
-  std::unordered_map<const void*, ShardedParameter> parameters;
+ShardedParameters sharded_parameters(AcceleratorState& shared) {
+  ShardedParameters parameters;
   for (sharding::FullyShardedParameters* model : fully_sharded_models(shared)) {
     if (!model->shards_parameters()) continue;
     for (const ParameterShard& parameter : model->parameters()) {
@@ -39,6 +41,31 @@ std::unordered_map<const void*, ShardedParameter> sharded_parameters(Accelerator
     }
   }
   return parameters;
+}
+
+void check_shard(const AcceleratorState& shared, const ParameterShard& shard, size_t index, bool is_sharded) {
+  const int64_t elements = shard.value.numel();
+  if (is_sharded && elements != shard.end - shard.begin) {
+    base::fail(ErrorKind::usage, shared.place, "save_state",
+               "{} of registered object {} has {} elements, must have those of its range, {} to {}", shard.name, index,
+               elements, shard.begin, shard.end);
+  }
+  if (is_sharded || elements == c10::multiply_integers(shard.sizes)) return;
+  base::fail(ErrorKind::usage, shared.place, "save_state",
+             "{} of registered object {} is a part of a parameter that no prepared model has sharded; make the object "
+             "again after free_memory() or prepare()",
+             shard.name, index);
+}
+
+/// Returns the shards of sharded parameters, by name.
+std::unordered_map<std::string, ParameterShard> sharded_by_name(const CustomObject& object,
+                                                                const ShardedParameters& parameters) {
+  std::unordered_map<std::string, ParameterShard> sharded;
+  if (!object.shards) return sharded;
+  for (ParameterShard& shard : object.shards()) {
+    if (parameters.contains(shard.key)) sharded.emplace(shard.name, std::move(shard));
+  }
+  return sharded;
 }
 
 }  // namespace
@@ -49,15 +76,12 @@ ShardedCustoms sharded_customs(AcceleratorState& shared, const std::vector<Custo
   for (size_t i = 0; i < customs.size(); ++i) {
     if (!customs[i].shards) continue;
     std::vector<ParameterShard> shards = customs[i].shards();
+    bool is_sharded = false;
     for (const ParameterShard& shard : shards) {
-      if (parameters.contains(shard.key) || shard.value.numel() == c10::multiply_integers(shard.sizes)) continue;
-      base::fail(ErrorKind::usage, shared.place, "save_state",
-                 "{} of registered object {} is a part of a parameter that is sharded in no prepared model; was the "
-                 "model released by free_memory() or prepared again? Make the object again",
-                 shard.name, i);
+      check_shard(shared, shard, i, parameters.contains(shard.key));
+      is_sharded = is_sharded || parameters.contains(shard.key);
     }
-    const auto is_sharded = [&](const ParameterShard& shard) { return parameters.contains(shard.key); };
-    if (std::ranges::any_of(shards, is_sharded)) all[i] = std::move(shards);
+    if (is_sharded) all[i] = std::move(shards);
   }
   return all;
 }
@@ -88,17 +112,12 @@ std::vector<std::optional<checkpoint::CustomState>> gather_customs(AcceleratorSt
   return states;
 }
 
-void take_own_elements(AcceleratorState& shared, const CustomObject& object, checkpoint::CustomState& saved,
-                       const state::ReadElements& read) {
+void take_own_elements(AcceleratorState& shared, const CustomObject& object, size_t index,
+                       checkpoint::CustomState& saved, const state::ReadElements& read) {
   auto* tensors = std::get_if<NamedTensors>(&saved);
   if (tensors == nullptr) return;
   const auto parameters = sharded_parameters(shared);
-  std::unordered_map<std::string, ParameterShard> sharded;
-  if (object.shards) {
-    for (ParameterShard& shard : object.shards()) {
-      if (parameters.contains(shard.key)) sharded.emplace(shard.name, std::move(shard));
-    }
-  }
+  const auto sharded = sharded_by_name(object, parameters);
   std::vector<device::CopyPair> copies;
   for (auto& [name, tensor] : *tensors) {
     const auto found = sharded.find(name);
@@ -108,8 +127,8 @@ void take_own_elements(AcceleratorState& shared, const CustomObject& object, che
     }
     const ParameterShard& shard = found->second;
     if (tensor.sizes() != at::IntArrayRef(shard.sizes)) {
-      base::fail(ErrorKind::data, shared.place, "load_state", "{} of a registered object is [{}], expected [{}]", name,
-                 fmt::join(tensor.sizes(), ", "), fmt::join(shard.sizes, ", "));
+      base::fail(ErrorKind::data, shared.place, "load_state", "{} of registered object {} is [{}], expected [{}]", name,
+                 index, fmt::join(tensor.sizes(), ", "), fmt::join(shard.sizes, ", "));
     }
     const at::Tensor elements = at::empty({shard.end - shard.begin}, tensor.options().device(c10::kCPU));
     optim::append_copies(copies, elements, tensor, parameters.at(shard.key).parameter, {shard.begin, shard.end}, read);
@@ -120,16 +139,15 @@ void take_own_elements(AcceleratorState& shared, const CustomObject& object, che
 
 CustomObject with_sharded_parameters(AcceleratorState& shared, CustomObject object) {
   if (!object.shards || !object.parameters) return object;
-  object.parameters = [&shared, shards = object.shards, parts = std::move(object.parameters)] {
+  CustomObject own = object;
+  object.parameters = [&shared, own = std::move(own)] {
     const auto parameters = sharded_parameters(shared);
-    std::unordered_map<std::string, at::Tensor> whole;
-    for (const ParameterShard& shard : shards()) {
-      const auto found = parameters.find(shard.key);
-      if (found != parameters.end()) whole.emplace(shard.name, found->second.parameter);
-    }
-    NamedTensors named = parts();
+    const auto sharded = sharded_by_name(own, parameters);
+    NamedTensors named = own.parameters();
     for (auto& [name, tensor] : named) {
-      if (const auto found = whole.find(name); found != whole.end()) tensor = found->second;
+      if (const auto found = sharded.find(name); found != sharded.end()) {
+        tensor = parameters.at(found->second.key).parameter;
+      }
     }
     return named;
   };

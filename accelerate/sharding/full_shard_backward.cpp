@@ -25,7 +25,7 @@ constexpr int64_t kOrder = 0, kReductionOrder = 1, kReplica = 2, kHasProblem = 3
 
 /// Errors of the collective name the unit.
 template <typename Collective>
-void reduce_for(const ShardedUnit& unit, const RankContext& place, const Collective& collective) {
+void with_reduction_context(const ShardedUnit& unit, const RankContext& place, const Collective& collective) {
   const auto problem = [&unit] { return fmt::format("the gradients of {} are not reduced", unit.name()); };
   comm::with_operation_context("backward", problem, place, collective);
 }
@@ -125,7 +125,7 @@ void FullyShardedParameters::Core::reduce_in_order(bool all) {
 }
 
 void FullyShardedParameters::Core::reduce(ShardedUnit& unit) {
-  reduce_for(unit, mesh.world.place(), [&] { unit.start_reduction(mesh.shard); });
+  with_reduction_context(unit, mesh.world.place(), [&] { unit.start_reduction(mesh.shard); });
   order_.record_reduction(unit.index());
   advance_reductions(&unit);
   unit.is_reduced_in_forward = true;
@@ -146,12 +146,12 @@ void FullyShardedParameters::Core::advance_reductions(const ShardedUnit* newest)
 
 void FullyShardedParameters::Core::sum_over_replicas(ShardedUnit& unit) {
   if (!unit.is_scattering()) return;
-  reduce_for(unit, mesh.world.place(), [&] { unit.start_replica_reduction(mesh.replicate); });
+  with_reduction_context(unit, mesh.world.place(), [&] { unit.start_replica_reduction(mesh.replicate); });
 }
 
 void FullyShardedParameters::Core::finish_reduction(ShardedUnit& unit) {
   if (mesh.has_replicas()) sum_over_replicas(unit);
-  reduce_for(unit, mesh.world.place(), [&] { unit.finish_reduction(); });
+  with_reduction_context(unit, mesh.world.place(), [&] { unit.finish_reduction(); });
 }
 
 void FullyShardedParameters::Core::finish_backward() {

@@ -152,13 +152,13 @@ void FullyShardedParameters::Core::release(ShardedUnit& unit) noexcept {
 }
 
 template <typename Collective>
-void FullyShardedParameters::Core::gather_for(const ShardedUnit& unit, const Collective& collective) {
+void FullyShardedParameters::Core::with_gather_context(const ShardedUnit& unit, const Collective& collective) {
   const auto problem = [&unit] { return fmt::format("{} is not gathered", unit.name()); };
   comm::with_operation_context(current_call(), problem, gathers.place(), collective);
 }
 
 void FullyShardedParameters::Core::gather(ShardedUnit& unit) {
-  gather_for(unit, [&] {
+  with_gather_context(unit, [&] {
     if (!unit.is_under_way()) {
       unit.start_gather(gathers);
       order_.record_gather(unit.index(), in_autograd());
@@ -176,14 +176,14 @@ void FullyShardedParameters::Core::prefetch() {
   if (!next || !(in_backward ? options.prefetch_in_backward : options.prefetch)) return;
   ShardedUnit& unit = *units[static_cast<size_t>(*next)];
   if (unit.is_whole() || unit.is_under_way()) return;
-  gather_for(unit, [&] { unit.start_gather(gathers); });
+  with_gather_context(unit, [&] { unit.start_gather(gathers); });
   order_.record_gather(unit.index(), in_backward);
 }
 
 void FullyShardedParameters::Core::free_all() {
   if (options.shard_parameters && whole_scopes_ == 0) {
     for (const auto& unit : units) {
-      if (unit->users == 0) gather_for(*unit, [&] { unit->free(); });  // which waits for a prefetched unit
+      if (unit->users == 0) with_gather_context(*unit, [&] { unit->free(); });  // which waits for a prefetched unit
     }
     for (const auto& copies : copies_) copies->free_buffers();
     std::erase_if(resident_, [](const ShardedUnit* unit) { return !unit->is_whole(); });

@@ -89,7 +89,7 @@ struct FullyShardedParameters::Core : UnitScheduler, std::enable_shared_from_thi
   void finish_reduction(ShardedUnit& unit);
   /// Runs a collective for the parameters of the unit. Its errors name the unit.
   template <typename Collective>
-  void gather_for(const ShardedUnit& unit, const Collective& collective);
+  void with_gather_context(const ShardedUnit& unit, const Collective& collective);
   void throw_different_orders(const std::vector<int64_t>& replica_of_rank);
   void fail_if_different(const std::vector<std::string>& histories, size_t rank, size_t other_rank) const;
 

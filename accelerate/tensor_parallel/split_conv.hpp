@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Private: the convolution of a layer whose output channels are split over the ranks of a group, with its all-reduce.
+// Private: a convolution with output channels split over the ranks of a group, and its all-reduce.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank of a job; fault_test.py and sharded_fault_test.py break it or its host: broken_rank FOLDER MEGABYTES
-// [full_shard] Writes its process id and its progress to FOLDER/rankR, one line each, and at three points waits until
+// One rank of a job; fault_test.py breaks it or its host:
+//   broken_rank FOLDER MEGABYTES [full_shard]
+// Writes its process id and its progress to FOLDER/rankR, one line each, and at three points waits until
 // FOLDER contains a file of that name: connect, step, rest. With full_shard the points are connect, step, backward,
 // save. Its only parameter has MEGABYTES, so that a step can be interrupted during the transfer.
 #include <unistd.h>

@@ -202,7 +202,7 @@ TEST_CASE("an empty list and a null module are refused") {
   CHECK(refusal([] { Pipeline(Group(), {}); }) == "Pipeline: the model is empty");
   CHECK(refusal([] { Pipeline(Group(), std::vector<AnyModule>()); }) == "Pipeline: the model is empty");
   const torch::nn::Linear linear(2, 2), null(nullptr);
-  const std::string text = "Pipeline: layer 1 of the list is null, must be a module";
+  const std::string text = "layers: layer 1 is null, must be a module";
   CHECK(refusal([&] { Pipeline(Group(), {linear, null, linear}); }) == text);
   CHECK(refusal([&] { Pipeline(Group(), {linear, std::shared_ptr<Block::ContainedType>()}); }) == text);
   CHECK(refusal([&] { Pipeline(Group(), {linear, Sequential(nullptr)}); }) == text);

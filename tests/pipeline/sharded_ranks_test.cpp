@@ -8,10 +8,8 @@
 
 namespace {
 
-/// Not over nccl: the layers of a pipeline move to the device of its group, and these tests compare CPU tensors.
-/// tests/gpu/parallel_ranks.cpp trains pipelines on GPUs.
 void with_sharded_ranks(const std::function<void(const accelerate::comm::Group&)>& check) {
-  if (!testing::world().device()) check(testing::world());
+  testing::with_cpu_ranks(check);
 }
 
 }  // namespace

@@ -273,6 +273,22 @@ TEST_CASE("an object of the user with elements of sharded weights is saved in pa
   }
 }
 
+TEST_CASE("elements of an object of the user that do not fit their range are refused") {
+  with_ranks(2, sharded_by(ShardingStrategy::full_shard), [&](Accelerator& accelerator) {
+    const SharedFolder folder(accelerator.group());
+    torch::nn::Linear net(8, 4);
+    auto model = accelerator.prepare(net);
+    Sums sums(model);
+    for (auto& sum : sums.sums) {
+      if (sum.end > sum.begin) sum.value = torch::zeros({1});
+    }
+    accelerator.register_for_checkpointing(sums);
+    const std::string text = testing::refusal_of_any_rank([&] { accelerator.save_state(folder.path / "c"); });
+    CHECK(text.find(" of registered object 0 has 1 elements, must have those of its range, ") != std::string::npos);
+    CHECK_FALSE(std::filesystem::exists(folder.path / "c"));
+  });
+}
+
 TEST_CASE("averages of another shape, and of a model that is not sharded any more, are refused") {
   const SharedFolder folder;
   const auto register_average_of = [&](Accelerator& accelerator, bool narrow, const auto& run) {
@@ -292,14 +308,14 @@ TEST_CASE("averages of another shape, and of a model that is not sharded any mor
     register_average_of(accelerator, /*narrow=*/false, [&](ExponentialMovingAverage& average) {
       const auto before = average.averages()[0].clone();
       CHECK(testing::refusal_of_any_rank([&] { accelerator.load_state(folder.path / "c"); }) ==
-            "load_state: module.weight of a registered object is [3, 7], expected [4, 7]");
+            "load_state: module.weight of registered object 0 is [3, 7], expected [4, 7]");
       CHECK(average.averages()[0].equal(before));
       accelerator.free_memory();
       const std::string text = testing::refusal_of_any_rank([&] { accelerator.save_state(folder.path / "d"); });
       CHECK(text.starts_with("save_state: module."));
       CHECK(text.ends_with(
-          " of registered object 0 is a part of a parameter that is sharded in no prepared model; was the "
-          "model released by free_memory() or prepared again? Make the object again"));
+          " of registered object 0 is a part of a parameter that no prepared model has sharded; make the "
+          "object again after free_memory() or prepare()"));
       CHECK_FALSE(std::filesystem::exists(folder.path / "d"));
     });
   });

@@ -897,16 +897,23 @@ TEST_CASE("an out-of-memory report counts the parts of this rank") {
   with_ranks(2, [](Accelerator& accelerator) {
     Sharded it(accelerator);
     accelerator.backward(loss_of(it.model(batch())));
-    int64_t parameters = 0, gradients = 0;
+    it.optimizer.step();
+    it.optimizer.zero_grad();
+    accelerator.backward(loss_of(it.model(batch())));
+    int64_t parameters = 0, gradients = 0, parameters_of_all = 0, state = 0, state_of_all = 0;
     bool names_part = false;
     for (const auto& entry : it.model.core().memory_inventory()) {
-      if (entry.kind == "parameters") parameters += entry.bytes;
+      if (entry.kind == "parameters") parameters += entry.bytes, parameters_of_all += entry.whole_bytes;
+      if (entry.kind.starts_with("optimizer")) state += entry.bytes, state_of_all += entry.whole_bytes;
       if (entry.kind == "gradients") gradients += entry.bytes;
       names_part = names_part || entry.text.ends_with(" of 77 elements");
     }
     int64_t whole = 0;
     for (const auto& parameter : it.net->parameters()) whole += static_cast<int64_t>(parameter.nbytes());
     CHECK(accelerator.reduce(torch::tensor({parameters})).item<int64_t>() == whole);
+    CHECK(parameters_of_all == whole);
+    CHECK(accelerator.reduce(torch::tensor({state})).item<int64_t>() == state_of_all);
+    CHECK(state_of_all == 2 * whole);
     CHECK(gradients >= parameters);
     CHECK(gradients <= parameters + 64 * 8);  // padding
     CHECK(names_part);

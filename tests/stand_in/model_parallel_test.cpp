@@ -41,7 +41,7 @@ Tensors pipeline_on(const std::vector<at::Device>& devices) {
   return stand_in::to_cpu(all);
 }
 
-/// A prepared Pipeline on the devices, whose checkpoint another one continues.
+/// Trains a prepared Pipeline on the devices and saves it; a second one loads the checkpoint and continues.
 Tensors prepared_on(const std::vector<at::Device>& devices) {
   accelerate::AcceleratorOptions options;
   options.device = devices.front().str();

@@ -30,7 +30,7 @@ std::string where(const GroupCore& group, const CollectiveFingerprint& signature
 }
 
 /// Adds the name of the ranks to the text of calls that do not match.
-std::string with_ranks(const GroupCore& group, const std::string& disagreement) {
+std::string prefix_ranks_name(const GroupCore& group, const std::string& disagreement) {
   return group.ranks_name.empty() ? disagreement : fmt::format("over {}, {}", group.named_ranks(), disagreement);
 }
 
@@ -120,7 +120,7 @@ void GroupCore::check_sequence(const CollectiveFingerprint& signature) {
   };
   for (size_t r = 0; r < signatures.size(); ++r) {
     if (signatures[r].operation == mine.operation && signatures[r].root == mine.root) continue;
-    const auto text = with_ranks(
+    const auto text = prefix_ranks_name(
         *this,
         fmt::format("this rank calls {}, rank {} calls {}; all ranks must call the same operations in the same order.",
                     call(mine), job_ranks[r], call(signatures[r])));
@@ -170,7 +170,7 @@ std::vector<CollectiveFingerprint> GroupCore::exchange(const CollectiveFingerpri
 void GroupCore::compare(const std::vector<CollectiveFingerprint>& signatures, Agreement agreement) {
   const auto& mine = signatures.at(static_cast<size_t>(rank));
   if (auto text = disagreement(signatures, static_cast<size_t>(rank), agreement, job_ranks)) {
-    text = with_ranks(*this, *text);
+    text = prefix_ranks_name(*this, *text);
     break_with(fmt::format("operation {} ({}): {}", mine.sequence, collective_name(mine.operation), *text));
     throw Error(ErrorKind::peer, place, collective_name(mine.operation), *text);
   }
@@ -205,8 +205,8 @@ void GroupCore::fail_operation(const CollectiveFingerprint& signature, std::chro
     throw;
   } catch (const FingerprintMismatch& error) {
     // If two signatures differ, every rank's signature differs from at least one of them.
-    text = with_ranks(*this,
-                      disagreement(error.signatures, static_cast<size_t>(rank), error.agreement, job_ranks).value());
+    text = prefix_ranks_name(
+        *this, disagreement(error.signatures, static_cast<size_t>(rank), error.agreement, job_ranks).value());
   } catch (const PeerLost& error) {
     text = fmt::format("{} cannot end: {}", where(*this, signature), error.what());
   } catch (const PeerLeft& error) {
