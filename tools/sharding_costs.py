@@ -13,7 +13,7 @@ TOKENS = 8192  # of a GPU in a step
 BANDWIDTHS = (50e9, 400e9)  # bytes per second
 GPUS = (8, 64, 512)
 MODELS = {"7B": (7e9, 32), "70B": (70e9, 80)}  # parameters, blocks
-HIDDEN = 0.0  # share of the transfers that full_shard hid on a simulated wire
+HIDDEN = 0.94  # share of the transfers that full_shard hid on a simulated wire, on the CPU
 STRATEGIES = ("no_shard", "shard_optim_op", "shard_grad_op", "full_shard")
 
 
