@@ -25,6 +25,7 @@ namespace accelerate {
 namespace {
 
 using offload::NamedTensors;
+using offload::NamesOfTensors;
 using offload::OffloadedParameter;
 using offload::SavedValues;
 using offload::TensorItem;
@@ -44,7 +45,7 @@ struct Places {
   }
 };
 
-Places find_places(const DeviceMap& device_map, const DispatchOptions& options) {
+Places find_places(const DeviceMap& device_map, const DispatchOptions& options, std::string_view operation) {
   Places places;
   std::optional<c10::Device> accelerator;
   for (const auto& [name, text] : device_map) {
@@ -60,7 +61,7 @@ Places find_places(const DeviceMap& device_map, const DispatchOptions& options) 
   places.main = offload::with_index(options.main_device.value_or(accelerator.value_or(c10::Device(c10::kCPU))));
   if (places.main.is_cpu() && accelerator) {
     base::fail(
-        ErrorKind::usage, {}, "dispatch_model",
+        ErrorKind::usage, {}, operation,
         "main_device is the CPU, but the device map has {}; leave main_device unset, or set it to an accelerator",
         accelerator->str());
   }
@@ -78,12 +79,14 @@ std::vector<std::string> disk_modules(const DeviceMap& device_map) {
 /// Moves the tensors of one model.
 class Dispatcher {
  public:
-  Dispatcher(torch::nn::Module& module, const DeviceMap& device_map, const DispatchOptions& options)
+  /// \param operation  Name of the user's call for errors.
+  Dispatcher(torch::nn::Module& module, const DeviceMap& device_map, const DispatchOptions& options,
+             std::string_view operation)
       : module_(module),
         map_(device_map),
         options_(options),
-        places_(find_places(device_map, options)),
-        units_(offload::without_classes(module, options.units, "dispatch_model")) {}
+        places_(find_places(device_map, options, operation)),
+        units_(offload::without_classes(module, options.units, operation)) {}
 
   /// \param disk_source  Returns the source of a tensor on the disk, unset for a buffer that the files lack.
   void run(const std::function<std::optional<WeightSource>(const TensorItem&)>& disk_source) {
@@ -132,8 +135,6 @@ void check_dispatch(const torch::nn::Module& module, const DeviceMap& device_map
   offload::check_without_owner(offload::distinct_tensors(module), operation);
 }
 
-using NamesOfTensors = std::map<std::string, std::vector<std::string>>;
-
 /// A tensor, its source, and its dtype after the load.
 struct LoadedTensor {
   TensorItem item{};
@@ -160,8 +161,7 @@ void check_dtypes(const torch::nn::Module& module, const LoadDispatchOptions& op
     const auto tensor = tensors.find(name);
     if (tensor == tensors.end()) {
       base::fail(ErrorKind::usage, {}, kLoad,
-                 "special_dtypes has {}, which is no parameter or buffer of the model, or not the first name of one",
-                 name);
+                 "special_dtypes has {}, which the model lacks; use the first name of a parameter or buffer", name);
     }
     if (tensor->second.requires_grad() && !c10::isFloatingType(dtype) && !c10::isComplexType(dtype)) {
       base::fail(ErrorKind::usage, {}, kLoad,
@@ -171,34 +171,46 @@ void check_dtypes(const torch::nn::Module& module, const LoadDispatchOptions& op
   }
 }
 
+void check_gradient(const LoadedTensor& loaded) {
+  const at::Tensor& tensor = loaded.item.tensor;
+  if (loaded.dtype == tensor.scalar_type() || !tensor.is_leaf() || !tensor.grad().defined()) return;
+  base::fail(ErrorKind::usage, {}, kLoad,
+             "{} has a gradient, so its dtype cannot change from {} to {}; call zero_grad() before the load",
+             loaded.item.name, c10::toString(tensor.scalar_type()), c10::toString(loaded.dtype));
+}
+
 // Compares the checkpoint with the model before anything is changed.
 std::vector<LoadedTensor> find_values(const torch::nn::Module& module, const SavedValues& saved,
                                       const NamesOfTensors& names, const LoadDispatchOptions& options) {
   std::vector<LoadedTensor> tensors;
   std::vector<std::string> missing;
   for (TensorItem& item : offload::tensors_by_module(module)) {
-    const auto& all = names.at(item.name);
-    auto source = item.is_buffer ? saved.find(all, item.tensor) : saved.require(all, item.tensor);
+    auto source = saved.source_of(item, names);
     if (!source) missing.push_back(item.name);
     const auto dtype =
         source ? dtype_after_load(item, options.dtype, options.special_dtypes) : item.tensor.scalar_type();
     tensors.push_back({std::move(item), std::move(source), dtype});
+    check_gradient(tensors.back());
   }
   if (options.strict && !missing.empty()) {
-    base::fail(ErrorKind::data, {}, kLoad, "the checkpoint lacks {} buffers of the model: {}", missing.size(),
-               fmt::join(missing, ", "));
+    base::fail(ErrorKind::data, {}, kLoad, "the checkpoint lacks buffers of the model: {}", fmt::join(missing, ", "));
   }
   return tensors;
 }
 
-// Reads the tensors that are not read from the disk later.
+// Reads the tensors that are not read from the disk later, before those that are lose their memory. A read that fails
+// thus leaves every tensor with values.
 void load_values(const std::vector<LoadedTensor>& tensors, const DeviceMap& device_map, bool offload_buffers) {
+  const auto stays_on_disk = [&](const TensorItem& item) {
+    return *offload::device_of(item.name, device_map) == "disk" && (offload_buffers || !item.is_buffer);
+  };
   for (const auto& [item, source, dtype] : tensors) {
-    if (!source) continue;
-    if (dtype != item.tensor.scalar_type()) offload::take_memory(item.tensor, dtype);
-    const bool stays_on_disk = *offload::device_of(item.name, device_map) == "disk";
-    if (stays_on_disk && (offload_buffers || !item.is_buffer)) continue;
-    offload::set_values(item.tensor, offload::read_source(*source, item.tensor));
+    if (!source || stays_on_disk(item)) continue;
+    offload::set_values(item.tensor, offload::read_source(*source, item.tensor.sizes(), dtype));
+  }
+  for (const auto& [item, source, dtype] : tensors) {
+    if (!source || !stays_on_disk(item) || dtype == item.tensor.scalar_type()) continue;
+    offload::take_memory(item.tensor, dtype);
   }
 }
 
@@ -214,12 +226,33 @@ void report_unexpected(const SavedValues& saved, const NamesOfTensors& names, bo
   base::log(base::LogLevel::warning, {}, "{}: {}", kLoad, text);
 }
 
+// Joins the dtypes and offload_buffers of both options.
+LoadDispatchOptions joined(const DeviceMapOptions& map, const LoadDispatchOptions& options) {
+  LoadDispatchOptions loading = options;
+  if (options.dtype && map.dtype && *options.dtype != *map.dtype) {
+    base::fail(ErrorKind::usage, {}, kLoad,
+               "dtype is {} in the options of the device map and {} in those of the load; set one of them",
+               c10::toString(*map.dtype), c10::toString(*options.dtype));
+  }
+  if (!loading.dtype) loading.dtype = map.dtype;
+  for (const auto& [name, dtype] : map.special_dtypes) {
+    const auto entry = loading.special_dtypes.emplace(name, dtype).first;
+    if (entry->second == dtype) continue;
+    base::fail(
+        ErrorKind::usage, {}, kLoad,
+        "special_dtypes has {} for {} in the options of the device map and {} in those of the load; set one of them",
+        c10::toString(dtype), name, c10::toString(entry->second));
+  }
+  loading.dispatch.offload_buffers = loading.dispatch.offload_buffers || map.offload_buffers;
+  return loading;
+}
+
 // Dtypes that are wider than those of the model count, too, which `dtype` alone does not cause.
 SpecialDtypes widened(const torch::nn::Module& module, const LoadDispatchOptions& options) {
   SpecialDtypes dtypes = options.special_dtypes;
   for (const TensorItem& item : offload::tensors_by_module(module)) {
     const auto dtype = dtype_after_load(item, options.dtype, options.special_dtypes);
-    if (c10::elementSize(dtype) > item.tensor.element_size()) dtypes.emplace(item.name, dtype);
+    if (static_cast<int64_t>(c10::elementSize(dtype)) > item.tensor.element_size()) dtypes.emplace(item.name, dtype);
   }
   return dtypes;
 }
@@ -228,7 +261,7 @@ SpecialDtypes widened(const torch::nn::Module& module, const LoadDispatchOptions
 
 void dispatch_model(torch::nn::Module& module, const DeviceMap& device_map, const DispatchOptions& options) {
   check_dispatch(module, device_map, "dispatch_model");
-  Dispatcher dispatcher(module, device_map, options);
+  Dispatcher dispatcher(module, device_map, options, "dispatch_model");
   NamedTensors on_disk =
       options.offload_buffers ? offload::distinct_tensors(module) : offload::distinct_parameters(module);
   std::erase_if(on_disk, [&](const auto& tensor) { return *offload::device_of(tensor.first, device_map) != "disk"; });
@@ -240,12 +273,10 @@ void dispatch_model(torch::nn::Module& module, const DeviceMap& device_map, cons
   }
   const SavedValues saved(options.offload_dir, "dispatch_model");
   const auto names = offload::names_of_tensors(module);
-  const auto source_of = [&](const TensorItem& item) {
-    return item.is_buffer ? saved.find(names.at(item.name), item.tensor)
-                          : saved.require(names.at(item.name), item.tensor);
-  };
+  const auto source_of = [&](const TensorItem& item) { return saved.source_of(item, names); };
   for (const TensorItem& item : offload::tensors_by_module(module)) {
-    if (!item.is_buffer && *offload::device_of(item.name, device_map) == "disk") (void)source_of(item);
+    const bool is_read = !item.is_buffer || options.offload_buffers;
+    if (is_read && *offload::device_of(item.name, device_map) == "disk") (void)source_of(item);
   }
   dispatcher.run(source_of);
 }
@@ -254,7 +285,7 @@ void load_checkpoint_and_dispatch(torch::nn::Module& module, const std::filesyst
                                   const DeviceMap& device_map, const LoadDispatchOptions& options) {
   check_dispatch(module, device_map, kLoad);
   check_dtypes(module, options);
-  Dispatcher dispatcher(module, device_map, options.dispatch);
+  Dispatcher dispatcher(module, device_map, options.dispatch, kLoad);
   SavedValues saved(checkpoint, kLoad);
   const auto names = offload::names_of_tensors(module);
   report_unexpected(saved, names, options.strict);
@@ -264,21 +295,13 @@ void load_checkpoint_and_dispatch(torch::nn::Module& module, const std::filesyst
   }
   const auto tensors = find_values(module, saved, names, options);
   load_values(tensors, device_map, options.dispatch.offload_buffers);
-  dispatcher.run([&](const TensorItem& item) { return saved.find(names.at(item.name), item.tensor); });
+  dispatcher.run([&](const TensorItem& item) { return saved.source_of(item, names); });
 }
 
 DeviceMap load_checkpoint_and_dispatch(torch::nn::Module& module, const std::filesystem::path& checkpoint,
                                        DeviceMapStrategy strategy, const DeviceMapOptions& map,
                                        const LoadDispatchOptions& options) {
-  LoadDispatchOptions loading = options;
-  if (options.dtype && map.dtype && *options.dtype != *map.dtype) {
-    base::fail(ErrorKind::usage, {}, kLoad,
-               "dtype is {} in the options of the device map and {} in those of the load; set one of them",
-               c10::toString(*map.dtype), c10::toString(*options.dtype));
-  }
-  if (!loading.dtype) loading.dtype = map.dtype;
-  loading.special_dtypes.insert(map.special_dtypes.begin(), map.special_dtypes.end());
-  loading.dispatch.offload_buffers = loading.dispatch.offload_buffers || map.offload_buffers;
+  const LoadDispatchOptions loading = joined(map, options);
   check_dtypes(module, loading);
   DeviceMapOptions counted = map;
   counted.dtype = loading.dtype;

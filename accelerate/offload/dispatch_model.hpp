@@ -34,8 +34,11 @@ struct DispatchOptions {
 /// other arguments to the device of the parameter; operators on the results do the same. The results of the model are
 /// on the device of its last parameter. Parameters on the CPU and the disk are used as in cpu_offload() and
 /// disk_offload(); their buffers are on the main device, or offloaded, too. With a single device that is not "disk",
-/// the model is only moved. \throws Error (usage) as check_device_map(), for an invalid device, or for "disk" without
-/// offload_dir.
+/// the model is only moved.
+///
+/// \throws Error (usage) as check_device_map(), for an invalid device, for "disk" without offload_dir, or for a class
+///         in `units.classes` that the model lacks.
+/// \throws Error (data) if a tensor in offload_dir is missing or has another shape.
 void dispatch_model(torch::nn::Module& module, const DeviceMap& device_map, const DispatchOptions& options = {});
 
 struct LoadDispatchOptions {
@@ -58,9 +61,10 @@ struct LoadDispatchOptions {
 ///
 /// \param checkpoint  A safetensors file, an index (.json), a folder with either, or a checkpoint that
 ///                    Accelerator::load_model() reads. Files of parameters on the disk must not be changed later.
-/// \throws Error (data) if the checkpoint lacks a parameter, or has it with another shape; Error (usage) for a dtype
-/// that
-///         is not floating-point, or a special dtype of an unknown tensor. The model is unchanged then.
+/// \throws Error (data) if the checkpoint lacks a parameter, or has it with another shape.
+/// \throws Error (usage) if dtype is not floating-point, if special_dtypes has an unknown tensor, or if the dtype of a
+///         tensor with a gradient would change. The model is unchanged after either error.
+/// \throws Error (io) if a file cannot be read. Each tensor then has its old or its loaded values.
 void load_checkpoint_and_dispatch(torch::nn::Module& module, const std::filesystem::path& checkpoint,
                                   const DeviceMap& device_map, const LoadDispatchOptions& options = {});
 
@@ -75,7 +79,7 @@ enum class DeviceMapStrategy {
 /// The same with a device map that is computed from the sizes after the conversion.
 /// \param map  Options of infer_auto_device_map(). Dtypes and offload_buffers may be set here or in `options`.
 /// \returns    The device map.
-/// \throws Error (usage) also if both dtypes are set and differ.
+/// \throws Error (usage) also if dtypes are set in both and differ.
 DeviceMap load_checkpoint_and_dispatch(torch::nn::Module& module, const std::filesystem::path& checkpoint,
                                        DeviceMapStrategy strategy, const DeviceMapOptions& map,
                                        const LoadDispatchOptions& options = {});

@@ -89,15 +89,15 @@ void disk_offload(torch::nn::Module& module, const std::filesystem::path& offloa
   const offload::SavedValues saved(path, "disk_offload");
   const auto names = offload::names_of_tensors(module);
   std::vector<OffloadedParameter> offloaded;
-  for (const auto& [name, tensor, is_buffer] : items) {
-    auto source = is_buffer ? saved.find(names.at(name), tensor) : saved.require(names.at(name), tensor);
-    if (!source) source = offload::values_on_cpu(tensor);
-    offloaded.push_back({name, tensor, *std::move(source), is_buffer});
+  for (const TensorItem& item : items) {
+    auto source = saved.source_of(item, names);
+    if (!source) source = offload::values_on_cpu(item.tensor);
+    offloaded.push_back({item.name, item.tensor, *std::move(source), item.is_buffer});
   }
   for (const auto& [name, buffer] : offload::distinct_buffers(module)) {
     const bool is_read = has_weights && !options.offload_buffers;
-    const auto source = is_read ? saved.find(names.at(name), buffer) : std::nullopt;
-    if (source) offload::set_values(buffer, offload::read_source(*source, buffer));
+    const auto source = is_read ? saved.source_of({name, buffer, /*is_buffer=*/true}, names) : std::nullopt;
+    if (source) offload::set_values(buffer, offload::read_source(*source, buffer.sizes(), buffer.scalar_type()));
   }
   offload_to(module, std::move(offloaded), execution_device_of(module, options), options, units);
 }

@@ -33,8 +33,10 @@ struct OffloadOptions {
 /// The parameter objects stay valid. The offload ends for a parameter when Module::to() moves it to another device
 /// or dtype while gradients are disabled, or when it is destroyed. Offloaded parameters cannot be written. Those that
 /// require a gradient cannot be used while gradients are enabled; frozen ones can, so that gradients of other
-/// parameters flow through them. Operators may run on several threads. \throws Error (usage) if the execution device is
-/// the CPU, or if a parameter is sharded or offloaded already.
+/// parameters flow through them. Operators may run on several threads.
+///
+/// \throws Error (usage) if the execution device is the CPU, if a tensor is sharded, offloaded or dispatched already,
+///         or for a class in `units.classes` that the model lacks.
 void cpu_offload(torch::nn::Module& module, const OffloadOptions& options = {});
 
 /// As cpu_offload(), but the parameters are in a file. Each unit is read when it is used. The execution device may be
@@ -43,8 +45,10 @@ void cpu_offload(torch::nn::Module& module, const OffloadOptions& options = {});
 ///                     so the module may be from init_empty_weights(); otherwise the parameters are written to it. A
 ///                     path with the extension .safetensors is such a file. It may be removed, but must not be changed
 ///                     while the module exists. Values of another dtype are converted whenever they are read.
-/// \throws Error (io) for files that cannot be read or written; Error (data) for an invalid file or one without a
-///         parameter of this shape.
+/// \throws Error (io) for files that cannot be read or written.
+/// \throws Error (data) for an invalid file, or one without a parameter of this shape.
+/// \throws Error (usage) if a tensor is sharded, offloaded or dispatched already, or for a class in `units.classes`
+///         that the model lacks.
 void disk_offload(torch::nn::Module& module, const std::filesystem::path& offload_dir,
                   const OffloadOptions& options = {});
 

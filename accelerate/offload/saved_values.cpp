@@ -13,8 +13,8 @@
 
 namespace accelerate::offload {
 
-std::map<std::string, std::vector<std::string>> names_of_tensors(const torch::nn::Module& module) {
-  std::map<std::string, std::vector<std::string>> names;
+NamesOfTensors names_of_tensors(const torch::nn::Module& module) {
+  NamesOfTensors names;
   std::unordered_map<const void*, std::string> first;
   for (const auto& list : {module.named_parameters(), module.named_buffers()}) {
     for (const auto& tensor : list) {
@@ -43,7 +43,7 @@ void SavedValues::ensure_files(const std::filesystem::path& folder) {
   files_ = open_safetensors(file, operation_);
 }
 
-std::optional<WeightSource> SavedValues::find(const std::vector<std::string>& names, const at::Tensor& tensor) const {
+std::optional<WeightSource> SavedValues::find(const std::vector<std::string>& names, at::IntArrayRef expected) const {
   for (const std::string& name : names) {
     WeightSource source;
     at::IntArrayRef sizes;
@@ -58,18 +58,20 @@ std::optional<WeightSource> SavedValues::find(const std::vector<std::string>& na
     } else {
       continue;
     }
-    if (sizes != tensor.sizes()) {
+    if (sizes != expected) {
       base::fail(ErrorKind::data, {}, operation_, "{} of {} is [{}], the model has [{}]; build the model as saved",
-                 name, path_.string(), fmt::join(sizes, ", "), fmt::join(tensor.sizes(), ", "));
+                 name, path_.string(), fmt::join(sizes, ", "), fmt::join(expected, ", "));
     }
     return source;
   }
   return std::nullopt;
 }
 
-WeightSource SavedValues::require(const std::vector<std::string>& names, const at::Tensor& tensor) const {
-  if (auto source = find(names, tensor)) return *std::move(source);
-  base::fail(ErrorKind::data, {}, operation_, "{} lacks the parameter {}", path_.string(), fmt::join(names, " or "));
+std::optional<WeightSource> SavedValues::source_of(const TensorItem& item, const NamesOfTensors& names) const {
+  const auto& all = names.at(item.name);
+  auto source = find(all, item.tensor.sizes());
+  if (source || item.is_buffer) return source;
+  base::fail(ErrorKind::data, {}, operation_, "{} lacks the parameter {}", path_.string(), fmt::join(all, " or "));
 }
 
 std::vector<std::string> SavedValues::names() const {
@@ -84,11 +86,9 @@ WeightSource values_on_cpu(const at::Tensor& tensor) {
   return {.tensor = tensor.detach().cpu().contiguous()};
 }
 
-at::Tensor read_source(const WeightSource& source, const at::Tensor& tensor) {
-  at::Tensor values = at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()));
-  if (values.nbytes() > 0) {
-    read_values(source, values.scalar_type(), values.mutable_data_ptr(), values.nbytes());
-  }
+at::Tensor read_source(const WeightSource& source, at::IntArrayRef sizes, c10::ScalarType dtype) {
+  at::Tensor values = at::empty(sizes, at::TensorOptions().dtype(dtype));
+  if (values.nbytes() > 0) read_values(source, dtype, values.mutable_data_ptr(), values.nbytes());
   return values;
 }
 

@@ -15,7 +15,7 @@ namespace accelerate::offload {
 void check_without_owner(const NamedTensors& tensors, std::string_view operation) {
   for (const auto& [name, tensor] : tensors) {
     if (!units::has_memory_owner(tensor)) continue;
-    base::fail(ErrorKind::usage, {}, operation, "parameter {} is sharded, offloaded or dispatched already", name);
+    base::fail(ErrorKind::usage, {}, operation, "tensor {} is sharded, offloaded or dispatched already", name);
   }
 }
 

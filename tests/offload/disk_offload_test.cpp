@@ -245,9 +245,9 @@ TEST_CASE("uses that an offloaded parameter does not allow are refused") {
                           "module to a device") != std::string::npos,
                 text);
   CHECK(refusal([&] { disk_offload(*net, saved.folder.path); }) ==
-        "disk_offload: parameter first.weight is sharded, offloaded or dispatched already");
+        "disk_offload: tensor first.weight is sharded, offloaded or dispatched already");
   CHECK(refusal([&] { cpu_offload(*net); }) ==
-        "cpu_offload: parameter first.weight is sharded, offloaded or dispatched already");
+        "cpu_offload: tensor first.weight is sharded, offloaded or dispatched already");
   CHECK(refusal([&] { cpu_offload(*deep_net()); }) ==
         "cpu_offload: the execution device is the CPU, where the parameters are already; set execution_device, or use "
         "disk_offload()");

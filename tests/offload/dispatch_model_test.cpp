@@ -182,19 +182,78 @@ TEST_CASE("integers keep their dtype, and special_dtypes have precedence") {
   OddNetImpl net;
   CHECK(refusal([&] {
           load_checkpoint_and_dispatch(net, path, {{"", "cpu"}}, {.strict = true});
-        }) == "load_checkpoint_and_dispatch: the checkpoint lacks 1 buffers of the model: later");
+        }) == "load_checkpoint_and_dispatch: the checkpoint lacks buffers of the model: later");
   const auto refused = [&](const accelerate::LoadDispatchOptions& options) {
     return refusal([&] { load_checkpoint_and_dispatch(net, path, {{"", "cpu"}}, options); });
   };
   CHECK(refused({.dtype = torch::kInt}) ==
         "load_checkpoint_and_dispatch: dtype is Int, must be a floating-point dtype");
   CHECK(refused({.special_dtypes = {{"norms", torch::kHalf}}}) ==
-        "load_checkpoint_and_dispatch: special_dtypes has norms, which is no parameter or buffer of the model, or not "
-        "the first name of one");
+        "load_checkpoint_and_dispatch: special_dtypes has norms, which the model lacks; use the first name of a "
+        "parameter or buffer");
   CHECK(refused({.special_dtypes = {{"norm", torch::kInt}}}) ==
         "load_checkpoint_and_dispatch: special_dtypes has Int for norm, which requires a gradient and must have a "
         "floating-point dtype");
   CHECK(net.weight.dtype() == torch::kFloat);
+}
+
+TEST_CASE("a read that fails leaves each tensor with values, and the load can be repeated") {
+  const TemporaryFolder folder;
+  const auto path = folder.path / "model.safetensors";
+  torch::nn::Sequential net(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4));
+  const auto write = [&] {
+    accelerate::checkpoint::save_file(path,
+                                      {{"0.weight", torch::full({4, 4}, 1.0)},
+                                       {"0.bias", torch::full({4}, 2.0)},
+                                       {"1.weight", torch::full({4, 4}, 3.0)},
+                                       {"1.bias", torch::full({4}, 4.0)},
+                                       {"unknown", torch::zeros({1})}},
+                                      "test");
+  };
+  const auto load = [&] {
+    load_checkpoint_and_dispatch(*net, path, {{"0", "disk"}, {"1", "cpu"}}, {.dtype = torch::kDouble});
+  };
+  write();
+  std::vector<at::Tensor> before;
+  for (const at::Tensor& parameter : net->parameters()) before.push_back(parameter.detach().clone());
+  // The warning of the unknown tensor is logged after the file was opened.
+  const auto handler = accelerate::base::set_log_handler([&](auto, auto) { std::filesystem::resize_file(path, 8); });
+  const std::string text = refusal(load);
+  accelerate::base::set_log_handler(handler);
+  CHECK_MESSAGE(text.find("it was changed after it was opened") != std::string::npos, text);
+  for (size_t i = 0; i < before.size(); ++i) CHECK(same(net->parameters()[i], before[i]));
+  write();
+  (void)log_of(load);
+  const torch::NoGradGuard no_grad;
+  CHECK(same(net->parameters()[0], torch::full({4, 4}, 1.0, torch::kDouble)));
+  CHECK(same(net->parameters()[3], torch::full({4}, 4.0, torch::kDouble)));
+}
+
+TEST_CASE("a parameter with a gradient keeps its dtype") {
+  const TemporaryFolder folder;
+  torch::nn::Linear net(2, 2);
+  save(*net, folder.path / "model.safetensors");
+  const auto expected = net->weight.detach().clone();
+  {
+    const torch::NoGradGuard no_grad;
+    net->weight.zero_();
+  }
+  net->weight.sum().backward();
+  for (const std::string place : {"cpu", "disk"}) {
+    CAPTURE(place);
+    CHECK(refusal([&] {
+            load_checkpoint_and_dispatch(*net, folder.path, {{"", place}}, {.dtype = torch::kDouble});
+          }) ==
+          "load_checkpoint_and_dispatch: weight has a gradient, so its dtype cannot change from Float to Double; call "
+          "zero_grad() before the load");
+  }
+  CHECK(same(net->weight, torch::zeros({2, 2})));
+  load_checkpoint_and_dispatch(*net, folder.path, {{"", "cpu"}});
+  CHECK(same(net->weight, expected));
+  CHECK(net->weight.grad().defined());
+  net->zero_grad();
+  load_checkpoint_and_dispatch(*net, folder.path, {{"", "cpu"}}, {.dtype = torch::kDouble});
+  CHECK(same(net->weight, expected.to(torch::kDouble)));
 }
 
 TEST_CASE("a device map is computed from the sizes after the conversion") {
@@ -217,6 +276,14 @@ TEST_CASE("a device map is computed from the sizes after the conversion") {
   CHECK(refusal([&] { map(torch::kFloat, {.max_memory = limit, .dtype = torch::kHalf}, {.dtype = torch::kFloat}); }) ==
         "load_checkpoint_and_dispatch: dtype is Half in the options of the device map and Float in those of the load; "
         "set one of them");
+  CHECK(refusal([&] {
+          map(torch::kFloat, {.special_dtypes = {{"scale", torch::kHalf}}},
+              {.special_dtypes = {{"scale", torch::kDouble}}});
+        }) ==
+        "load_checkpoint_and_dispatch: special_dtypes has Half for scale in the options of the device map and Double "
+        "in those of the load; set one of them");
+  CHECK(map(torch::kFloat, {.special_dtypes = {{"scale", torch::kHalf}, {"head.bias", torch::kHalf}}},
+            {.special_dtypes = {{"scale", torch::kHalf}}}) == whole);
 }
 
 TEST_CASE("a conversion from the disk needs little more memory than two units") {
@@ -242,10 +309,29 @@ TEST_CASE("a model is dispatched to the CPU and a folder") {
   dispatch_model(*net, kHalfOnDisk, {.offload_dir = folder.path});
   CHECK(at::equal(output_of(net), expected));
   CHECK(refusal([&] { dispatch_model(*net, kHalfOnDisk, {.offload_dir = folder.path}); }) ==
-        "dispatch_model: parameter blocks.3.weight is sharded, offloaded or dispatched already");
+        "dispatch_model: tensor blocks.3.weight is sharded, offloaded or dispatched already");
   DeepNet plain = deep_net();
   dispatch_model(*plain, {{"", "cpu"}});
   CHECK(at::equal(plain(offload_testing::input()), expected));  // trains as before
+}
+
+TEST_CASE("a folder with a buffer of another shape is refused before tensors are moved") {
+  struct ScaledImpl : torch::nn::Module {
+    explicit ScaledImpl(int64_t size) { register_buffer("scale", torch::ones({size})); }
+    at::Tensor weight = register_parameter("weight", torch::randn({2}));
+  };
+  const TemporaryFolder folder;
+  save(ScaledImpl(3), folder.path / "model.safetensors");
+  ScaledImpl net(2);
+  const auto expected = net.weight.detach().clone();
+  const auto dispatch = [&](bool offload_buffers) {
+    dispatch_model(net, {{"weight", "cpu"}, {"scale", "disk"}},
+                   {.offload_dir = folder.path, .offload_buffers = offload_buffers, .force_hooks = true});
+  };
+  CHECK(refusal([&] { dispatch(true); }) ==
+        "dispatch_model: scale of " + folder.path.string() + " is [3], the model has [2]; build the model as saved");
+  dispatch(false);
+  CHECK(at::equal(net.weight, expected));
 }
 
 TEST_CASE("invalid maps, devices and checkpoints are refused") {
@@ -265,6 +351,15 @@ TEST_CASE("invalid maps, devices and checkpoints are refused") {
   CHECK(dispatch({{"blocks", "cpu"}}) ==
         "device_map: the map has no device for 5 tensors: first.weight, first.bias, head.weight, head.bias, scale; add "
         "their modules, or \"\" for the rest of the model");
+  const std::string unknown_class =
+      ": units.classes has Nope, but no module within the model is of this class; its classes are Linear, ModuleList";
+  CHECK(refusal([&] {
+          dispatch_model(*net, {{"", "cpu"}}, {.units = {.classes = {"Nope"}}});
+        }) == "dispatch_model" + unknown_class);
+  CHECK(
+      refusal([&] {
+        load_checkpoint_and_dispatch(*net, folder.path, {{"", "cpu"}}, {.dispatch = {.units = {.classes = {"Nope"}}}});
+      }) == "load_checkpoint_and_dispatch" + unknown_class);
   const auto load = [&](DeepNet other, const std::string& path, bool strict = false) {
     return refusal([&] { load_checkpoint_and_dispatch(*other, path, {{"", "disk"}}, {.strict = strict}); });
   };

@@ -110,6 +110,10 @@ TEST_CASE("the main device must be an accelerator if the map has one") {
   const auto text = testing::refusal([&] { dispatch_model(*net, {{"", "0"}}, {.main_device = torch::kCPU}); });
   CHECK(text.starts_with("dispatch_model: main_device is the CPU, but the device map has "));
   CHECK(text.ends_with("; leave main_device unset, or set it to an accelerator"));
+  const auto loading = testing::refusal([&] {
+    accelerate::load_checkpoint_and_dispatch(*net, "weights", {{"", "0"}}, {.dispatch = {.main_device = torch::kCPU}});
+  });
+  CHECK(loading.starts_with("load_checkpoint_and_dispatch: main_device is the CPU, but the device map has "));
 }
 
 TEST_CASE("force_hooks brings inputs to the single device of a model") {
