@@ -42,7 +42,7 @@ struct DeviceMapOptions {
 /// disk, so that no limit is exceeded. On the first accelerator device and on the CPU, space for the largest remaining
 /// layer is reserved. Modules with tied parameters are placed together. The result is that of Hugging Face
 /// Accelerate's function of this name. Only names, shapes and dtypes are read, so the model may be from
-/// init_empty_weights(). Each decision is logged at level debug, and devices without any part at level info.
+/// init_empty_weights(). Each decision is logged at level debug, and each device that is skipped, at level info.
 [[nodiscard]] DeviceMap infer_auto_device_map(const torch::nn::Module& module, const DeviceMapOptions& options = {});
 /// \param limits  Memory by device, in the order in which devices are filled; `max_memory` of the options is ignored.
 [[nodiscard]] DeviceMap infer_auto_device_map(const torch::nn::Module& module, const MemoryList& limits,

@@ -137,9 +137,12 @@ class Placement {
     if (!ties.empty() && used + own <= limit() && split_tied(item, ties)) return;
     if (used + own >= limit() && offload::can_be_split(item, options_.no_split_module_classes)) return split(item);
     if (used == 0 && options_.fallback_allocation && find_fallback(item, with_ties)) return;
-    if (used == 0) {
-      log_decision(base::LogLevel::info, "no part fits on {}, which needs at least {} bytes for {}", device(),
-                   with_ties + reserved(), item.name);
+    const auto is_here = [&](const auto& part) { return part.second == device(); };
+    if (std::ranges::none_of(map_, is_here)) {
+      log_decision(base::LogLevel::info,
+                   "device {} has no part: {} and the reserved space for the largest layer need {} bytes, the limit is "
+                   "{}",
+                   device(), item.name, with_ties + reserved(), devices_[current_].second);
     }
     used += reserved();
     ++current_;

@@ -73,12 +73,14 @@ TEST_CASE("fallback_allocation ends if a part is tied to the one that does not f
     torch::nn::Linear other = register_module("other", torch::nn::Linear(10, 11));
     torch::nn::Sequential last = register_module("last", torch::nn::Sequential(first, torch::nn::Linear(5, 10)));
   };
-  for (const std::vector<std::string>& classes : {std::vector<std::string>{}, {"Sequential"}}) {
-    const auto map = infer_auto_device_map(TiedImpl(), {.max_memory = {{"0", 1000}, {"1", 900}, {"cpu", 10000}},
-                                                        .no_split_module_classes = classes,
-                                                        .fallback_allocation = true});
-    check_device_map(TiedImpl(), map);
-  }
+  const auto map = [](const std::vector<std::string>& classes) {
+    return infer_auto_device_map(TiedImpl(), {.max_memory = {{"0", 1000}, {"1", 900}, {"cpu", 10000}},
+                                              .no_split_module_classes = classes,
+                                              .fallback_allocation = true});
+  };
+  // As in Hugging Face Accelerate.
+  CHECK(map({}) == DeviceMap{{"first", "1"}, {"last.0", "1"}, {"other", "cpu"}, {"last.1", "cpu"}});
+  CHECK(map({"Sequential"}) == DeviceMap{{"", "cpu"}});
 }
 
 TEST_CASE("decisions are logged, and buffers for which no device has space are a warning") {
@@ -107,7 +109,17 @@ TEST_CASE("decisions are logged, and buffers for which no device has space are a
         "infer_auto_device_map: first is on 0, which then has 600 bytes\n"
         "infer_auto_device_map: second is on 0, which then has 1200 bytes\n");
   CHECK(log({.max_memory = {{"0", 700}, {"cpu", 10000}}}, LogLevel::info) ==
-        "infer_auto_device_map: no part fits on 0, which needs at least 1200 bytes for first\n" + warning);
+        "infer_auto_device_map: device 0 has no part: first and the reserved space for the largest layer need 1200 "
+        "bytes, the limit is 700\n" +
+            warning);
+  // Device 1 has a part without parameters.
+  const torch::nn::Sequential net(torch::nn::ReLU(), torch::nn::Linear(10, 10));
+  CHECK(log_of(LogLevel::info,
+               [&] {
+                 (void)infer_auto_device_map(*net, {.max_memory = {{"0", 300}, {"1", 300}, {"cpu", 10000}}});
+               }) ==
+        "infer_auto_device_map: device 0 has no part: 0 and the reserved space for the largest layer need 440 bytes, "
+        "the limit is 300\n");
 }
 
 TEST_CASE("a model of init_empty_weights is placed, and a module with two names once") {
