@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "accelerate/comm/group.hpp"
@@ -16,28 +15,9 @@ namespace pipeline_testing {
 namespace {
 
 /// A prepared Pipeline on two devices of this process.
-struct DevicesTraining {
-  DevicesTraining(Accelerator& of, const Task& task, const PipelineOptions& options)
-      : accelerator(of),
-        pipeline(std::make_shared<Pipeline>(std::vector<at::Device>(2, at::kCPU), task.make(), options)),
-        own_optimizer(task.make_optimizer(parameters_of(*pipeline))),
-        objects(accelerator.prepare(pipeline, *own_optimizer, rows_of(task, accelerator))),
-        max_norm(task.max_norm) {}
-
-  std::vector<double> epochs(int64_t count) {
-    return norms_of_epochs(accelerator, objects, max_norm, count, [&](auto& model, auto& input, auto& target) {
-      model->train_step(input, target, squared_error);
-    });
-  }
-
-  Accelerator& accelerator;
-  std::shared_ptr<Pipeline> pipeline;
-  Optimizer own_optimizer;
-  decltype(std::declval<Accelerator&>().prepare(std::declval<std::shared_ptr<Pipeline>&>(),
-                                                std::declval<torch::optim::Optimizer&>(),
-                                                std::declval<accelerate::data::Loader>())) objects;
-  double max_norm;
-};
+PipelineTraining devices_training(Accelerator& accelerator, const Task& task, const PipelineOptions& options) {
+  return {accelerator, task, std::make_shared<Pipeline>(std::vector<at::Device>(2, at::kCPU), task.make(), options)};
+}
 
 const PipelineOptions kInterleaved{.schedule = PipelineSchedule::interleaved, .micro_batches = 2, .stages_per_rank = 2};
 
@@ -56,7 +36,7 @@ TEST_CASE("a prepared pipeline on devices of each process trains like one proces
           const auto expected = whole.epochs(3);
           for (const PipelineOptions& stages : {PipelineOptions{.micro_batches = 3}, kInterleaved}) {
             Accelerator accelerator(world.duplicate(), options);
-            DevicesTraining training(accelerator, task, stages);
+            auto training = devices_training(accelerator, task, stages);
             const auto seen = training.epochs(3);
             for (size_t i = 0; i < seen.size(); ++i) {
               // 3 batches per epoch. Before the end of a window each rank has only the gradients of its own batches.
@@ -85,7 +65,7 @@ TEST_CASE("checkpoints of a pipeline on devices of a process have the names of t
         const auto expected = whole.epochs(2);
         {
           Accelerator accelerator(world.duplicate(), {.cpu = true});
-          DevicesTraining training(accelerator, task, {.micro_batches = 2});
+          auto training = devices_training(accelerator, task, {.micro_batches = 2});
           accelerator.load_state(folder.path / "whole");
           accelerator.save_state(folder.path / "devices");
           accelerator.save_model(std::get<0>(training.objects), folder.path / "model");

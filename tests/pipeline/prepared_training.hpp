@@ -137,10 +137,14 @@ struct WholeTraining {
   double max_norm;
 };
 
+/// Trains a prepared pipeline. epochs() returns the norms before clipping.
 struct PipelineTraining {
+  /// One stage or more on each rank of the mesh.
   PipelineTraining(Accelerator& of, const Task& task, const PipelineOptions& options = {.micro_batches = 2})
+      : PipelineTraining(of, task, std::make_shared<Pipeline>(of.pipeline_parallel_group(), task.make(), options)) {}
+  PipelineTraining(Accelerator& of, const Task& task, std::shared_ptr<Pipeline> of_task)
       : accelerator(of),
-        pipeline(std::make_shared<Pipeline>(accelerator.pipeline_parallel_group(), task.make(), options)),
+        pipeline(std::move(of_task)),
         own_optimizer(task.make_optimizer(parameters_of(*pipeline))),
         objects(accelerator.prepare(pipeline, *own_optimizer, rows_of(task, accelerator))),
         max_norm(task.max_norm) {}
