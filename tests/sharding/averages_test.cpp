@@ -37,32 +37,14 @@ AcceleratorOptions sharded_by(ShardingStrategy strategy, StateDictType type = St
   return {.cpu = true, .sharding = strategy, .fsdp_plugin = {.min_num_params = 30, .state_dict_type = type}};
 }
 
-/// Weights in channels_last and without elements, a tied weight, and buffers.
-std::shared_ptr<AnyNet> mixed_net() {
-  torch::nn::Conv2d conv(torch::nn::Conv2dOptions(3, 8, 3));
-  torch::nn::BatchNorm2d norm(8);
-  torch::nn::Linear head(8, 8);
-  auto net = std::make_shared<AnyNet>([conv, norm, head](const torch::Tensor& x) mutable {
-    return at::linear(head(norm(conv(x)).mean({2, 3})), head->weight);
-  });
-  net->register_module("conv", conv);
-  net->register_module("norm", norm);
-  net->register_module("head", head);
-  net->register_parameter("tied", head->weight);
-  net->register_parameter("none", torch::empty({0, 4}, torch::kDouble));
-  net->to(torch::kDouble);
-  sharding_testing::fill(*net);
-  conv->weight.set_data(conv->weight.detach().contiguous(at::MemoryFormat::ChannelsLast));
-  conv->bias.set_requires_grad(false);
-  norm->eval();  // its statistics would depend on the number of ranks
-  return net;
-}
-
 std::vector<ModelCase> averaged_models() {
   auto cases = sharding_testing::model_cases();
-  cases.push_back({"mixed", mixed_net, [](int64_t step) {
-                     return sharding_testing::waves({12, 3, 5, 5}, 0.2 * static_cast<double>(step));
-                   }});
+  cases.push_back(sharding_testing::mixed_case());
+  cases.back().make = [] {
+    auto net = sharding_testing::mixed_net();
+    net->eval();  // the statistics of BatchNorm would depend on the number of ranks
+    return net;
+  };
   return cases;
 }
 
@@ -144,6 +126,36 @@ TEST_CASE("registered averages are saved in parts, and continue on any number of
         accelerator.load_state(folder.path / "c");
         CHECK(largest_difference(training.values(), saved) == 0);
         CHECK(training.average.updates() == 3);
+        training.steps(3, 5);
+        CHECK(largest_difference(training.values(), expected) < 1e-12);
+      });
+    }
+  }
+}
+
+TEST_CASE("averages of a model that is sharded over data and context parallel ranks continue on other ranks") {
+  AcceleratorOptions meshed = sharded_by(ShardingStrategy::full_shard);
+  meshed.parallelism_config = {{.dp_shard_size = 2, .cp_size = 2}};
+  for (const ModelCase& of : averaged_models()) {
+    CAPTURE(of.name);
+    const SharedFolder folder;
+    std::vector<torch::Tensor> saved, expected;
+    with_ranks(4, meshed, [&](Accelerator& accelerator) {
+      AveragedTraining training(accelerator, of);
+      training.steps(0, 3);
+      accelerator.save_state(folder.path / "c", {.durable = false});
+      const auto at_save = training.values();
+      training.steps(3, 5);
+      const auto at_end = training.values();
+      if (accelerator.process_index() == 0) saved = at_save, expected = at_end;
+    });
+    for (const int64_t ranks : {1, 3}) {
+      CAPTURE(ranks);
+      with_ranks(ranks, sharded_by(ShardingStrategy::full_shard), [&](Accelerator& accelerator) {
+        AveragedTraining training(accelerator, of);
+        CHECK(largest_difference(training.values(), saved) > 1e-3);
+        accelerator.load_state(folder.path / "c");
+        CHECK(largest_difference(training.values(), saved) == 0);
         training.steps(3, 5);
         CHECK(largest_difference(training.values(), expected) < 1e-12);
       });

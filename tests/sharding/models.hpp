@@ -148,6 +148,30 @@ inline std::vector<ModelCase> model_cases() {
            /*with_all_optimizers=*/false}};
 }
 
+/// Weights in channels_last and without elements, a tied and a frozen weight, and buffers.
+inline std::shared_ptr<AnyNet> mixed_net() {
+  torch::nn::Conv2d conv(torch::nn::Conv2dOptions(3, 8, 3));
+  torch::nn::BatchNorm2d norm(8);
+  torch::nn::Linear head(8, 8);
+  auto net = std::make_shared<AnyNet>([conv, norm, head](const torch::Tensor& x) mutable {
+    return at::linear(head(norm(conv(x)).mean({2, 3})), head->weight);
+  });
+  net->register_module("conv", conv);
+  net->register_module("norm", norm);
+  net->register_module("head", head);
+  net->register_parameter("tied", head->weight);
+  net->register_parameter("none", torch::empty({0, 4}, torch::kDouble));
+  net->to(torch::kDouble);
+  fill(*net);
+  conv->weight.set_data(conv->weight.detach().contiguous(at::MemoryFormat::ChannelsLast));
+  conv->bias.set_requires_grad(false);
+  return net;
+}
+
+inline ModelCase mixed_case() {
+  return {"mixed", mixed_net, [](int64_t step) { return waves({12, 3, 5, 5}, 0.2 * static_cast<double>(step)); }};
+}
+
 /// Loss of rows [begin, end) of the step's batch.
 inline torch::Tensor loss_of(const torch::Tensor& output) { return (output - 0.3).square().mean(); }
 
