@@ -2,11 +2,18 @@
 // Whole training programs on two ranks that are threads, compared with one process.
 #include "tests/testing.hpp"
 //
+#include <ATen/record_function.h>
+
 #include <algorithm>
+#include <functional>
+#include <future>
 #include <optional>
+#include <sstream>
+#include <string>
 
 #include "accelerate/accelerate.hpp"
 #include "accelerate/trainer/trainer.hpp"
+#include "tests/refusal.hpp"
 #include "tests/sharding/models.hpp"
 
 // Test files are compiled together, and others have helpers of the same names.
@@ -191,6 +198,203 @@ TEST_CASE("layers are sharded: MultiheadAttention") {
     for (int64_t i = 0; i < 5; ++i) it.step(waves({12, 4, 6}, 0.1 * static_cast<double>(i)));
     it.check();
   });
+}
+
+namespace {
+
+void on_thread(const std::function<void()>& call) { std::async(std::launch::async, call).get(); }
+
+using Forward = std::function<torch::Tensor(torch::Tensor)>;
+
+/// Wraps the forward of the model and of the reference.
+void wrap_forwards(Program& it,
+                   const std::function<torch::Tensor(AnyNet&, const Forward&, const torch::Tensor&)>& wrapper) {
+  for (const auto& net : {it.net, it.reference}) {
+    net->run = [forward = net->run, net = net.get(), wrapper](const torch::Tensor& x) {
+      return wrapper(*net, forward, x);
+    };
+  }
+}
+
+/// x * w^T with a backward of the user.
+struct Product : torch::autograd::Function<Product> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
+                               const torch::Tensor& w) {
+    context->save_for_backward({x, w});
+    return x.matmul(w.t());
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    return {gradients[0].matmul(saved[1]), gradients[0].t().matmul(saved[0])};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("layers are sharded: weight norm, a TransformerEncoderLayer and a Function with its own backward") {
+  const auto make = [] {
+    torch::nn::TransformerEncoderLayer layer(
+        torch::nn::TransformerEncoderLayerOptions(8, 2).dim_feedforward(12).dropout(0));
+    auto net = std::make_shared<AnyNet>(nullptr);
+    net->register_module("layer", layer);
+    net->register_parameter("direction", torch::zeros({8, 7}));
+    net->register_parameter("length", torch::zeros({8, 1}));
+    net->register_parameter("product", torch::zeros({9, 8}));
+    net->to(torch::kDouble);
+    sharding_testing::fill(*net);
+    // The bias of the keys is frozen, because its gradient is rounding noise, which Adam amplifies.
+    layer->self_attn->in_proj_bias.set_requires_grad(false);
+    net->run = [layer, net = net.get()](const torch::Tensor& x) mutable {
+      const auto parameters = net->named_parameters();
+      const auto weight = at::_weight_norm(parameters["direction"], parameters["length"], 0);
+      const auto y = layer(at::linear(x, weight).transpose(0, 1)).transpose(0, 1);
+      return Product::apply(y.reshape({-1, 8}), parameters["product"]);
+    };
+    return net;
+  };
+  with_strategies([&](Accelerator& accelerator) {
+    Program it(accelerator, make(), make());
+    for (int64_t i = 0; i < 5; ++i) it.step(waves({12, 4, 7}, 0.1 * static_cast<double>(i)));
+    it.check();
+  });
+}
+
+TEST_CASE("steps without callbacks of RecordFunction, and steps on other threads, are those of one process") {
+  with_strategies([](Accelerator& accelerator) {
+    Program it(accelerator);
+    it.step(batch(0));
+    {
+      const at::RecordFunctionGuard off(false);
+      it.step(batch(1));
+    }
+    on_thread([&] { it.step(batch(2)); });
+    torch::Tensor loss;
+    it.optimizer.zero_grad();
+    on_thread([&] { loss = loss_of(it.model(rows_of(accelerator, batch(3)))); });
+    on_thread([&] { accelerator.backward(loss); });
+    on_thread([&] { it.optimizer.step(); });
+    it.stock.zero_grad();
+    loss_of(it.reference->forward(batch(3))).backward();
+    it.stock.step();
+    it.step(batch(4));
+    it.check();
+  });
+}
+
+TEST_CASE("threads within a forward, equal() and item() of parameters are those of one process") {
+  with_strategies([](Accelerator& accelerator) {
+    Program it(accelerator);
+    it.step(batch(0));
+    wrap_forwards(it, [](AnyNet& net, const Forward& forward, const torch::Tensor& x) {
+      const auto parameters = net.parameters();
+      CHECK(parameters[1].equal(parameters[1]));
+      CHECK_FALSE(parameters[1].equal(parameters[3]));
+      return forward(x) * parameters[3][0].item<double>();
+    });
+    it.step(batch(1));
+    wrap_forwards(it, [](AnyNet&, const Forward& forward, const torch::Tensor& x) {
+      std::vector<torch::Tensor> outputs;
+      // In turn, because the threads of all ranks must gather in one order.
+      for (const auto& rows : x.chunk(3)) outputs.push_back(std::async(std::launch::async, forward, rows).get());
+      return torch::cat(outputs);
+    });
+    for (int64_t i = 2; i < 6; ++i) it.step(batch(i));
+    it.check();
+  });
+}
+
+TEST_CASE("forwards on four threads at once have the outputs of one process, also with parameters on the host") {
+  // With several ranks, threads would gather the units in another order on each rank.
+  for (const bool cpu_offload : {false, true}) {
+    CAPTURE(cpu_offload);
+    accelerate::simulate(1, [&] {
+      auto options = sharded(full_shard);
+      options.fsdp_plugin.cpu_offload = cpu_offload;
+      Accelerator accelerator(options);
+      Program it(accelerator);
+      it.step(batch(0));
+      const torch::NoGradGuard no_grad;
+      const auto expected = it.reference->forward(batch(1));
+      const auto evaluate = [&] {
+        const torch::NoGradGuard no_grad_here;
+        double largest = 0;
+        for (int64_t i = 0; i < 50; ++i) {
+          largest = std::max(largest, (it.model(batch(1)) - expected).abs().max().item<double>());
+        }
+        return largest;
+      };
+      std::vector<std::future<double>> running;
+      for (int64_t i = 0; i < 4; ++i) running.push_back(std::async(std::launch::async, evaluate));
+      for (auto& each : running) CHECK(each.get() < 1e-12);
+    });
+  }
+}
+
+TEST_CASE("a forward prints clones of parameters, and float32 parameters, but LibTorch prints float64 from memory") {
+  const auto text_of = [](const torch::Tensor& tensor) { return (std::stringstream() << tensor).str(); };
+  for (const auto strategy : {full_shard, shard_grad_op}) {
+    for (const auto dtype : {torch::kFloat, torch::kDouble}) {
+      CAPTURE(strategy_name(strategy));
+      CAPTURE(c10::toString(dtype));
+      accelerate::simulate(2, [&] {
+        Accelerator accelerator(sharded(strategy));
+        const auto net = mlp(), reference = mlp();
+        for (const auto& each : {net, reference}) each->to(dtype);
+        const auto model = accelerator.prepare(net);
+        const std::string expected = text_of(reference->parameters()[0]);
+        net->run = [&, forward = net->run](const torch::Tensor& x) {
+          const auto weight = net->parameters()[0];
+          if (dtype == torch::kFloat) CHECK(text_of(weight) == expected);
+          if (dtype == torch::kDouble && strategy == full_shard) {
+            const std::string text = testing::refusal<c10::Error>([&] { (void)text_of(weight); });
+            CHECK_MESSAGE(text.find("parameter layers.0.weight is sharded, so it has no memory here; use operators") !=
+                              std::string::npos,
+                          text);
+          }
+          CHECK(text_of(weight.clone()) == expected);
+          return forward(x);
+        };
+        const auto x = batch(0).to(dtype);
+        CHECK((model(x) - reference->forward(x)).abs().max().template item<double>() < 1e-6);
+      });
+    }
+  }
+}
+
+TEST_CASE("two forwards in one autocast region give the parameters of unsharded training") {
+  std::vector<torch::Tensor> expected;
+  for (const auto strategy : {no_shard, full_shard, shard_grad_op}) {
+    CAPTURE(strategy_name(strategy));
+    auto options = sharded(strategy);
+    options.mixed_precision = accelerate::Precision::bf16;
+    accelerate::simulate(2, [&] {
+      Accelerator accelerator(options);
+      const auto net = mlp();
+      net->to(torch::kFloat);
+      torch::optim::AdamW own(net->parameters(), 1e-3);
+      auto [model, optimizer] = accelerator.prepare(net, own);
+      const auto loss = [&](int64_t i) { return loss_of(model(rows_of(accelerator, batch(i)).to(torch::kFloat))); };
+      for (int64_t i = 0; i < 6; ++i) {
+        optimizer.zero_grad();
+        torch::Tensor sum;
+        {
+          const auto region = accelerator.autocast();
+          sum = loss(i) + loss(i + 1);
+        }
+        accelerator.backward(sum);
+        optimizer.step();
+      }
+      const auto whole = Accelerator::summon_full_params(model);
+      if (accelerator.process_index() != 0) return;
+      std::vector<torch::Tensor> trained;
+      for (const auto& parameter : net->parameters()) trained.push_back(parameter.detach().clone());
+      if (strategy == no_shard) expected = trained;
+      // The ranks of a sharded model and of DDP may add the float32 gradients in another order.
+      CHECK(largest_difference(trained, expected) < 1e-5);
+    });
+    CHECK(expected.size() == 6);
+  }
 }
 
 TEST_CASE("autograd::grad() to parameters has this rank's whole gradients, and changes no step") {
