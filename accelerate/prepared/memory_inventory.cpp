@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -104,24 +105,34 @@ void add_model(const ModelCore& model, const Names& names, const AcceleratorStat
 }
 
 // Adds "exp_avg of fc1.weight". Only optimizers with a fused step are listed: reading the state of another one copies
-// it.
+// it. Parameters without an element on this rank have no state here; on the other ranks it is counted as that of the
+// listed ones.
 void add_state(OptimizerCore& core, const Names& names, const AcceleratorState& shared, MemoryEntries& all) {
   if (core.fused() == nullptr) return;
   const auto state = optim::optimizer_state(core.optimizer(), shared.place);
-  int64_t number = 0;
+  const size_t first = all.size();
+  int64_t number = 0, bytes_per_element = 0, elements_elsewhere = 0;
   for (const auto& group : core.optimizer().param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
+      const auto range = core.state_range_of(parameter);
+      if (range && range->begin == range->end) elements_elsewhere += parameter.numel();
       const auto found = state.tensors.find(number++);
       if (found == state.tensors.end()) continue;
       const auto name = names.find(parameter.unsafeGetTensorImpl());
+      int64_t of_parameter = 0;
       for (const auto& [what, tensor] : found->second) {
         if (tensor.device() != parameter.device() || tensor.dim() == 0) continue;
         all.push_back(known({fmt::format("{} of {}", what, name == names.end() ? core.name() : name->second), tensor},
                             core.name()));
-        if (core.state_range_of(parameter)) all.back().whole_bytes = tensor.element_size() * parameter.numel();
+        if (range) all.back().whole_bytes = tensor.element_size() * parameter.numel();
+        of_parameter += tensor.element_size();
       }
+      bytes_per_element = std::max(bytes_per_element, of_parameter);
     }
   }
+  if (elements_elsewhere == 0 || all.size() == first) return;
+  device::MemoryEntry& last = all.back();
+  last.whole_bytes = std::max(last.whole_bytes, last.bytes) + elements_elsewhere * bytes_per_element;
 }
 
 }  // namespace
