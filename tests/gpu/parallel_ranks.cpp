@@ -69,6 +69,24 @@ double difference_of_whole(const Split& split, const Stock& stock) {
   return largest;
 }
 
+/// Trains on each mesh, and prints the difference of numbers and parameters from those of one process.
+template <typename Meshes, typename Expected, typename Make>
+void compare_on_meshes(const std::string& suite, const Meshes& meshes, Expected& expected, int64_t epochs,
+                       const Make& make) {
+  const auto expected_seen = expected.epochs(epochs);
+  for (const auto& mesh : meshes) {
+    CAPTURE(mesh.text());
+    Accelerator accelerator = mesh_testing::on_mesh(world(), mesh, device().str());
+    REQUIRE(accelerator.device() == device());
+    auto training = make(accelerator);
+    const double of_seen = difference_of(training.epochs(epochs), expected_seen);
+    accelerator.check_synchronized(std::get<0>(training.objects));
+    const auto whole = Accelerator::summon_full_params(std::get<0>(training.objects));
+    print_difference(suite + ": " + mesh.text(),
+                     std::max(of_seen, difference_of_whole(training.module, expected.module)));
+  }
+}
+
 }  // namespace
 
 TEST_SUITE_BEGIN("sharded");
@@ -304,18 +322,8 @@ TEST_CASE("20 AdamW steps of networks with split layers are those of one process
 TEST_CASE("the loop of one process trains on every mesh of data and tensor parallel ranks like one process") {
   Accelerator one = mesh_testing::alone(device().str());
   auto expected = mesh_testing::reference(one);
-  const auto expected_seen = expected.epochs(7);
-  for (const auto& mesh : mesh_testing::meshes(world().size())) {
-    CAPTURE(mesh.text());
-    Accelerator accelerator = mesh_testing::on_mesh(world(), mesh, device().str());
-    REQUIRE(accelerator.device() == device());
-    auto training = mesh_testing::split(accelerator);
-    const double of_seen = difference_of(training.epochs(7), expected_seen);
-    accelerator.check_synchronized(std::get<0>(training.objects));
-    const auto whole = Accelerator::summon_full_params(std::get<0>(training.objects));
-    print_difference("tensor: " + mesh.text(),
-                     std::max(of_seen, difference_of_whole(training.module, expected.module)));
-  }
+  compare_on_meshes("tensor", mesh_testing::meshes(world().size()), expected, 7,
+                    [](Accelerator& accelerator) { return mesh_testing::split(accelerator); });
 }
 
 TEST_SUITE_END();
@@ -385,18 +393,8 @@ TEST_CASE("a causal transformer trains on every context parallel mesh like one p
   using namespace context_parallel_testing;
   Accelerator one = mesh_testing::alone(device().str());
   ContextTraining expected(one);
-  const auto expected_seen = expected.epochs(4);
-  for (const auto& mesh : context_meshes(world().size())) {
-    CAPTURE(mesh.text());
-    Accelerator accelerator = mesh_testing::on_mesh(world(), mesh, device().str());
-    REQUIRE(accelerator.device() == device());
-    ContextTraining training(accelerator);
-    const double of_seen = difference_of(training.epochs(4), expected_seen);
-    accelerator.check_synchronized(std::get<0>(training.objects));
-    const auto whole = Accelerator::summon_full_params(std::get<0>(training.objects));
-    print_difference("context: " + mesh.text(),
-                     std::max(of_seen, difference_of_whole(training.module, expected.module)));
-  }
+  compare_on_meshes("context", context_meshes(world().size()), expected, 4,
+                    [](Accelerator& accelerator) { return ContextTraining(accelerator); });
 }
 
 TEST_SUITE_END();

@@ -4,8 +4,6 @@
 //
 #include <cstdint>
 #include <filesystem>
-#include <functional>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,11 +23,8 @@ using accelerate::AcceleratorOptions;
 using accelerate::ShardingStrategy;
 using accelerate::StateDictType;
 using accelerate::optim::ExponentialMovingAverage;
-using sharding_testing::AnyNet;
 using sharding_testing::largest_difference;
-using sharding_testing::loss_of;
 using sharding_testing::ModelCase;
-using sharding_testing::once;
 using sharding_testing::with_ranks;
 using testing::SharedFolder;
 
@@ -50,42 +45,23 @@ std::vector<ModelCase> averaged_models() {
 
 /// A training with a registered average of its weights and buffers.
 struct AveragedTraining {
-  AveragedTraining(Accelerator& by, const ModelCase& of)
-      : accelerator(by),
-        inputs(of.inputs),
-        net(of.make()),
-        adam(once(net->parameters()), torch::optim::AdamWOptions(1e-2)),
-        model(accelerator.prepare(net)),
-        optimizer(accelerator.prepare(adam)),
-        average(model, {.decay = 0.8, .use_buffers = true}) {
+  AveragedTraining(Accelerator& accelerator, const ModelCase& of)
+      : training(accelerator, of, sharding_testing::optimizer_cases()[0]),
+        average(training.model, {.decay = 0.8, .use_buffers = true}) {
     accelerator.register_for_checkpointing(average);
   }
   void steps(int64_t from, int64_t to) {
-    for (int64_t i = from; i < to; ++i) {
-      const auto batch = inputs(i);
-      const int64_t rows = batch.size(0) / accelerator.num_processes();
-      optimizer.zero_grad();
-      accelerator.backward(loss_of(model(batch.narrow(0, accelerator.process_index() * rows, rows))));
-      optimizer.step();
-      average.update();
-    }
+    training.steps(from, to, [this] { average.update(); });
   }
   /// The whole averages. Collective.
   std::vector<torch::Tensor> values() {
     const auto swapped = average.average_parameters();
-    const auto whole = Accelerator::summon_full_params(model);
-    std::vector<torch::Tensor> list;
-    for (const auto& parameter : net->parameters()) list.push_back(parameter.detach().clone());
-    for (const auto& buffer : net->buffers()) list.push_back(buffer.clone());
+    auto list = training.values();
+    for (const auto& buffer : training.net->buffers()) list.push_back(buffer.clone());
     return list;
   }
 
-  Accelerator& accelerator;
-  std::function<torch::Tensor(int64_t)> inputs;
-  std::shared_ptr<AnyNet> net;
-  torch::optim::AdamW adam;
-  decltype(accelerator.prepare(net)) model;
-  decltype(accelerator.prepare(adam)) optimizer;
+  sharding_testing::PreparedTraining training;
   ExponentialMovingAverage average;
 };
 

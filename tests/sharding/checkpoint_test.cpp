@@ -31,50 +31,15 @@ using sharding_testing::largest_difference;
 using sharding_testing::loss_of;
 using sharding_testing::model_cases;
 using sharding_testing::ModelCase;
-using sharding_testing::once;
 using sharding_testing::optimizer_cases;
 using sharding_testing::OptimizerCase;
+using sharding_testing::PreparedTraining;
 using sharding_testing::with_ranks;
 using testing::SharedFolder;
 
 AcceleratorOptions with(ShardingStrategy strategy) {
   return {.cpu = true, .sharding = strategy, .fsdp_plugin = {.min_num_params = 30}};
 }
-
-/// A model and its optimizer that are prepared by one Accelerator.
-struct Training {
-  Training(Accelerator& by, const ModelCase& of, const OptimizerCase& optimizer_case)
-      : accelerator(by),
-        inputs(of.inputs),
-        net(of.make()),
-        own(optimizer_case.make(once(net->parameters()))),
-        model(accelerator.prepare(net)),
-        optimizer(accelerator.prepare(*own)) {}
-
-  void steps(int64_t from, int64_t to) {
-    for (int64_t i = from; i < to; ++i) {
-      const auto batch = inputs(i);
-      const int64_t rows = batch.size(0) / accelerator.num_processes();
-      optimizer.zero_grad();
-      accelerator.backward(loss_of(model(batch.narrow(0, accelerator.process_index() * rows, rows))));
-      optimizer.step();
-    }
-  }
-  /// Whole parameters. Collective.
-  [[nodiscard]] std::vector<torch::Tensor> values() const {
-    const auto whole = Accelerator::summon_full_params(model);
-    std::vector<torch::Tensor> list;
-    for (const auto& parameter : net->parameters()) list.push_back(parameter.detach().clone());
-    return list;
-  }
-
-  Accelerator& accelerator;
-  std::function<torch::Tensor(int64_t)> inputs;
-  std::shared_ptr<sharding_testing::AnyNet> net;
-  std::unique_ptr<torch::optim::Optimizer> own;
-  decltype(accelerator.prepare(net)) model;
-  decltype(accelerator.prepare(*own)) optimizer;
-};
 
 std::set<std::string> files_in(const fs::path& folder) {
   std::set<std::string> names;
@@ -105,7 +70,7 @@ TEST_CASE("each rank writes its parts, and training continues on any number of r
         const SharedFolder folder;
         std::vector<torch::Tensor> expected;
         with_ranks(change.ranks_before, with(change.saving), [&](Accelerator& accelerator) {
-          Training training(accelerator, of, optimizer_case);
+          PreparedTraining training(accelerator, of, optimizer_case);
           training.steps(0, 3);
           accelerator.save_state(folder.path / "c", {.durable = false});
           training.steps(3, 6);
@@ -113,7 +78,7 @@ TEST_CASE("each rank writes its parts, and training continues on any number of r
           if (accelerator.process_index() == 0) expected = values;
         });
         with_ranks(change.ranks_after, with(change.loading), [&](Accelerator& accelerator) {
-          Training training(accelerator, of, optimizer_case);
+          PreparedTraining training(accelerator, of, optimizer_case);
           training.steps(7, 8);  // values that the load must replace
           accelerator.load_state(folder.path / "c");
           training.steps(3, 6);
@@ -129,7 +94,7 @@ TEST_CASE("a checkpoint in parts has one file of tensors for each rank, and no f
   const SharedFolder folder;
   for (const bool is_async : {false, true}) {
     with_ranks(3, with(ShardingStrategy::full_shard), [&](Accelerator& accelerator) {
-      Training training(accelerator, model_cases()[0], optimizer_cases()[0]);
+      PreparedTraining training(accelerator, model_cases()[0], optimizer_cases()[0]);
       training.steps(0, 2);
       accelerator.save_state(folder.path / "c", {.async = is_async});
       training.steps(2, 3);  // an asynchronous save has the values of its call
@@ -160,7 +125,7 @@ TEST_CASE("a changed byte in any file of a checkpoint in parts is found by one o
   const SharedFolder folder;
   const auto place = folder.path / "c";
   with_ranks(3, with(ShardingStrategy::full_shard), [&](Accelerator& accelerator) {
-    Training training(accelerator, model_cases()[0], optimizer_cases()[0]);
+    PreparedTraining training(accelerator, model_cases()[0], optimizer_cases()[0]);
     training.steps(0, 2);
     accelerator.save_state(place);
   });
@@ -175,7 +140,7 @@ TEST_CASE("a changed byte in any file of a checkpoint in parts is found by one o
     };
     flip_last_byte();
     with_ranks(3, with(ShardingStrategy::full_shard), [&](Accelerator& accelerator) {
-      Training training(accelerator, model_cases()[0], optimizer_cases()[0]);
+      PreparedTraining training(accelerator, model_cases()[0], optimizer_cases()[0]);
       const auto before = training.values();
       CHECK(testing::refusal([&] { accelerator.load_state(place); }).find(name + " has checksum ") !=
             std::string::npos);
@@ -184,7 +149,7 @@ TEST_CASE("a changed byte in any file of a checkpoint in parts is found by one o
     flip_last_byte();
   }
   with_ranks(3, with(ShardingStrategy::full_shard), [&](Accelerator& accelerator) {
-    Training training(accelerator, model_cases()[0], optimizer_cases()[0]);
+    PreparedTraining training(accelerator, model_cases()[0], optimizer_cases()[0]);
     accelerator.load_state(place);
   });
 }
@@ -194,7 +159,7 @@ TEST_CASE("with full_state_dict rank 0 writes the files of unsharded training") 
   auto options = with(ShardingStrategy::full_shard);
   options.fsdp_plugin.state_dict_type = StateDictType::full_state_dict;
   with_ranks(2, options, [&](Accelerator& accelerator) {
-    Training training(accelerator, model_cases()[0], optimizer_cases()[0]);
+    PreparedTraining training(accelerator, model_cases()[0], optimizer_cases()[0]);
     training.steps(0, 2);
     accelerator.save_state(folder.path / "c");
   });
@@ -209,7 +174,7 @@ TEST_CASE("buffers, tied, frozen, empty and channels-last parameters are saved b
     const SharedFolder folder;
     std::vector<torch::Tensor> expected;
     with_ranks(2, with(ShardingStrategy::full_shard), [&](Accelerator& accelerator) {
-      Training training(accelerator, of, optimizer_cases()[0]);
+      PreparedTraining training(accelerator, of, optimizer_cases()[0]);
       training.steps(0, 3);
       accelerator.save_state(folder.path / "c", {.durable = false});
       const auto values = training.values();
@@ -218,13 +183,13 @@ TEST_CASE("buffers, tied, frozen, empty and channels-last parameters are saved b
     CHECK(files_in(folder.path / "c").contains("whole_tensors.safetensors"));
     with_ranks(ranks, with(ranks == 1 ? ShardingStrategy::no_shard : ShardingStrategy::full_shard),
                [&](Accelerator& accelerator) {
-                 Training training(accelerator, of, optimizer_cases()[0]);
+                 PreparedTraining training(accelerator, of, optimizer_cases()[0]);
                  accelerator.load_state(folder.path / "c");
                  CHECK(largest_difference(training.values(), expected) == 0);
                  for (const auto& buffer : training.net->named_buffers()) {
                    if (buffer.key() == "norm.num_batches_tracked") CHECK(buffer.value().item<int64_t>() == 3);
                  }
-                 Training other(accelerator, of, optimizer_cases()[0]);
+                 PreparedTraining other(accelerator, of, optimizer_cases()[0]);
                  const auto loaded = accelerator.load_model(other.model, folder.path / "c");
                  CHECK(loaded == accelerate::prepared::LoadedModel{});
                  CHECK(largest_difference(other.values(), expected) == 0);
@@ -235,7 +200,7 @@ TEST_CASE("buffers, tied, frozen, empty and channels-last parameters are saved b
 TEST_CASE("a load in a scope with whole parameters changes them") {
   const SharedFolder folder;
   with_ranks(2, with(ShardingStrategy::full_shard), [&](Accelerator& accelerator) {
-    Training training(accelerator, model_cases()[0], optimizer_cases()[0]);
+    PreparedTraining training(accelerator, model_cases()[0], optimizer_cases()[0]);
     training.steps(0, 2);
     accelerator.save_state(folder.path / "c");
     const auto expected = training.values();
@@ -252,7 +217,7 @@ TEST_CASE("a load in a scope with whole parameters changes them") {
 TEST_CASE("a missing and a damaged file of a rank are errors, and nothing is loaded") {
   const SharedFolder folder;
   with_ranks(2, with(ShardingStrategy::full_shard), [&](Accelerator& accelerator) {
-    Training training(accelerator, model_cases()[0], optimizer_cases()[0]);
+    PreparedTraining training(accelerator, model_cases()[0], optimizer_cases()[0]);
     training.steps(0, 2);
     accelerator.save_state(folder.path / "c");
     training.steps(2, 3);
@@ -296,7 +261,7 @@ TEST_CASE("checkpoints need no memory for whole tensors, and save_model() that o
   auto options = with(ShardingStrategy::full_shard);
   options.fsdp_plugin.min_num_params = 1000;
   with_ranks(2, options, [&](Accelerator& accelerator) {
-    Training training(accelerator, of, optimizer_cases()[0]);
+    PreparedTraining training(accelerator, of, optimizer_cases()[0]);
     training.steps(0, 1);
     training.optimizer.zero_grad();
     // The largest memory of both ranks in a call, above that between calls.
